@@ -1,0 +1,100 @@
+"""Files from official sources, checked by their digest and never left half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+__all__ = ["DownloadError", "data_root", "fetch"]
+
+_CHUNK = 1 << 20
+
+
+class DownloadError(RuntimeError):
+    """A file could not be had, or is not the file that was asked for."""
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """Folder of the data sets: the argument, else ``$GRAPHXAI_DATA``, else ``~/.cache/graphxai``.
+
+    The folder need not exist.
+    """
+    chosen = root if root is not None else os.environ.get("GRAPHXAI_DATA")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "graphxai"
+
+
+def fetch(
+    url: str,
+    path: str | os.PathLike[str],
+    *,
+    md5: str | None = None,
+    sha256: str | None = None,
+    timeout: float = 60.0,
+) -> Path:
+    """Return ``path``, downloaded from ``url`` unless it is there; its digest is checked either way.
+
+    The download goes to a temporary file beside ``path`` and is renamed when it is complete and
+    right, so an interrupted download leaves nothing behind that could be taken for the file.
+
+    Raises:
+        DownloadError: no network, the server refused, or the digest differs. The message names
+            the URL and the place where the file can be put by hand.
+    """
+    target = Path(path)
+    if target.exists():
+        wrong = _mismatch(target, md5, sha256)
+        if wrong:
+            raise DownloadError(
+                f"{target} is not the official file ({wrong}). Delete it to download it again from "
+                f"{url}, or name another folder."
+            )
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    except OSError as error:
+        raise DownloadError(
+            f"cannot write to {target.parent} ({error.strerror}): choose another folder with "
+            "root=... or the environment variable GRAPHXAI_DATA."
+        ) from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as out, urllib.request.urlopen(url, timeout=timeout) as source:
+            while chunk := source.read(_CHUNK):
+                out.write(chunk)
+        wrong = _mismatch(part, md5, sha256)
+        if wrong:
+            raise DownloadError(
+                f"{url} did not deliver the official file ({wrong}): a proxy page or a broken "
+                f"transfer? Try again, or put the file at {target}."
+            )
+        part.chmod(0o644)
+        part.replace(target)
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DownloadError(
+            f"could not download {url} ({reason}). Without a network, put the file at {target}, "
+            "or name the folder that holds it with root=... or the environment variable "
+            "GRAPHXAI_DATA."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def _mismatch(path: Path, md5: str | None, sha256: str | None) -> str:
+    """An empty string when the digests agree, else the words that say which does not."""
+    for name, expected in (("md5", md5), ("sha256", sha256)):
+        if expected is None:
+            continue
+        digest = hashlib.new(name, usedforsecurity=False)
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        if digest.hexdigest() != expected:
+            return f"{name} {digest.hexdigest()}, expected {expected}"
+    return ""

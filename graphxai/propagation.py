@@ -1,0 +1,171 @@
+"""What is held constant during a backward pass, and what is recorded on the way.
+
+Gradient x Input becomes a conservative layer-wise relevance propagation once the factors that
+make a transformer non-linear are treated as constants (Ali et al., ICML 2022, section 4):
+
+* attention (AH):   `y_i = sum_j A_ij v_j`, with A detached after the softmax;
+* LayerNorm (LN):   `y = (x - mean) / sqrt(var + eps) * w + b`, with the square root detached
+  (the mean is not);
+* activation:       `y = x * [f(x) / x]`, with the ratio in brackets detached.
+
+A model takes part by calling the functions below instead of PyTorch's own. Outside of
+`conservative` and `record` they compute exactly what PyTorch computes. The state is a context
+variable: it ends with the block, also after an exception, and no other thread sees it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which factors are held constant; the default is the unmodified network."""
+
+    attention: bool = False
+    layernorm: bool = False
+    activation: Literal["ratio"] | None = None
+
+
+@dataclass
+class Tape:
+    """What `record` collects during one forward pass, in the order of the layers.
+
+    `attention`: probabilities (B, H, Q, T) of every layer; the last one has Q = 1 (the graph
+    token's row) unless `all_queries` was asked for. `hidden`: token states (B, T, D) entering
+    the first layer and leaving each one. `biases`: every additive parameter as used, one copy a
+    graph (B, 1, D), so that its share of each graph's output can be told apart.
+    """
+
+    all_queries: bool = False
+    with_biases: bool = False
+    attention: list[Tensor] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+    biases: list[Tensor] = field(default_factory=list)
+
+
+_NEUTRAL = Rules()
+_rules: ContextVar[Rules] = ContextVar("graphxai_rules", default=_NEUTRAL)
+_tape: ContextVar[Tape | None] = ContextVar("graphxai_tape", default=None)
+
+
+def current_rules() -> Rules:
+    """The rules in force here and now, in this thread."""
+    return _rules.get()
+
+
+def current_tape() -> Tape | None:
+    """The tape of the innermost `record` block in this thread, or None."""
+    return _tape.get()
+
+
+@contextmanager
+def conservative(
+    attention: bool = True,
+    layernorm: bool = True,
+    activation: Literal["ratio"] | None = None,
+) -> Iterator[Rules]:
+    """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
+
+    The forward pass must run inside; the backward pass may run outside. With
+    `activation="ratio"` and the two others the network is affine in its input, so that
+    Gradient x Input and the biases' shares sum to the output (source: Ali 2022, section 4;
+    Achtibat 2024 for the activation).
+    """
+    if activation not in (None, "ratio"):
+        raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
+    rules = Rules(bool(attention), bool(layernorm), activation)
+    token = _rules.set(rules)
+    try:
+        yield rules
+    finally:
+        _rules.reset(token)
+
+
+@contextmanager
+def record(*, all_queries: bool = False, biases: bool = False) -> Iterator[Tape]:
+    """Record attention, hidden states and (with `biases`) bias terms of passes in the block.
+
+    `all_queries` makes the model compute every row of its last layer instead of the graph
+    token's row alone.
+    """
+    tape = Tape(all_queries=all_queries, with_biases=biases)
+    token = _tape.set(tape)
+    try:
+        yield tape
+    finally:
+        _tape.reset(token)
+
+
+def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """Attention probabilities `softmax(q k^T + bias)`, constant under the rule AH.
+
+    query (B, H, Q, d), already scaled; key (B, H, T, d); bias (B, H, Q, T), -inf where a key is
+    excluded. Returns (B, H, Q, T).
+    """
+    if _rules.get().attention:
+        with torch.no_grad():  # no gradient reaches q, k or the bias: the pass gets cheaper too
+            weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+    else:
+        weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+    tape = _tape.get()
+    if tape is not None:
+        tape.attention.append(weights)
+    return weights
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LayerNorm over the last axis of x (B, T, D), with a constant scale under the rule LN."""
+    if not _rules.get().layernorm and not _records_biases():
+        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    if not _rules.get().layernorm:
+        return add_bias(F.layer_norm(x, x.shape[-1:], weight, None, eps), bias)
+    centred = x - x.mean(dim=-1, keepdim=True)
+    scale = (centred.detach().square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+    return add_bias(centred * scale * weight, bias)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU (erf), linear with a constant factor under the activation rule."""
+    if _rules.get().activation is None:
+        return F.gelu(x)
+    return x * _gelu_ratio(x.detach())
+
+
+def relu(x: Tensor) -> Tensor:
+    """ReLU; `f(x) / x` is its derivative, so that both rules agree."""
+    return F.relu(x)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Affine map of x (B, T, D) that keeps its bias apart when biases are recorded."""
+    if bias is None or not _records_biases():
+        return F.linear(x, weight, bias)
+    return add_bias(F.linear(x, weight), bias)
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Add bias (D,) to x (B, ..., D), as one copy a graph when biases are recorded."""
+    tape = _tape.get()
+    if tape is None or not tape.with_biases:
+        return x + bias
+    shape = (x.shape[0],) + (1,) * (x.dim() - 2) + tuple(bias.shape)
+    copies = bias.detach().expand(shape).requires_grad_()
+    tape.biases.append(copies)
+    return x + copies
+
+
+def _records_biases() -> bool:
+    tape = _tape.get()
+    return tape is not None and tape.with_biases
+
+
+def _gelu_ratio(x: Tensor) -> Tensor:
+    """GELU(x) / x is the normal distribution function, smooth at 0 where the quotient is not."""
+    return torch.special.ndtr(x)

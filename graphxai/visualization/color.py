@@ -1,0 +1,138 @@
+"""The colour of a relevance: one symmetric diverging scale, white at zero."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_Anchors = tuple[tuple[int, int, int], ...]
+
+# Each arm runs from white to its end in equal steps of |value| / limit. The two arms of a palette
+# have nearly the same lightness at every step, so neither sign looks stronger than the other, and
+# the ends stay light enough (contrast above 4.5) for black atom labels. All differences of
+# "orange-purple" lie on the blue-yellow axis, which red-green colour blindness leaves intact.
+_ARMS: dict[str, tuple[_Anchors, _Anchors]] = {
+    "red-blue": (
+        ((255, 255, 255), (250, 187, 172), (227, 84, 74)),
+        ((255, 255, 255), (172, 203, 245), (74, 134, 222)),
+    ),
+    "orange-purple": (
+        ((255, 255, 255), (253, 195, 130), (222, 118, 16)),
+        ((255, 255, 255), (208, 192, 240), (149, 120, 214)),
+    ),
+}
+
+PALETTES: tuple[str, ...] = tuple(_ARMS)
+"""Names of the palettes: colour for positive, then for negative relevance.
+
+``red-blue`` is the default; ``orange-purple`` is safe for red-green colour blindness.
+"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A symmetric colour scale: white is 0, and colour saturates at plus or minus ``limit``.
+
+    Args:
+        limit: relevance at which the colour is full, finite and above 0, in units of relevance.
+        palette: one of ``PALETTES``; its first colour is for positive relevance.
+
+    Raises:
+        ValueError: if ``limit`` is not a finite number above 0, or the palette is unknown.
+    """
+
+    limit: float
+    palette: str = "red-blue"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.limit) and self.limit > 0):
+            raise ValueError(
+                f"the limit of a colour scale must be finite and above 0, got {self.limit}"
+            )
+        if self.palette not in _ARMS:
+            known = ", ".join(PALETTES)
+            raise ValueError(f"unknown palette {self.palette!r}; choose one of: {known}")
+
+    @classmethod
+    def fit(cls, *arrays: ArrayLike, palette: str = "red-blue") -> Scale:
+        """Return the scale that just holds every value of all arrays.
+
+        Args:
+            arrays: relevances of any shape; where all are empty or zero, the limit is 1.
+            palette: one of ``PALETTES``.
+
+        Raises:
+            ValueError: if a value is not finite.
+        """
+        limit = 0.0
+        for position, array in enumerate(arrays):
+            values = finite(array, f"array {position}" if len(arrays) > 1 else "relevance")
+            if values.size:
+                limit = max(limit, float(np.abs(values).max()))
+        return cls(limit or 1.0, palette)
+
+    def rgb(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Return the colours of ``values``.
+
+        Args:
+            values: relevances of any shape S.
+
+        Returns:
+            Red, green and blue in [0, 1], shape S + (3,).
+
+        Raises:
+            ValueError: if a value is not finite.
+        """
+        relative = finite(values) / self.limit
+        amount = np.minimum(np.abs(relative), 1.0)
+        channels = []
+        for channel in range(3):
+            arms = [
+                np.interp(amount, np.linspace(0, 1, len(arm)), [color[channel] for color in arm])
+                for arm in _ARMS[self.palette]
+            ]
+            channels.append(np.where(relative >= 0, *arms))
+        return np.stack(channels, axis=-1) / 255
+
+    def hex(self, values: ArrayLike) -> list[str]:
+        """Return the colours of ``values`` (any shape, read in C order) as ``#rrggbb``."""
+        levels = np.rint(self.rgb(values).reshape(-1, 3) * 255).astype(int)
+        return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels.tolist()]
+
+    def stops(self) -> tuple[float, ...]:
+        """Return the relevances between which the colour is linear, from -limit to +limit."""
+        positive, negative = _ARMS[self.palette]
+        below = -np.linspace(1, 0, len(negative))[:-1]
+        return tuple((np.r_[below, np.linspace(0, 1, len(positive))] * self.limit).tolist())
+
+    def ticks(self) -> tuple[float, ...]:
+        """Return round numbers for a colour bar: symmetric, 0 among them, at most seven."""
+        # The finest step 1, 2, 2.5 or 5 times a power of ten that fits at most 3 times a side.
+        power = math.floor(math.log10(self.limit)) - 1
+        steps = [
+            float(f"{mantissa}e{exponent}")
+            for exponent in range(power, power + 3)
+            for mantissa in (1, 2, 2.5, 5)
+        ]
+        step = next(s for s in steps if self.limit / s < 3 + 1e-9 + 0.999)
+        count = math.floor(self.limit / step + 1e-9)
+        return tuple(float(f"{k * step:.12g}") for k in range(-count, count + 1))
+
+
+def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
+    """Return ``values`` as floats, or raise a ValueError that says where one is not finite."""
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = np.unravel_index(int(np.argmax(bad)), array.shape)
+        where = f" at index {', '.join(str(i) for i in first)}" if first else ""
+        raise ValueError(f"{name} must be finite, but holds {array[first]}{where}")
+    return array
+
+
+def signed(value: float) -> str:
+    """Return a relevance as text with three digits and its sign: ``+0.25``, ``−1.3e−05``, ``0``."""
+    return "0" if value == 0 else f"{value:+.3g}".replace("-", "−")

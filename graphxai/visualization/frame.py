@@ -1,0 +1,139 @@
+"""What every picture shares: the SVG document, its heading, and its colour bar."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from graphxai.visualization.color import Scale, signed
+from graphxai.visualization.text import draw_text, escape, fit_text, number, text_width
+
+MARGIN = 16.0  # pixels of white around everything
+BAR_ROOM = 50.0  # pixels of height that a colour bar with its numbers takes
+_GREY = "#555555"
+_BAR_HEIGHT = 12.0
+
+
+def document(width: float, height: float, body: str, *, title: str, description: str) -> str:
+    """Return a complete SVG picture on white.
+
+    Args:
+        width, height: pixels.
+        body: SVG elements.
+        title, description: plain text for screen readers.
+    """
+    # Two pictures in one page must not share ids unless they are the same picture.
+    key = "t" + digest(body, title, description)
+    w, h = number(width), number(height)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}"'
+        f' viewBox="0 0 {w} {h}" role="img" aria-labelledby="{key} {key}d">'
+        f'<title id="{key}">{escape(title)}</title><desc id="{key}d">{escape(description)}</desc>'
+        f'<rect width="{w}" height="{h}" fill="#ffffff"/>{body}</svg>\n'
+    )
+
+
+def digest(*parts: object) -> str:
+    """Return a short name that depends only on the content of ``parts``."""
+    return hashlib.sha256("\x00".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:10]
+
+
+def heading(
+    title: str, subtitle: str, width: float, *, x: float = 0.0, size: float = 18.0
+) -> tuple[str, float]:
+    """Return title and subtitle, centred and shrunk to fit, and the height they take (pixels).
+
+    Args:
+        title, subtitle: plain text; where both are empty, no height is taken.
+        width: pixels of the picture or panel, which starts at ``x``.
+        x: left edge, pixels.
+        size: font size of the title, pixels.
+    """
+    room, centre = width - 2 * MARGIN, x + width / 2
+    parts, y = [], 0.0
+    if title.strip():
+        text, fitted = fit_text(title, size, room, smallest=11, bold=True)
+        y = MARGIN + size * 0.8
+        parts.append(draw_text(text, centre, y, fitted, anchor="middle", bold=True))
+    if subtitle.strip():
+        text, fitted = fit_text(subtitle, size * 0.75, room, smallest=9)
+        y = y + size * 1.15 if y else MARGIN + size * 0.6
+        parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=_GREY))
+    return "".join(parts), y + size * 0.45 if y else 0.0
+
+
+def colour_bar(
+    scale: Scale,
+    x: float,
+    y: float,
+    width: float,
+    legend: Sequence[str],
+    *,
+    overflow: bool = False,
+) -> str:
+    """Return a colour bar with numbers below it and words at its ends.
+
+    Args:
+        scale: what the colours mean.
+        x, y: upper left corner of the room it has, pixels; the room is ``BAR_ROOM`` high.
+        width: width of that room, pixels.
+        legend: words for negative and for positive relevance.
+        overflow: whether some values lie beyond the limit; the ends are then drawn as arrows.
+    """
+    size = 13.0 if width >= 300 else 11.0
+    room = width - 2 * MARGIN
+    length = min(260.0, room * 0.5)
+    side = (room - length) / 2 - 12
+    left = x + (width - length) / 2
+    right, top = left + length, y + 8
+    middle, bottom = top + _BAR_HEIGHT / 2, top + _BAR_HEIGHT
+    parts = []
+    for words, at, anchor in ((legend[0], left - 12, "end"), (legend[1], right + 12, "start")):
+        text, fitted = fit_text(words, size, side, smallest=8)
+        parts.append(
+            draw_text(text, at, middle + fitted * 0.36, fitted, anchor="end")
+            if anchor == "end"
+            else draw_text(text, at, middle + fitted * 0.36, fitted)
+        )
+    stops = scale.stops()
+    colors = scale.hex(stops)
+    key = "b" + digest(scale, x, y, width)
+    gradient = "".join(
+        f'<stop offset="{number(50 + 50 * value / scale.limit)}%" stop-color="{color}"/>'
+        for value, color in zip(stops, colors, strict=True)
+    )
+    parts.append(
+        f'<defs><linearGradient id="{key}" gradientUnits="userSpaceOnUse" x1="{number(left)}"'
+        f' y1="0" x2="{number(right)}" y2="0">{gradient}</linearGradient></defs>'
+    )
+    tip = 8.0 if overflow else 0.0
+    outline = (
+        f"M{number(left)} {number(top)}H{number(right)}L{number(right + tip)} {number(middle)}"
+        f"L{number(right)} {number(bottom)}H{number(left)}L{number(left - tip)} {number(middle)}Z"
+    )
+    parts.append(
+        f'<path d="{outline}" fill="url(#{key})" stroke="#888888" stroke-width="0.75"'
+        ' stroke-linejoin="round"/>'
+    )
+    parts.append(_ticks(scale, left, length, bottom, size - 2))
+    return f'<g class="colour-bar">{"".join(parts)}</g>'
+
+
+def _ticks(scale: Scale, left: float, length: float, bottom: float, size: float) -> str:
+    ticks = scale.ticks()
+    widest = max(text_width(signed(tick), size) for tick in ticks)
+    spacing = length / 2 / scale.limit * (ticks[1] - ticks[0])
+    # Numbers that would touch are thinned from the middle outwards, so that 0 always stays.
+    every = 1
+    while spacing * every < widest + 5 and every < len(ticks) // 2:
+        every += 1
+    parts = []
+    for position, tick in enumerate(ticks):
+        at = left + length * (0.5 + tick / scale.limit / 2)
+        parts.append(
+            f'<path d="M{number(at)} {number(bottom)}v4" stroke="#888888" stroke-width="0.75"/>'
+        )
+        if (position - len(ticks) // 2) % every == 0:
+            y = bottom + 6 + size * 0.8
+            parts.append(draw_text(signed(tick), at, y, size, anchor="middle", color=_GREY))
+    return "".join(parts)

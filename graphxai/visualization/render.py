@@ -1,0 +1,53 @@
+"""Pictures as files: SVG as it is, PNG through a rasteriser that needs no fonts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SUFFIXES = (".svg", ".png")
+"""Suffixes that ``save_picture`` writes."""
+
+
+def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
+    """Return an SVG picture as the bytes of a PNG.
+
+    Args:
+        svg: a whole SVG document.
+        scale: PNG pixels per SVG pixel, above 0.
+
+    Raises:
+        ValueError: if ``scale`` is not above 0, or ``svg`` can not be drawn.
+    """
+    import resvg_py
+
+    if not scale > 0:
+        raise ValueError(f"the scale of a picture must be above 0, got {scale}")
+    # All text of this package is outlines; only characters outside its font are left as <text>,
+    # and for those alone the slow search for the system's fonts is worth it.
+    png = resvg_py.svg_to_bytes(
+        svg_string=svg, zoom=float(scale), skip_system_fonts="<text" not in svg
+    )
+    return bytes(png)
+
+
+def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> Path:
+    """Write an SVG picture to a file whose suffix says the format, and return its path.
+
+    Args:
+        svg: a whole SVG document.
+        path: file ending in .svg or .png; its folder must exist.
+        scale: PNG pixels per SVG pixel.
+
+    Raises:
+        ValueError: if the suffix is another one.
+        OSError: if the file can not be written.
+    """
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in SUFFIXES:
+        allowed = " or ".join(SUFFIXES)
+        raise ValueError(f"can not save a picture as {target.name!r}: the name must end in {allowed}")
+    data = svg.encode("utf-8") if suffix == ".svg" else svg_to_png(svg, scale)
+    target.write_bytes(data)
+    return target

@@ -1,0 +1,38 @@
+"""Graphormer (Ying et al., NeurIPS 2021) with detachable attention and LayerNorm."""
+
+from .checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    locate,
+    pretrained_names,
+    save_checkpoint,
+)
+from .config import GraphormerConfig, Task
+from .encoding import GraphBatch, StructureEncoding, collate
+from .model import Graphormer
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "GraphBatch",
+    "Graphormer",
+    "GraphormerConfig",
+    "StructureEncoding",
+    "Task",
+    "collate",
+    "load_checkpoint",
+    "load_huggingface",
+    "locate",
+    "pretrained_names",
+    "save_checkpoint",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Give `load_huggingface` on demand: it needs the chemistry, the model does not."""
+    if name == "load_huggingface":
+        from .convert import load_huggingface
+
+        return load_huggingface
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

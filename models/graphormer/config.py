@@ -1,0 +1,125 @@
+"""What a Graphormer is made of: tasks, inputs and sizes, as they stand in `config.json`."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+TaskKind = Literal["binary", "multiclass", "regression"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One target the model predicts.
+
+    `binary` is one logit (the second class against the first), `multiclass` one logit a class,
+    `regression` one value, given back in `unit` as `offset + scale * output`.
+    """
+
+    name: str
+    kind: TaskKind
+    classes: tuple[str, ...] = ()
+    unit: str = ""
+    offset: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+        if self.kind not in ("binary", "multiclass", "regression"):
+            raise ValueError(f"task {self.name!r}: unknown kind {self.kind!r}.")
+        if self.kind == "binary" and len(self.classes) != 2:
+            raise ValueError(f"task {self.name!r}: a binary task has two classes.")
+        if self.kind == "multiclass" and len(self.classes) < 2:
+            raise ValueError(f"task {self.name!r}: a multiclass task needs two classes or more.")
+
+    @property
+    def num_outputs(self) -> int:
+        """How many output columns of the model belong to this task."""
+        return len(self.classes) if self.kind == "multiclass" else 1
+
+
+@dataclass(frozen=True)
+class GraphormerConfig:
+    """Hyperparameters of `Graphormer` (Ying et al., NeurIPS 2021).
+
+    Nodes are either categorical (`node_cardinalities`, one table a feature, summed) or
+    continuous (`num_node_features`, one linear map; with `position_bands` > 0 the node positions
+    enter as Fourier features, see `position.py`). `max_distance`: longer shortest paths share
+    one bias. `num_hops`: edges of a shortest path that count in the edge encoding.
+    `mask_distance`: pairs this far apart or farther (unreachable ones too) do not attend.
+    `head`: "linear" is one linear map of the graph token, "transform" is linear, GELU, LayerNorm,
+    linear with one shared bias (the published fairseq and Hugging Face models).
+    """
+
+    tasks: tuple[Task, ...]
+    num_layers: int = 3
+    hidden_dim: int = 96
+    ffn_dim: int = 192
+    num_heads: int = 8
+    node_cardinalities: tuple[int, ...] = ()
+    node_feature_names: tuple[str, ...] = ()
+    num_node_features: int = 0
+    edge_cardinalities: tuple[int, ...] = ()
+    position_bands: int = 0
+    position_bias_bands: int = 0
+    max_degree: int = 15
+    max_distance: int = 30
+    num_hops: int = 5
+    ties: Literal["average", "floyd"] = "average"
+    mask_distance: int | None = None
+    pre_layernorm: bool = True
+    embedding_layernorm: bool = False
+    final_layernorm: bool = True
+    head: Literal["linear", "transform"] = "linear"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    layernorm_eps: float = 1e-5
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tasks = tuple(t if isinstance(t, Task) else Task(**t) for t in self.tasks)
+        object.__setattr__(self, "tasks", tasks)
+        for name in ("node_cardinalities", "node_feature_names", "edge_cardinalities"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not tasks:
+            raise ValueError("tasks is empty: name at least one task.")
+        for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(
+                f"hidden_dim ({self.hidden_dim}) must be a multiple of num_heads"
+                f" ({self.num_heads})."
+            )
+        if bool(self.node_cardinalities) == bool(self.num_node_features):
+            raise ValueError("give either node_cardinalities or num_node_features.")
+        if self.ties not in ("average", "floyd"):
+            raise ValueError(f"ties must be 'average' or 'floyd', not {self.ties!r}.")
+        if self.head not in ("linear", "transform"):
+            raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns of the model's output, over all tasks."""
+        return sum(task.num_outputs for task in self.tasks)
+
+    def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
+        """The task called `name` (the first one if None) and its output columns."""
+        start = 0
+        for task in self.tasks:
+            if name is None or task.name == name:
+                return task, slice(start, start + task.num_outputs)
+            start += task.num_outputs
+        known = ", ".join(repr(task.name) for task in self.tasks)
+        raise ValueError(f"the model has no task {name!r}; it has {known}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "GraphormerConfig":
+        """The inverse of `to_dict`; unknown names raise a ValueError that lists them."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(f"unknown configuration names: {', '.join(unknown)}.")
+        return cls(**values)

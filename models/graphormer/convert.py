@@ -1,0 +1,295 @@
+"""Published Graphormer checkpoints, converted: Hugging Face's port, fairseq's keys, v1.0.
+
+The published models look features up in one table with offsets (`value + 512 * feature + k`);
+ours have one table per feature, so conversion is a choice of rows. Facts about the published
+code are in the docstrings beside the rows they explain.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
+
+from .checkpoint import WEIGHTS, Checkpoint, CheckpointError, fill, read_config, read_weights
+from .config import GraphormerConfig, Task
+from .model import Graphormer
+
+ROWS_PER_FEATURE = 512
+EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
+NO_MASK = 510  # a spatial_pos_max beyond this masks nothing: 510 is the mark of unreachable pairs
+
+
+def load_huggingface(
+    folder: str | Path, *, atom_offset: int = 3, spatial_pos_max: int | None = None
+) -> Checkpoint:
+    """Convert a published Graphormer: a folder with `config.json` and `model.safetensors`.
+
+    Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its
+    v1.0. `atom_offset`: what the code that trained it added to an atom feature's value (3 in
+    `transformers`, 2 in Microsoft's own). `spatial_pos_max`: pairs with distance + 1 at or over
+    it do not attend (default: the configuration's, where 1024 means no mask).
+
+    Raises CheckpointError, naming file and key, for anything that does not fit.
+    """
+    folder = Path(folder)
+    content = read_config(folder)
+    tensors, digest = read_weights(folder)
+    read = _Reader(tensors, folder / WEIGHTS)
+    layout = _V1 if "downstream_out_proj.weight" in tensors else _FAIRSEQ
+    try:
+        config = layout.config(content, read, spatial_pos_max)
+        model = Graphormer(config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{folder}: not a Graphormer that is understood: {error}") from error
+    state = _tables(read, layout.names, config, atom_offset)
+    state |= layout.layers(read, config)
+    fill(model, state, folder / WEIGHTS)
+    metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
+    return Checkpoint(model.eval(), folder.resolve().name, digest, metadata)
+
+
+class _Reader:
+    """Tensors by name, with errors that name the key."""
+
+    def __init__(self, tensors: dict[str, Tensor], path: Path) -> None:
+        # fairseq saves the encoder alone; Hugging Face saves the same names
+        self.tensors, self.path = tensors, path
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.tensors
+
+    def __call__(self, key: str) -> Tensor:
+        if key not in self.tensors:
+            raise CheckpointError(f"{self.path}: missing key {key!r}.")
+        return self.tensors[key].float()
+
+    def rows(self, key: str, rows: Tensor) -> Tensor:
+        table = self(key)
+        if table.dim() != 2 or len(table) <= int(rows.max()):
+            raise CheckpointError(
+                f"{self.path}: key {key!r} has shape {tuple(table.shape)}; at least"
+                f" {int(rows.max()) + 1} rows are needed."
+            )
+        return table[rows]
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Where a layout keeps the tables: prefixes of node features and of structural bias."""
+
+    node: str
+    bias: str
+    degree_in: str
+    degree_out: str
+
+
+@dataclass(frozen=True)
+class _Layout:
+    names: _Names
+    config: Callable[[dict[str, Any], _Reader, int | None], GraphormerConfig]
+    layers: Callable[[_Reader, GraphormerConfig], dict[str, Tensor]]
+
+
+def _feature_rows(cardinalities: tuple[int, ...], offset: int) -> Tensor:
+    """Rows of every feature's values in a published table."""
+    return torch.cat(
+        [
+            torch.arange(size) + ROWS_PER_FEATURE * feature + offset
+            for feature, size in enumerate(cardinalities)
+        ]
+    )
+
+
+def _tables(
+    read: _Reader, names: _Names, config: GraphormerConfig, atom_offset: int
+) -> dict[str, Tensor]:
+    """Embedding and bias tables under our names."""
+    heads = config.num_heads
+    degrees = torch.arange(config.max_degree + 1) + 1  # row 0 is padding
+    distances = torch.arange(config.max_distance + 2) + 1  # distance + 1; unreachable comes last
+    bonds = _feature_rows(BOND_CARDINALITIES, EDGE_OFFSET)
+    hops = read(names.bias + "edge_dis_encoder.weight").reshape(-1, heads, heads)
+    if len(hops) < config.num_hops:
+        raise CheckpointError(
+            f"{read.path}: key '{names.bias}edge_dis_encoder.weight' has {len(hops)} hops, fewer"
+            f" than multi_hop_max_dist = {config.num_hops}."
+        )
+    hops = hops[: config.num_hops]
+    no_hop = read.rows(names.bias + "edge_encoder.weight", torch.tensor([0]))[0]
+    spatial = read.rows(names.bias + "spatial_pos_encoder.weight", distances)
+    return {
+        "node_embedding.table": read.rows(
+            names.node + "atom_encoder.weight", _feature_rows(ATOM_CARDINALITIES, atom_offset)
+        ),
+        "node_embedding.in_degree": read.rows(names.degree_in, degrees),
+        "node_embedding.out_degree": read.rows(names.degree_out, degrees),
+        "graph_token": read(names.node + "graph_token.weight")[0],
+        "bias.graph_token": read(names.bias + "graph_token_virtual_distance.weight")[0],
+        "bias.bond": read.rows(names.bias + "edge_encoder.weight", bonds),
+        "bias.hop": hops,
+        "bias.spatial": spatial + _padded_hops(no_hop, hops, len(spatial)),
+    }
+
+
+def _padded_hops(no_hop: Tensor, hops: Tensor, num_distances: int) -> Tensor:
+    """What hops beyond the end of a path add, by distance, (num_distances, H).
+
+    The published sum runs over all hops, with row 0 where the path has ended. Row 0 is zero in
+    most checkpoints; v1.0 leaves it at its initial values. As it depends on the distance alone,
+    it belongs to the spatial bias.
+    """
+    constant = no_hop @ hops  # (K, H)
+    num_hops = len(hops)
+    length = torch.arange(num_distances)
+    length[-1] = num_hops  # unreachable pairs: all hops are padding, the divisor is the limit
+    walked = length.clone()
+    walked[-1] = 0
+    beyond = torch.arange(num_hops)[None, :] >= walked[:, None]
+    return (beyond.float() @ constant) / length.clamp(1, num_hops)[:, None]
+
+
+def _common(read: _Reader, names: _Names) -> dict[str, Any]:
+    spatial = read(names.bias + "spatial_pos_encoder.weight")
+    return {
+        "node_cardinalities": ATOM_CARDINALITIES,
+        "node_feature_names": ATOM_FEATURE_NAMES,
+        "edge_cardinalities": BOND_CARDINALITIES,
+        "max_degree": len(read(names.degree_in)) - 2,
+        "max_distance": len(spatial) - 3,
+        "ties": "floyd",
+    }
+
+
+def _tasks(num_outputs: int, labels: dict[str, str] | None) -> tuple[Task, ...]:
+    if num_outputs == 1:
+        return (Task("output", "regression"),)
+    classes = tuple((labels or {}).get(str(c), f"class {c}") for c in range(num_outputs))
+    return (Task("output", "multiclass", classes),)
+
+
+def _copy_layers(
+    read: _Reader, config: GraphormerConfig, prefix: str, parts: dict[str, str]
+) -> dict[str, Tensor]:
+    return {
+        f"layers.{index}.{ours}.{kind}": read(f"{prefix}layers.{index}.{theirs}.{kind}")
+        for index in range(config.num_layers)
+        for ours, theirs in parts.items()
+        for kind in ("weight", "bias")
+    }
+
+
+_GRAPH = "encoder.graph_encoder."
+_FAIRSEQ_NAMES = _Names(
+    node=_GRAPH + "graph_node_feature.",
+    bias=_GRAPH + "graph_attn_bias.",
+    degree_in=_GRAPH + "graph_node_feature.in_degree_encoder.weight",
+    degree_out=_GRAPH + "graph_node_feature.out_degree_encoder.weight",
+)
+
+
+def _fairseq_head(read: _Reader) -> tuple[str, str]:
+    """Keys of the last linear map and of its scalar bias: Hugging Face's or fairseq's."""
+    if "classifier.classifier.weight" in read:
+        return "classifier.classifier.weight", "classifier.lm_output_learned_bias"
+    return "encoder.embed_out.weight", "encoder.lm_output_learned_bias"
+
+
+def _fairseq_config(
+    content: dict[str, Any], read: _Reader, spatial_pos_max: int | None
+) -> GraphormerConfig:
+    if content.get("edge_type", "multi_hop") != "multi_hop":
+        raise ValueError(f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'.")
+    if content.get("activation_fn", "gelu") != "gelu":
+        raise ValueError(f"activation_fn {content['activation_fn']!r} is not supported.")
+    limit = spatial_pos_max or int(content.get("spatial_pos_max", 1024))
+    return GraphormerConfig(
+        tasks=_tasks(len(read(_fairseq_head(read)[0])), content.get("id2label")),
+        num_layers=int(content["num_hidden_layers"]),
+        hidden_dim=int(content.get("embedding_dim", content.get("hidden_size"))),
+        ffn_dim=int(content["ffn_embedding_dim"]),
+        num_heads=int(content["num_attention_heads"]),
+        num_hops=int(content["multi_hop_max_dist"]),
+        mask_distance=None if limit > NO_MASK + 1 else limit - 1,
+        pre_layernorm=bool(content.get("pre_layernorm", False)),
+        embedding_layernorm=_GRAPH + "emb_layer_norm.weight" in read,
+        final_layernorm=False,  # graph_encoder.final_layer_norm exists with pre-LN, unused
+        head="transform",
+        dropout=float(content.get("dropout", 0.1)),
+        attention_dropout=float(content.get("attention_dropout", 0.1)),
+        **_common(read, _FAIRSEQ_NAMES),
+    )
+
+
+def _fairseq_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor]:
+    parts = {
+        "attention.query": "self_attn.q_proj",
+        "attention.key": "self_attn.k_proj",
+        "attention.value": "self_attn.v_proj",
+        "attention.output": "self_attn.out_proj",
+        "attention_norm": "self_attn_layer_norm",
+        "ffn.expand": "fc1",
+        "ffn.contract": "fc2",
+        "ffn_norm": "final_layer_norm",
+    }
+    state = _copy_layers(read, config, _GRAPH, parts)
+    output, bias = _fairseq_head(read)
+    state |= {
+        "head.output.weight": read(output),
+        "head.bias": read(bias),
+    }
+    moved = {"head.transform": "encoder.lm_head_transform_weight", "head.norm": "encoder.layer_norm"}
+    if config.embedding_layernorm:
+        moved["embedding_norm"] = _GRAPH + "emb_layer_norm"
+    for ours, theirs in moved.items():
+        state |= {f"{ours}.{kind}": read(f"{theirs}.{kind}") for kind in ("weight", "bias")}
+    return state
+
+
+_V1_NAMES = _Names("", "", "in_degree_encoder.weight", "out_degree_encoder.weight")
+
+
+def _v1_config(
+    content: dict[str, Any], read: _Reader, spatial_pos_max: int | None
+) -> GraphormerConfig:
+    if content.get("edge_type", "multi_hop") != "multi_hop":
+        raise ValueError(f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'.")
+    return GraphormerConfig(
+        tasks=_tasks(len(read("downstream_out_proj.weight")), None),
+        num_layers=int(content["n_layers"]),
+        hidden_dim=int(content["hidden_dim"]),
+        ffn_dim=int(content["ffn_dim"]),
+        num_heads=int(content["num_heads"]),
+        num_hops=int(content["multi_hop_max_dist"]),
+        mask_distance=None if spatial_pos_max is None else spatial_pos_max - 1,
+        dropout=float(content.get("dropout_rate", 0.1)),
+        attention_dropout=float(content.get("attention_dropout_rate", 0.1)),
+        **_common(read, _V1_NAMES),
+    )
+
+
+def _v1_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor]:
+    parts = {
+        "attention.query": "self_attention.linear_q",
+        "attention.key": "self_attention.linear_k",
+        "attention.value": "self_attention.linear_v",
+        "attention.output": "self_attention.output_layer",
+        "attention_norm": "self_attention_norm",
+        "ffn.expand": "ffn.layer1",
+        "ffn.contract": "ffn.layer2",
+        "ffn_norm": "ffn_norm",
+    }
+    state = _copy_layers(read, config, "", parts)
+    for ours, theirs in {"final_norm": "final_ln", "head": "downstream_out_proj"}.items():
+        state |= {f"{ours}.{kind}": read(f"{theirs}.{kind}") for kind in ("weight", "bias")}
+    return state
+
+
+_FAIRSEQ = _Layout(_FAIRSEQ_NAMES, _fairseq_config, _fairseq_layers)
+_V1 = _Layout(_V1_NAMES, _v1_config, _v1_layers)

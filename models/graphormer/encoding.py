@@ -1,0 +1,308 @@
+"""Structure of a graph as tensors: degrees, shortest-path distances, edges along the paths.
+
+`StructureEncoding` (a PyG transform) adds to each graph what the structural bias of Graphormer
+reads. For every ordered pair of nodes it makes one *bag* of codes with weights; the bias of the
+pair is the weighted sum of the table rows that the codes name (see `layers.StructuralBias`):
+
+* one code for the shortest-path distance d, weight 1 (Ying 2021, eq. 6);
+* for each of the first `num_hops` edges on the shortest path a code for (hop, bond), weight
+  1 / min(d, num_hops) (Ying 2021, eq. 7).
+
+Where several paths are equally short, `ties="average"` averages over all of them, which makes
+the encoding independent of the order of the nodes; `ties="floyd"` keeps the one path that the
+published Floyd-Warshall code keeps. No Python loop runs over nodes or pairs.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from .config import GraphormerConfig
+
+UNREACHABLE = -1
+IntArray = NDArray[np.integer]
+FloatArray = NDArray[np.float64]
+
+
+class StructureEncoding(BaseTransform):
+    """Add `in_degree`, `out_degree` (N,), `bag_codes`, `bag_weights` (M,), `bag_sizes` (N, N).
+
+    `edge_cardinalities`: number of values of each categorical edge feature in `edge_attr`
+    (E, F); empty for graphs whose edges carry no features, whose bags then hold the distance
+    alone. A graph that is encoded already is given back as it is.
+    """
+
+    def __init__(
+        self,
+        edge_cardinalities: tuple[int, ...] = (),
+        max_distance: int = 30,
+        num_hops: int = 5,
+        ties: Literal["average", "floyd"] = "average",
+    ) -> None:
+        self.edge_cardinalities = tuple(edge_cardinalities)
+        self.max_distance = max_distance
+        self.num_hops = num_hops
+        self.ties = ties
+
+    @classmethod
+    def from_config(cls, config: GraphormerConfig) -> "StructureEncoding":
+        """The encoding that a model with this configuration reads."""
+        return cls(config.edge_cardinalities, config.max_distance, config.num_hops, config.ties)
+
+    def forward(self, data: Data) -> Data:
+        """Encode one graph."""
+        if "bag_codes" in data:
+            return data
+        n = int(data.num_nodes or 0)
+        source, target = data.edge_index.numpy()
+        data.out_degree = torch.from_numpy(np.bincount(source, minlength=n))
+        data.in_degree = torch.from_numpy(np.bincount(target, minlength=n))
+        bags = self._bags(n, source, target, self._bond_codes(data))
+        data.bag_codes = torch.from_numpy(bags.codes)
+        data.bag_weights = torch.from_numpy(bags.weights)
+        data.bag_sizes = torch.from_numpy(bags.sizes)
+        return data
+
+    def _bond_codes(self, data: Data) -> IntArray | None:
+        """One number per edge for its combination of feature values, (E,)."""
+        if not self.edge_cardinalities:
+            return None
+        if data.edge_attr is None or data.edge_attr.shape[-1] != len(self.edge_cardinalities):
+            found = None if data.edge_attr is None else tuple(data.edge_attr.shape)
+            raise ValueError(
+                f"edge_attr must have shape (E, {len(self.edge_cardinalities)}); found {found}."
+            )
+        values = data.edge_attr.numpy().reshape(-1, len(self.edge_cardinalities))
+        limits = np.array(self.edge_cardinalities)
+        if ((values < 0) | (values >= limits)).any():
+            raise ValueError(f"edge_attr holds a value outside the cardinalities {limits}.")
+        return np.ravel_multi_index(tuple(values.T), self.edge_cardinalities)
+
+    def _bags(self, n: int, source: IntArray, target: IntArray, bond: IntArray | None) -> "Bags":
+        distance, paths = shortest_paths(n, source, target)
+        far = self.max_distance + 1
+        codes = np.where(distance == UNREACHABLE, far, np.minimum(distance, self.max_distance))
+        spatial = Hops(np.arange(n * n), codes.ravel(), np.ones(n * n))
+        parts = [spatial]
+        if bond is not None and len(bond):
+            if self.ties == "average":
+                hops = averaged_hops(distance, paths, source, target, bond, self.num_hops)
+            else:
+                hops = floyd_hops(distance, source, target, bond, self.num_hops)
+            num_bonds = int(np.prod(self.edge_cardinalities))
+            first = self.max_distance + 2  # hop codes follow the distances in the table
+            parts += [
+                replace(hop, code=first + k * num_bonds + hop.code) for k, hop in enumerate(hops)
+            ]
+        return _sort_into_bags(parts, n)
+
+
+@dataclass(frozen=True)
+class Hops:
+    """Entries (pair = i * n + j, code, weight), each of shape (M,)."""
+
+    pair: IntArray
+    code: IntArray
+    weight: FloatArray
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Entries sorted by pair: codes, weights (M,), and how many each pair has (N, N)."""
+
+    codes: IntArray
+    weights: NDArray[np.float32]
+    sizes: IntArray
+
+
+def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
+    """Distances (N, N) in edges, -1 if unreachable, and the number of shortest paths (N, N).
+
+    Breadth-first from all nodes at once: step d multiplies the path counts of step d - 1 by the
+    adjacency matrix and keeps the pairs that were not reached before.
+    """
+    adjacency = np.zeros((n, n))
+    adjacency[source, target] = 1.0
+    step = csr_array(adjacency) if n > 96 else adjacency  # dense products win for small graphs
+    distance = np.full((n, n), UNREACHABLE)
+    np.fill_diagonal(distance, 0)
+    paths = np.eye(n)
+    frontier = paths
+    for d in range(1, n):
+        frontier = np.where(distance == UNREACHABLE, frontier @ step, 0.0)
+        reached = frontier > 0
+        if not reached.any():
+            break
+        distance[reached] = d
+        paths += frontier
+    return distance, paths
+
+
+def averaged_hops(
+    distance: IntArray,
+    paths: FloatArray,
+    source: IntArray,
+    target: IntArray,
+    bond: IntArray,
+    num_hops: int,
+) -> list[Hops]:
+    """Edges at hop 1..num_hops, averaged over all shortest paths of a pair.
+
+    Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
+    d(i, v) + d(v, j) = d(i, j); it lies on paths(i, u) * paths(v, j) of the paths(i, j).
+    """
+    n = len(distance)
+    result = []
+    for k in range(1, num_hops + 1):
+        i, e = np.nonzero((distance[:, source] == k - 1) & (distance[:, target] == k))
+        v = target[e]
+        row, j = np.nonzero((distance[v] + k == distance[i]) & (distance[v] != UNREACHABLE))
+        start, through, end = i[row], source[e][row], v[row]
+        share = paths[start, through] * paths[end, j] / paths[start, j]
+        weight = share / np.minimum(distance[start, j], num_hops)
+        result.append(Hops(start * n + j, bond[e][row], weight))
+    return result
+
+
+def floyd_hops(
+    distance: IntArray, source: IntArray, target: IntArray, bond: IntArray, num_hops: int
+) -> list[Hops]:
+    """Edges at hop 1..num_hops of the path that Floyd-Warshall keeps (published Graphormer).
+
+    The kept path from i to j goes through the last k that improved it strictly, with k in the
+    outer loop; both halves are kept paths themselves.
+    """
+    n = len(distance)
+    through = _floyd_intermediate(n, source, target)
+    edge = np.zeros((n, n), dtype=np.int64)
+    edge[source, target] = bond
+    kept = np.zeros((n, n, num_hops), dtype=np.int64)  # bond code of hop t on the kept path
+    for d in range(1, int(distance.max(initial=0)) + 1):
+        i, j = np.nonzero(distance == d)
+        if d == 1:
+            kept[i, j, 0] = edge[i, j]
+            continue
+        k = through[i, j]
+        for t in range(min(d, num_hops)):
+            first = distance[i, k]
+            second_half = kept[k, j, np.clip(t - first, 0, num_hops - 1)]
+            kept[i, j, t] = np.where(t < first, kept[i, k, t], second_half)
+    result = []
+    for t in range(num_hops):
+        i, j = np.nonzero(distance > t)
+        weight = 1.0 / np.minimum(distance[i, j], num_hops)
+        result.append(Hops(i * n + j, kept[i, j, t], weight))
+    return result
+
+
+def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
+    """The node through which Floyd-Warshall's path from i to j goes last, (N, N)."""
+    length = np.full((n, n), np.inf)
+    length[source, target] = 1.0
+    np.fill_diagonal(length, 0.0)
+    through = np.full((n, n), -1)
+    for k in range(n):
+        detour = length[:, k, None] + length[None, k, :]
+        better = detour < length
+        length[better] = detour[better]
+        through[better] = k
+    return through
+
+
+def _sort_into_bags(parts: list[Hops], n: int) -> Bags:
+    """Bring the entries of all parts into the order of their pairs; the distance comes first."""
+    pair = np.concatenate([part.pair for part in parts])
+    order = np.argsort(pair, kind="stable")
+    codes = np.concatenate([part.code for part in parts])[order]
+    weights = np.concatenate([part.weight for part in parts])[order]
+    sizes = np.bincount(pair, minlength=n * n).reshape(n, n)
+    return Bags(codes.astype(np.int16), weights.astype(np.float32), sizes.astype(np.int16))
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Graphs padded to one size: B graphs of at most N nodes; T = N + 1 tokens.
+
+    x (B, N, F); pos (B, N, 2) or None; mask (B, N), True at nodes; in_degree, out_degree (B, N);
+    bag_codes, bag_weights (M,) and bag_offsets (B * N * N,) over all ordered pairs, padded ones
+    empty; num_nodes (B,); y (B, number of tasks) or None, NaN where a label is missing.
+    """
+
+    x: Tensor
+    pos: Tensor | None
+    mask: Tensor
+    in_degree: Tensor
+    out_degree: Tensor
+    bag_codes: Tensor
+    bag_weights: Tensor
+    bag_offsets: Tensor
+    num_nodes: Tensor
+    y: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def to(self, device: torch.device | str) -> "GraphBatch":
+        """The same batch with every tensor on `device`."""
+        moved = {
+            name: value.to(device) for name, value in vars(self).items() if value is not None
+        }
+        return replace(self, **moved)
+
+    def pin_memory(self) -> "GraphBatch":
+        """The same batch in page-locked memory."""
+        pinned = {
+            name: value.pin_memory() for name, value in vars(self).items() if value is not None
+        }
+        return replace(self, **pinned)
+
+
+def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
+    """Pad encoded graphs (see `StructureEncoding`) to one dense batch.
+
+    `pad_to`: number of nodes to pad to, at least that of the largest graph.
+    """
+    if not graphs:
+        raise ValueError("cannot make a batch of no graphs.")
+    num_nodes = torch.tensor([int(g.num_nodes) for g in graphs])
+    n = max(int(num_nodes.max()), pad_to or 0)
+
+    def pad(name: str) -> Tensor:
+        first = getattr(graphs[0], name)
+        first = first[:, None] if first.dim() == 1 and name in ("x", "pos") else first
+        out = first.new_zeros((len(graphs), n, *first.shape[1:]))
+        for b, graph in enumerate(graphs):
+            value = getattr(graph, name)
+            out[b, : len(value)] = value.reshape(len(value), *first.shape[1:])
+        return out
+
+    sizes = torch.zeros((len(graphs), n, n), dtype=torch.int32)
+    for b, graph in enumerate(graphs):
+        k = int(num_nodes[b])
+        sizes[b, :k, :k] = graph.bag_sizes
+    ends = sizes.flatten().cumsum(0, dtype=torch.int32)
+    labels = [getattr(g, "y", None) for g in graphs]
+    has_pos = getattr(graphs[0], "pos", None) is not None
+    return GraphBatch(
+        x=pad("x"),
+        pos=pad("pos") if has_pos else None,
+        mask=torch.arange(n) < num_nodes[:, None],
+        in_degree=pad("in_degree"),
+        out_degree=pad("out_degree"),
+        bag_codes=torch.cat([g.bag_codes for g in graphs]).to(torch.int32),
+        bag_weights=torch.cat([g.bag_weights for g in graphs]),
+        bag_offsets=ends - sizes.flatten(),
+        num_nodes=num_nodes,
+        y=None if any(y is None for y in labels) else _stack_labels(labels),
+    )
+
+
+def _stack_labels(labels: list[Tensor]) -> Tensor:
+    return torch.stack([label.reshape(-1).float() for label in labels])

@@ -1,0 +1,173 @@
+"""The parts of a Graphormer: structural bias, attention, feed-forward, encoder layer.
+
+Wherever a conservative rule can hold something constant, the layer calls `propagation`.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphxai import propagation
+
+from .config import GraphormerConfig
+from .encoding import GraphBatch
+from .position import RelativePositionBias
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm whose scale the rule LN can hold constant."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x (B, T, D) over D."""
+        return propagation.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class Linear(nn.Linear):
+    """Affine map whose bias can be told apart in the ledger."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (..., D_in) to (..., D_out)."""
+        return propagation.linear(x, self.weight, self.bias)
+
+
+class StructuralBias(nn.Module):
+    """What Graphormer adds to `q k^T`: spatial, edge and graph-token bias (Ying 2021, eq. 6, 7).
+
+    All rows that a pair of nodes can name stand in one table, made anew from the parameters at
+    each pass: first the distances, then every bond at every hop. One fused look-up sums them.
+    """
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        heads = config.num_heads
+        self.cardinalities = config.edge_cardinalities
+        self.mask_distance = config.mask_distance
+        # distances 0..max_distance, then the row of unreachable pairs
+        self.spatial = nn.Parameter(torch.randn(config.max_distance + 2, heads) * 0.02)
+        self.graph_token = nn.Parameter(torch.randn(heads) * 0.02)
+        if config.edge_cardinalities:
+            self.bond = nn.Parameter(torch.randn(sum(config.edge_cardinalities), heads) * 0.1)
+            self.hop = nn.Parameter(torch.randn(config.num_hops, heads, heads) / math.sqrt(heads))
+            self.register_buffer("bond_rows", self._bond_rows(), persistent=False)
+        if config.position_bias_bands:
+            self.position = RelativePositionBias(config.position_bias_bands, heads)
+        else:
+            self.position = None
+
+    def _bond_rows(self) -> Tensor:
+        """Rows of `bond` that make up each combination of bond features, (combinations, F)."""
+        starts = [sum(self.cardinalities[:f]) for f in range(len(self.cardinalities))]
+        ranges = [
+            torch.arange(first, first + size)
+            for first, size in zip(starts, self.cardinalities, strict=True)
+        ]
+        return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
+
+    def table(self) -> Tensor:
+        """All rows: (max_distance + 2 + num_hops * combinations, H)."""
+        if not self.cardinalities:
+            return self.spatial
+        combinations = self.bond[self.bond_rows].mean(dim=1)  # (C, H)
+        hops = combinations @ self.hop  # (K, C, H)
+        return torch.cat([self.spatial, hops.flatten(0, 1)])
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Bias (B, H, T, T) with the graph token first; -inf at keys that are padding."""
+        b, n = batch.mask.shape
+        table = self.table()
+        pairs = F.embedding_bag(
+            batch.bag_codes,
+            table,
+            batch.bag_offsets,
+            mode="sum",
+            per_sample_weights=batch.bag_weights.to(table.dtype),
+        ).reshape(b, n, n, -1)
+        nodes = pairs.permute(0, 3, 1, 2)  # (B, H, N, N)
+        if self.position is not None:
+            if batch.pos is None:
+                raise ValueError("the model reads node positions; the graph has no `pos`.")
+            nodes = nodes + self.position(batch.pos)
+        if self.mask_distance is not None:
+            nodes = nodes.masked_fill(self._too_far(batch)[:, None], -math.inf)
+        nodes = nodes.masked_fill(~batch.mask[:, None, None, :], -math.inf)
+        token = self.graph_token[None, :, None, None]
+        column = token.expand(b, -1, n, 1)
+        row = token.expand(b, -1, 1, n).masked_fill(~batch.mask[:, None, None, :], -math.inf)
+        rows = torch.cat([column, nodes], dim=-1)
+        return torch.cat([torch.cat([token.expand(b, -1, 1, 1), row], dim=-1), rows], dim=-2)
+
+    def _too_far(self, batch: GraphBatch) -> Tensor:
+        """Pairs (B, N, N) at `mask_distance` or farther; the first code of a bag is its distance."""
+        b, n = batch.mask.shape
+        last = len(batch.bag_codes) - 1
+        first = batch.bag_codes[batch.bag_offsets.clamp(max=last).long()].reshape(b, n, n)
+        both = batch.mask[:, :, None] & batch.mask[:, None, :]
+        return both & (first >= self.mask_distance)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with an additive bias."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        dim = config.hidden_dim
+        self.heads = config.num_heads
+        self.scale = (dim // config.num_heads) ** -0.5
+        self.query, self.key = Linear(dim, dim), Linear(dim, dim)
+        self.value, self.output = Linear(dim, dim), Linear(dim, dim)
+        self.dropout = config.attention_dropout
+
+    def forward(self, x: Tensor, bias: Tensor, queries: int | None) -> Tensor:
+        """Attend from the first `queries` tokens (all if None) of x (B, T, D) to all of them."""
+        q = self._split(self.query(x[:, :queries])) * self.scale  # (B, H, Q, d)
+        k, v = self._split(self.key(x)), self._split(self.value(x))  # (B, H, T, d)
+        weights = propagation.softmax_attention(q, k, bias[:, :, :queries])
+        weights = F.dropout(weights, self.dropout, self.training)
+        mixed = (weights @ v).transpose(1, 2).flatten(2)  # (B, Q, D)
+        return self.output(mixed)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Linear, GELU, linear."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.expand = Linear(config.hidden_dim, config.ffn_dim)
+        self.contract = Linear(config.ffn_dim, config.hidden_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, T, D) token by token."""
+        return self.contract(propagation.gelu(self.expand(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward with residuals, LayerNorm before (pre-LN) or after (post-LN)."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.pre_layernorm = config.pre_layernorm
+        self.attention_norm = LayerNorm(config.hidden_dim, config.layernorm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = LayerNorm(config.hidden_dim, config.layernorm_eps)
+        self.ffn = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, bias: Tensor, queries: int | None = None) -> Tensor:
+        """The first `queries` tokens (all if None) of x (B, T, D) after this layer."""
+        kept = x[:, :queries]
+        if self.pre_layernorm:
+            kept = kept + self.dropout(self.attention(self.attention_norm(x), bias, queries))
+            return kept + self.dropout(self.ffn(self.ffn_norm(kept)))
+        kept = self.attention_norm(kept + self.dropout(self.attention(x, bias, queries)))
+        return self.ffn_norm(kept + self.dropout(self.ffn(kept)))

@@ -1,0 +1,181 @@
+"""Graphormer (Ying et al., NeurIPS 2021): embed the nodes, encode them, read the graph token."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from graphxai import propagation
+
+from .config import GraphormerConfig
+from .encoding import GraphBatch
+from .layers import EncoderLayer, LayerNorm, Linear, StructuralBias
+from .position import ContinuousEmbedding
+
+
+class NodeEmbedding(nn.Module):
+    """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5)."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        dim = config.hidden_dim
+        self.cardinalities = config.node_cardinalities
+        self.max_degree = config.max_degree
+        self.in_degree = nn.Parameter(torch.randn(config.max_degree + 1, dim) * 0.02)
+        self.out_degree = nn.Parameter(torch.randn(config.max_degree + 1, dim) * 0.02)
+        names = config.node_feature_names
+        if self.cardinalities:
+            starts = torch.tensor(self.cardinalities).cumsum(0) - torch.tensor(self.cardinalities)
+            self.register_buffer("starts", starts, persistent=False)
+            self.table = nn.Parameter(torch.randn(sum(self.cardinalities), dim) * 0.1)
+            names = names or tuple(f"feature {f}" for f in range(len(self.cardinalities)))
+        else:
+            names = names or tuple(f"feature {f}" for f in range(config.num_node_features))
+            self.continuous = ContinuousEmbedding(
+                names, config.position_bands, config.position_bands > 0, dim
+            )
+            names = tuple(dict.fromkeys(self.continuous.groups))
+        self.feature_names = (*names, "centrality")
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Embeddings (B, N, D)."""
+        if self.cardinalities:
+            features = self.table[self._rows(batch)].sum(dim=2)
+        else:
+            features = self.continuous(batch.x, batch.pos)
+        return features + self._centrality(batch)
+
+    def split(self, batch: GraphBatch, direction: Tensor) -> Tensor:
+        """Each feature's part of `embedding . direction`, (B, N, len(feature_names)).
+
+        direction (B, N, D). The parts of a node sum to the whole product.
+        """
+        if self.cardinalities:
+            rows = self.table[self._rows(batch)]  # (B, N, F, D)
+            parts = (rows * direction[:, :, None]).sum(-1)
+        else:
+            columns = self.continuous.features(batch.x, batch.pos) * (
+                direction @ self.continuous.weight
+            )
+            names = list(self.feature_names[:-1])
+            group = torch.tensor([names.index(g) for g in self.continuous.groups])
+            parts = columns.new_zeros(*columns.shape[:2], len(names))
+            parts.index_add_(2, group.to(columns.device), columns)
+        centrality = (self._centrality(batch) * direction).sum(-1, keepdim=True)
+        return torch.cat([parts, centrality], dim=-1)
+
+    def _rows(self, batch: GraphBatch) -> Tensor:
+        return batch.x.long() + self.starts
+
+    def _centrality(self, batch: GraphBatch) -> Tensor:
+        degree_in = batch.in_degree.clamp(max=self.max_degree)
+        degree_out = batch.out_degree.clamp(max=self.max_degree)
+        return self.in_degree[degree_in] + self.out_degree[degree_out]
+
+
+class TransformHead(nn.Module):
+    """Linear, GELU, LayerNorm, linear with one bias for all outputs (fairseq, Hugging Face)."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_dim, config.hidden_dim)
+        self.norm = LayerNorm(config.hidden_dim, config.layernorm_eps)
+        self.output = nn.Linear(config.hidden_dim, config.num_outputs, bias=False)
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (B, num_outputs) of the graph token x (B, D)."""
+        x = self.norm(propagation.gelu(self.transform(x)))
+        return propagation.add_bias(self.output(x), self.bias.expand(self.output.out_features))
+
+
+class Graphormer(nn.Module):
+    """Graph transformer with a graph token; outputs (B, num_outputs), the tasks in order.
+
+    `embed` and `encode` are the two halves of `forward`; explainers take the relevance between
+    them. With `embedding_layernorm` that is after the LayerNorm: before it, Gradient x Input
+    vanishes, for LayerNorm does not see the scale of its input.
+    """
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.hidden_dim
+        self.node_embedding = NodeEmbedding(config)
+        self.graph_token = nn.Parameter(torch.randn(dim) * 0.02)
+        self.bias = StructuralBias(config)
+        self.embedding_norm = (
+            LayerNorm(dim, config.layernorm_eps) if config.embedding_layernorm else None
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        self.final_norm = LayerNorm(dim, config.layernorm_eps) if config.final_layernorm else None
+        self.head: nn.Module
+        if config.head == "linear":
+            self.head = Linear(dim, config.num_outputs)
+        else:
+            self.head = TransformHead(config)
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Tokens (B, T, D) entering the first layer, the graph token first."""
+        nodes = self.node_embedding(batch)
+        token = self.graph_token.expand(len(batch), 1, -1)
+        tokens = torch.cat([token, nodes], dim=1)
+        return tokens if self.embedding_norm is None else self.embedding_norm(tokens)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        batch: GraphBatch,
+        keep: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Outputs (B, num_outputs) of tokens (B, T, D).
+
+        keep (B, N), False: the node is hidden from every attention, as padding is. bias
+        (B, H, T, T): the structural bias of this batch if it is at hand (`self.bias(batch)`).
+        """
+        bias = self.bias(batch) if bias is None else bias
+        if keep is not None:
+            hidden = _with_graph_token(~keep)  # the graph token always stays
+            bias = bias.masked_fill(hidden[:, None, None, :], -math.inf)
+        tape = propagation.current_tape()
+        x = self.dropout(tokens)
+        _note_hidden(tape, x)
+        for layer in self.layers[:-1]:
+            x = layer(x, bias)
+            _note_hidden(tape, x)
+        # The read-out looks at the graph token alone: the last layer needs no other row.
+        x = self.layers[-1](x, bias, queries=None if tape and tape.all_queries else 1)
+        _note_hidden(tape, x)
+        x = x[:, :1] if self.final_norm is None else self.final_norm(x[:, :1])
+        return self.head(x[:, 0])
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Outputs (B, num_outputs)."""
+        return self.encode(self.embed(batch), batch)
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """Exact parts (B, N, features) of each node's `embedding . gradient`.
+
+        gradient (B, N, D). None with `embedding_layernorm`, after which a token is no longer the
+        sum of its features.
+        """
+        if self.embedding_norm is not None:
+            return None
+        return self.node_embedding.split(batch, gradient)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the parts that `split_by_feature` gives."""
+        return self.node_embedding.feature_names
+
+
+def _with_graph_token(hidden: Tensor) -> Tensor:
+    """Prepend the graph token, which is never hidden: (B, N) to (B, T)."""
+    return torch.cat([hidden.new_zeros(len(hidden), 1), hidden], dim=1)
+
+
+def _note_hidden(tape: propagation.Tape | None, x: Tensor) -> None:
+    if tape is not None:
+        tape.hidden.append(x)
