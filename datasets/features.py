@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem
+from rdkit.Chem import rdqueries
 
 __all__ = [
     "ATOM_CARDINALITIES",
@@ -71,43 +72,39 @@ BOND_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_bond_feature_dims())
 class _Table(dict[Any, int]):
     """Value to position; a value outside the vocabulary gets the last one (OGB's "misc")."""
 
-    def __init__(self, name: str, vocabulary: Sequence[Any], values: Sequence[Any]) -> None:
+    def __init__(self, name: str, values: Iterable[Any] | None = None) -> None:
+        """`values`: RDKit's enumeration, which OGB names in words; None: the values themselves."""
+        vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
+        known = vocabulary if values is None else [v for v in values if str(v) in vocabulary]
+        super().__init__((v, vocabulary.index(v if values is None else str(v))) for v in known)
         self.last = len(vocabulary) - 1
-        self.closed = vocabulary[-1] != "misc"
-        self.feature = name
-        super().__init__(
-            (value, vocabulary.index(key))
-            for value, key in zip(values, map(_vocabulary_key, values), strict=True)
-            if key in vocabulary
-        )
 
     def __missing__(self, value: Any) -> int:
-        if self.closed:
-            raise ValueError(f"{self.feature} {value} is not in the vocabulary of OGB")
-        self[value] = self.last
         return self.last
 
 
-def _vocabulary_key(value: Any) -> Any:
-    """OGB names RDKit's enumerations in words and everything else by its value."""
-    return value if type(value) in (int, bool) else str(value)
+_ATOMIC_NUMBER = _Table("atomic_num")
+_CHIRALITY = _Table("chirality", Chem.ChiralType.values.values())
+_DEGREE = _Table("degree")
+_CHARGE = _Table("formal_charge")
+_HYDROGENS = _Table("numH")
+_RADICALS = _Table("number_radical_e")
+_HYBRIDIZATION = _Table("hybridization", Chem.HybridizationType.values.values())
+_BOND_TYPE = _Table("bond_type", Chem.BondType.values.values())
+_BOND_STEREO = _Table("bond_stereo", Chem.BondStereo.values.values())
 
-
-def _table(name: str, values: Sequence[Any] | None = None) -> _Table:
-    vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
-    entries = [v for v in vocabulary if v != "misc"] if values is None else values
-    return _Table(name.replace("_", " "), vocabulary, entries)
-
-
-_ATOMIC_NUMBER = _table("atomic_num")
-_CHIRALITY = _table("chirality", list(Chem.ChiralType.values.values()))
-_DEGREE = _table("degree")
-_CHARGE = _table("formal_charge")
-_HYDROGENS = _table("numH")
-_RADICALS = _table("number_radical_e")
-_HYBRIDIZATION = _table("hybridization", list(Chem.HybridizationType.values.values()))
-_BOND_TYPE = _table("bond_type", list(Chem.BondType.values.values()))
-_BOND_STEREO = _table("bond_stereo", list(Chem.BondStereo.values.values()))
+# Reading one of RDKit's enumerations from Python costs four times as much as reading a number.
+# So the common values come from bond orders and compiled queries, and only the rest is read.
+_ORDER_TYPES = {
+    1.0: _BOND_TYPE[Chem.BondType.SINGLE],
+    1.5: _BOND_TYPE[Chem.BondType.AROMATIC],
+    2.0: _BOND_TYPE[Chem.BondType.DOUBLE],
+    3.0: _BOND_TYPE[Chem.BondType.TRIPLE],
+}
+_HAS_CHIRAL_TAG = rdqueries.HasChiralTagQueryAtom()
+_SP2 = Chem.MolFromSmarts("[^2]")
+_NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
+_DATIVE = Chem.MolFromSmarts("*->*")  # has the bond order of a single bond
 
 
 def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
@@ -116,43 +113,53 @@ def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
     Column ``j`` is `ATOM_FEATURE_NAMES` ``[j]``, below `ATOM_CARDINALITIES` ``[j]``. An element,
     charge or count outside a vocabulary gets its "misc" position, as in OGB.
     """
-    flat = [
-        code
-        for atom in mol.GetAtoms()
-        for code in (
-            _ATOMIC_NUMBER[atom.GetAtomicNum()],
-            _CHIRALITY[atom.GetChiralTag()],
-            _DEGREE[atom.GetTotalDegree()],
-            _CHARGE[atom.GetFormalCharge()],
-            _HYDROGENS[atom.GetTotalNumHs()],
-            _RADICALS[atom.GetNumRadicalElectrons()],
-            _HYBRIDIZATION[atom.GetHybridization()],
-            atom.GetIsAromatic(),
-            atom.IsInRing(),
-        )
+    n = mol.GetNumAtoms()
+    atoms = [mol.GetAtomWithIdx(i) for i in range(n)]
+    chirality = [_CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED]] * n
+    for atom in mol.GetAtomsMatchingQuery(_HAS_CHIRAL_TAG):
+        chirality[atom.GetIdx()] = _CHIRALITY[atom.GetChiralTag()]
+    hybridization = [_HYBRIDIZATION[Chem.HybridizationType.SP3]] * n
+    for (i,) in mol.GetSubstructMatches(_SP2, maxMatches=n):
+        hybridization[i] = _HYBRIDIZATION[Chem.HybridizationType.SP2]
+    for (i,) in mol.GetSubstructMatches(_NEITHER_SP2_NOR_SP3, maxMatches=n):
+        hybridization[i] = _HYBRIDIZATION[atoms[i].GetHybridization()]
+    columns = [
+        [_ATOMIC_NUMBER[a.GetAtomicNum()] for a in atoms],
+        chirality,
+        [_DEGREE[a.GetTotalDegree()] for a in atoms],
+        [_CHARGE[a.GetFormalCharge()] for a in atoms],
+        [_HYDROGENS[a.GetTotalNumHs()] for a in atoms],
+        [_RADICALS[a.GetNumRadicalElectrons()] for a in atoms],
+        hybridization,
+        [a.GetIsAromatic() for a in atoms],
+        [a.IsInRing() for a in atoms],
     ]
-    return np.array(flat, dtype=np.int64).reshape(-1, len(ATOM_FEATURE_NAMES))
+    return np.ascontiguousarray(np.array(columns, dtype=np.int64).T)
 
 
 def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Both directions of every bond: ends (2, 2 * bonds) and features (2 * bonds, 3).
 
-    A bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB.
-
-    Raises:
-        ValueError: a bond's stereo tag is not in OGB's vocabulary (atropisomers).
+    A bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. Stereo
+    is that of double bonds; the axis of an atropisomer, which OGB refuses, counts as no stereo.
     """
-    flat = [
-        code
-        for bond in mol.GetBonds()
-        for code in (
-            bond.GetBeginAtomIdx(),
-            bond.GetEndAtomIdx(),
-            _BOND_TYPE[bond.GetBondType()],
-            _BOND_STEREO[bond.GetStereo()],
-            bond.GetIsConjugated(),
-        )
+    bonds = [mol.GetBondWithIdx(i) for i in range(mol.GetNumBonds())]
+    orders = [b.GetBondTypeAsDouble() for b in bonds]
+    if mol.HasSubstructMatch(_DATIVE):
+        types = [_BOND_TYPE[b.GetBondType()] for b in bonds]
+    else:
+        types = [
+            _ORDER_TYPES[order] if order in _ORDER_TYPES else _BOND_TYPE[bond.GetBondType()]
+            for bond, order in zip(bonds, orders, strict=True)
+        ]
+    none = _BOND_STEREO[Chem.BondStereo.STEREONONE]
+    stereo = [
+        _BOND_STEREO[bond.GetStereo()] if order == 2.0 else none
+        for bond, order in zip(bonds, orders, strict=True)
     ]
-    table = np.array(flat, dtype=np.int64).reshape(-1, 5)
-    ends = np.stack([table[:, :2], table[:, 1::-1]], axis=1).reshape(-1, 2)  # i->j, then j->i
-    return np.ascontiguousarray(ends.T), np.repeat(table[:, 2:], 2, axis=0)
+    begin = [b.GetBeginAtomIdx() for b in bonds]
+    end = [b.GetEndAtomIdx() for b in bonds]
+    conjugated = [b.GetIsConjugated() for b in bonds]
+    table = np.array([begin, end, types, stereo, conjugated], dtype=np.int64)
+    ends = np.stack([table[:2], table[1::-1]], axis=2).reshape(2, -1)  # i->j, then j->i
+    return ends, np.ascontiguousarray(np.repeat(table[2:], 2, axis=1).T)

@@ -117,8 +117,9 @@ class Scale:
             for exponent in range(power, power + 3)
             for mantissa in (1, 2, 2.5, 5)
         ]
-        step = next(s for s in steps if self.limit / s < 3 + 1e-9 + 0.999)
-        count = math.floor(self.limit / step + 1e-9)
+        step, count = next(
+            (step, count) for step in steps if (count := math.floor(self.limit / step + 1e-9)) <= 3
+        )
         return tuple(float(f"{k * step:.12g}") for k in range(-count, count + 1))
 
 

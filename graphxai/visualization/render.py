@@ -47,7 +47,9 @@ def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> 
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         allowed = " or ".join(SUFFIXES)
-        raise ValueError(f"can not save a picture as {target.name!r}: the name must end in {allowed}")
+        raise ValueError(
+            f"can not save a picture as {target.name!r}: the name must end in {allowed}"
+        )
     data = svg.encode("utf-8") if suffix == ".svg" else svg_to_png(svg, scale)
     target.write_bytes(data)
     return target

@@ -1,7 +1,6 @@
 """Graphormer (Ying et al., NeurIPS 2021) with detachable attention and LayerNorm."""
 
 from .checkpoint import (
-    Checkpoint,
     CheckpointError,
     load_checkpoint,
     locate,
@@ -10,14 +9,14 @@ from .checkpoint import (
 )
 from .config import GraphormerConfig, Task
 from .encoding import GraphBatch, StructureEncoding, collate
-from .model import Graphormer
+from .model import Graphormer, Origin
 
 __all__ = [
-    "Checkpoint",
     "CheckpointError",
     "GraphBatch",
     "Graphormer",
     "GraphormerConfig",
+    "Origin",
     "StructureEncoding",
     "Task",
     "collate",

@@ -5,7 +5,6 @@ Nothing is unpickled. Every error names the file, and the key where there is one
 
 import hashlib
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .config import GraphormerConfig
-from .model import Graphormer
+from .model import Graphormer, Origin
 
 FORMAT = "graphxai-graphormer"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -25,16 +24,6 @@ PRETRAINED = Path(__file__).parent / "pretrained"
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be read; the message names the file, the key and the remedy."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model with where it came from: `name`, SHA-256 of its weights, free `metadata`."""
-
-    model: Graphormer
-    name: str
-    sha256: str
-    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -55,10 +44,10 @@ def save_checkpoint(
     return folder
 
 
-def load_checkpoint(folder: str | Path) -> Checkpoint:
+def load_checkpoint(folder: str | Path) -> Graphormer:
     """Read a checkpoint folder; the model comes back on the CPU, in eval mode.
 
-    Raises CheckpointError for a missing, corrupt, truncated or mismatching file.
+    Where it came from stands in `model.origin`. Raises CheckpointError for a missing, corrupt, truncated or mismatching file.
     """
     folder = Path(folder)
     content = read_config(folder)
@@ -76,7 +65,8 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
     fill(model, tensors, folder / WEIGHTS)
     metadata = content.get("metadata")
     name = folder.resolve().name
-    return Checkpoint(model.eval(), name, digest, metadata if isinstance(metadata, dict) else {})
+    model.origin = Origin(name, digest, metadata if isinstance(metadata, dict) else {})
+    return model.eval()
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-from .checkpoint import WEIGHTS, Checkpoint, CheckpointError, fill, read_config, read_weights
+from .checkpoint import WEIGHTS, CheckpointError, fill, read_config, read_weights
 from .config import GraphormerConfig, Task
-from .model import Graphormer
+from .model import Graphormer, Origin
 
 ROWS_PER_FEATURE = 512
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
@@ -26,7 +26,7 @@ NO_MASK = 510  # a spatial_pos_max beyond this masks nothing: 510 is the mark of
 
 def load_huggingface(
     folder: str | Path, *, atom_offset: int = 3, spatial_pos_max: int | None = None
-) -> Checkpoint:
+) -> Graphormer:
     """Convert a published Graphormer: a folder with `config.json` and `model.safetensors`.
 
     Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its
@@ -52,7 +52,8 @@ def load_huggingface(
     state |= layout.layers(read, config)
     fill(model, state, folder / WEIGHTS)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
-    return Checkpoint(model.eval(), folder.resolve().name, digest, metadata)
+    model.origin = Origin(folder.resolve().name, digest, metadata)
+    return model.eval()
 
 
 class _Reader:
@@ -244,7 +245,10 @@ def _fairseq_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor
         "head.output.weight": read(output),
         "head.bias": read(bias),
     }
-    moved = {"head.transform": "encoder.lm_head_transform_weight", "head.norm": "encoder.layer_norm"}
+    moved = {
+        "head.transform": "encoder.lm_head_transform_weight",
+        "head.norm": "encoder.layer_norm",
+    }
     if config.embedding_layernorm:
         moved["embedding_norm"] = _GRAPH + "emb_layer_norm"
     for ours, theirs in moved.items():

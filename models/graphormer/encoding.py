@@ -251,9 +251,7 @@ class GraphBatch:
 
     def to(self, device: torch.device | str) -> "GraphBatch":
         """The same batch with every tensor on `device`."""
-        moved = {
-            name: value.to(device) for name, value in vars(self).items() if value is not None
-        }
+        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
 
     def pin_memory(self) -> "GraphBatch":

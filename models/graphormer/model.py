@@ -1,6 +1,8 @@
 """Graphormer (Ying et al., NeurIPS 2021): embed the nodes, encode them, read the graph token."""
 
 import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,15 @@ from .config import GraphormerConfig
 from .encoding import GraphBatch
 from .layers import EncoderLayer, LayerNorm, Linear, StructuralBias
 from .position import ContinuousEmbedding
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from: its name, the SHA-256 of its weights, free metadata."""
+
+    name: str = "unnamed"
+    sha256: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class NodeEmbedding(nn.Module):
@@ -100,6 +111,7 @@ class Graphormer(nn.Module):
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
         self.config = config
+        self.origin = Origin()
         dim = config.hidden_dim
         self.node_embedding = NodeEmbedding(config)
         self.graph_token = nn.Parameter(torch.randn(dim) * 0.02)

@@ -11,12 +11,7 @@ def frequencies(bands: int) -> Tensor:
 
     Multiples of pi, so that the period is twice the unit square and nothing wraps around.
     """
-    grid = [
-        (u, v)
-        for u in range(bands + 1)
-        for v in range(-bands, bands + 1)
-        if (u, v) > (0, 0)
-    ]
+    grid = [(u, v) for u in range(bands + 1) for v in range(-bands, bands + 1) if (u, v) > (0, 0)]
     return torch.tensor(grid, dtype=torch.float32).reshape(-1, 2) * math.pi
 
 

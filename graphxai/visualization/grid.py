@@ -1,0 +1,105 @@
+"""Several pictures in one: methods for one input, or inputs for one method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from graphxai.visualization.color import Scale
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, colour_bar, document, heading
+from graphxai.visualization.text import number
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+
+
+def grid_svg(
+    panels: Sequence[str],
+    columns: int,
+    title: str = "",
+    *,
+    subtitle: str = "",
+    scale: Scale | None = None,
+    legend: Sequence[str] = ("against", "for"),
+) -> str:
+    """Return one SVG with ``panels`` set row by row.
+
+    Args:
+        panels: whole SVG documents, as the functions of this package return them.
+        columns: panels in a row, at least 1.
+        title, subtitle: plain text above all panels.
+        scale: where given, one colour bar below all panels says what its colours mean.
+        legend: words at the negative and the positive end of that bar.
+
+    Raises:
+        ValueError: if there is no panel, ``columns`` is below 1, or a panel is not an SVG.
+    """
+    if not panels:
+        raise ValueError("a grid needs at least one panel")
+    if columns < 1:
+        raise ValueError(f"a grid needs at least one column, got {columns}")
+    parsed = [_parse(panel, index) for index, panel in enumerate(panels)]
+    columns = min(columns, len(parsed))
+    rows = [parsed[start : start + columns] for start in range(0, len(parsed), columns)]
+    widths = [max(row[column][1] for row in rows if column < len(row)) for column in range(columns)]
+    width = sum(widths)
+    head, y = heading(title, subtitle, width, size=22)
+    body = [head]
+    for row in rows:
+        x = 0.0
+        for (content, own_width, _), cell in zip(row, widths, strict=False):
+            at = f"{number(x + (cell - own_width) / 2)} {number(y)}"
+            body.append(f'<g transform="translate({at})">{content}</g>')
+            x += cell
+        y += max(panel[2] for panel in row)
+    if scale is not None:
+        body.append(colour_bar(scale, 0, y, width, legend))
+        y += BAR_ROOM
+    count = f"{len(panels)} pictures in {len(rows)} rows." if len(panels) > 1 else "One picture."
+    return document(
+        width,
+        y + MARGIN / 2,
+        "".join(body),
+        title=title.strip() or "Pictures of relevance",
+        description=f"{subtitle.strip()}. {count}" if subtitle.strip() else count,
+    )
+
+
+def _parse(panel: str, index: int) -> tuple[str, float, float]:
+    """Return the content of a picture with ids of its own, its width and its height (pixels)."""
+    try:
+        root = ElementTree.fromstring(panel)
+        width, height = (float(root.attrib[side].removesuffix("px")) for side in _SIDES)
+    except (ElementTree.ParseError, KeyError, ValueError) as error:
+        raise ValueError(f"panel {index} is not an SVG with width and height: {error}") from error
+    prefix = f"p{index}-"
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name == "id":
+                element.set(name, prefix + value)
+            elif name in ("href", f"{{{_XLINK}}}href") and value.startswith("#"):
+                element.set(name, f"#{prefix}{value[1:]}")
+            elif name == "aria-labelledby":
+                element.set(name, " ".join(prefix + part for part in value.split()))
+            elif "url(#" in value:
+                element.set(name, _REFERENCE.sub(rf"url(#{prefix}\1)", value))
+    labelled = root.get("aria-labelledby", "")
+    root.attrib.clear()
+    root.tag = f"{{{_SVG}}}g"
+    if labelled:
+        root.set("role", "img")
+        root.set("aria-labelledby", labelled)
+    return _serialise(root), width, height
+
+
+_SIDES = ("width", "height")
+
+
+def _serialise(root: ElementTree.Element) -> str:
+    """Return SVG markup without prefixes and without declaring the namespace again."""
+    for element in root.iter():
+        if isinstance(element.tag, str):
+            element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
+    return ElementTree.tostring(root, encoding="unicode")

@@ -1,0 +1,232 @@
+"""A molecule coloured by the relevance of its atoms, beneath a plain black drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from graphxai.visualization.color import Scale, finite, signed
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, colour_bar, digest, document, heading
+from graphxai.visualization.text import escape, number
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+_LONGEST_BOND = 54.0  # pixels; keeps small molecules from filling the picture
+_ATOM_RADIUS = 0.34  # of a bond length
+_BOND_WIDTH = 0.42  # of a bond length
+_END_OF_HEADER = "<!-- END OF HEADER -->"
+
+
+def molecule_svg(
+    mol: Mol,
+    relevance: ArrayLike,
+    *,
+    scale: Scale | None = None,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 640,
+    height: float = 480,
+    atom_indices: bool = False,
+    colour_bar: bool = True,
+    keep_layout: bool = False,
+    palette: str = "red-blue",
+) -> str:
+    """Return an SVG of a molecule with its atoms coloured by signed relevance.
+
+    An atom has exactly the colour of its relevance, the middle of a bond that of the mean of its
+    two ends; between them the colour runs smoothly. The molecule itself is not changed.
+
+    Args:
+        mol: any RDKit molecule, sanitised or not.
+        relevance: one number per atom of ``mol`` (explicit hydrogens included), shape (N,).
+        scale: colours, to share over a set of pictures; default: fitted to ``relevance``.
+        title, subtitle: plain text above the molecule.
+        legend: words at the negative and the positive end of the colour bar.
+        width, height: pixels.
+        atom_indices: write the index of each atom beside it.
+        colour_bar: draw the bar (a grid may have one for all of its panels).
+        keep_layout: use the 2D coordinates that ``mol`` has, for instance of an aligned series.
+        palette: one of ``PALETTES``, where ``scale`` is not given.
+
+    Raises:
+        ValueError: if ``relevance`` has not one finite number per atom, or the picture is too
+            small to hold the molecule.
+    """
+    values = finite(relevance)
+    if values.shape != (mol.GetNumAtoms(),):
+        raise ValueError(
+            f"relevance must have one number per atom: the molecule has {mol.GetNumAtoms()} atoms,"
+            f" relevance has {_shape(values)}"
+        )
+    scale = scale or Scale.fit(values, palette=palette)
+    head, top = heading(title, subtitle, width)
+    bottom = height - (BAR_ROOM if colour_bar else 0.0)
+    room = (width - 2 * MARGIN, bottom - top - 1.5 * MARGIN)
+    if min(room) < 40:
+        raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
+
+    drawing, points, bond = _draw(_prepared(mol, keep_layout), room, atom_indices)
+    x, y = MARGIN, top + MARGIN
+    parts = [head]
+    if len(values):
+        below = _highlights(mol, values, scale, points, bond)
+        parts.append(
+            f'<g transform="translate({number(x)} {number(y)})">{below}'
+            f'<g class="structure" pointer-events="none">{drawing}</g></g>'
+        )
+    if colour_bar:
+        parts.append(_bar(scale, bottom, width, legend, values))
+    return document(
+        width,
+        height,
+        "".join(parts),
+        title=title.strip() or "Molecule coloured by relevance",
+        description=_description(values, scale, subtitle, legend),
+    )
+
+
+def _bar(
+    scale: Scale, top: float, width: float, legend: Sequence[str], values: NDArray[np.float64]
+) -> str:
+    overflow = bool((np.abs(values) > scale.limit * (1 + 1e-9)).any())
+    return colour_bar(scale, 0, top, width, legend, overflow=overflow)
+
+
+def _shape(values: NDArray[np.float64]) -> str:
+    return f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
+
+
+def _description(
+    values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str]
+) -> str:
+    positive, negative = scale.palette.split("-")
+    words = [subtitle.strip() + "."] if subtitle.strip() else []
+    if len(values):
+        words.append(
+            f"{len(values)} atoms with relevance from {signed(values.min())} to"
+            f" {signed(values.max())}."
+        )
+    words.append(
+        f"{positive.capitalize()} is {legend[1]}, {negative} is {legend[0]}, white is zero;"
+        f" full colour at {scale.limit:.3g}."
+    )
+    return " ".join(words)
+
+
+def _prepared(mol: Mol, keep_layout: bool) -> Mol:
+    """Return a copy with 2D coordinates, ready to draw, with the same atoms in the same order."""
+    from rdkit import Chem
+    from rdkit.Chem import rdDepictor
+    from rdkit.Chem.Draw import rdMolDraw2D
+
+    copy = Chem.Mol(mol)
+    copy.UpdatePropertyCache(strict=False)
+    Chem.FastFindRings(copy)
+    flat = keep_layout and copy.GetNumConformers() and not copy.GetConformer().Is3D()
+    if not flat and copy.GetNumAtoms():
+        # forceRDKit: the layout must not depend on a preference set elsewhere in the process.
+        rdDepictor.Compute2DCoords(
+            copy, canonOrient=True, clearConfs=True, useRingTemplates=True, forceRDKit=True
+        )
+        rdDepictor.NormalizeDepiction(copy)
+        rdDepictor.StraightenDepiction(copy)
+    for kekulize in (True, False):  # an odd aromatic ring is drawn dashed rather than not at all
+        try:
+            return rdMolDraw2D.PrepareMolForDrawing(copy, kekulize=kekulize, addChiralHs=False)
+        except ValueError:
+            continue
+    return copy
+
+
+def _draw(
+    mol: Mol, room: tuple[float, float], atom_indices: bool
+) -> tuple[str, NDArray[np.float64], float]:
+    """Return SVG elements of the drawing, atom positions (N, 2) and bond length, in pixels."""
+    from rdkit.Chem.Draw import rdMolDraw2D
+
+    def draw(line: float) -> rdMolDraw2D.MolDraw2DSVG:
+        drawer = rdMolDraw2D.MolDraw2DSVG(int(room[0]), int(room[1]))
+        options = drawer.drawOptions()
+        options.useBWAtomPalette()
+        options.clearBackground = False
+        options.prepareMolsBeforeDrawing = False
+        options.fixedBondLength = _LONGEST_BOND
+        options.padding = 0.03
+        options.minFontSize = 8
+        options.maxFontSize = 26
+        options.bondLineWidth = line
+        options.addAtomIndices = atom_indices
+        options.annotationFontScale = 0.6
+        drawer.DrawMolecule(mol)
+        drawer.FinishDrawing()
+        return drawer
+
+    def positions(drawer: rdMolDraw2D.MolDraw2DSVG) -> NDArray[np.float64]:
+        points = [drawer.GetDrawCoords(index) for index in range(mol.GetNumAtoms())]
+        return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
+
+    # The line width follows the bond length, which is known only after the molecule was fitted.
+    drawer = draw(2)
+    bond = _bond_length(mol, positions(drawer))
+    drawer = draw(round(min(2.2, max(0.9, bond * 0.05)), 1))
+    points = positions(drawer)
+    body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
+    return body.strip(), points, _bond_length(mol, points)
+
+
+def _bond_length(mol: Mol, points: NDArray[np.float64]) -> float:
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    if not ends:
+        return _LONGEST_BOND
+    first, second = np.array(ends).T
+    return float(np.median(np.linalg.norm(points[first] - points[second], axis=1)))
+
+
+def _highlights(
+    mol: Mol,
+    values: NDArray[np.float64],
+    scale: Scale,
+    points: NDArray[np.float64],
+    bond_length: float,
+) -> str:
+    colors = scale.hex(values)
+    key = "m" + digest(scale, values.tolist(), points.round(3).tolist())
+    gradients, bands, discs = [], [], []
+    for bond in mol.GetBonds():
+        i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        mean = scale.hex((values[i] + values[j]) / 2)[0]
+        (x1, y1), (x2, y2) = points[i], points[j]
+        line = f'x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
+        name = f"{key}-{bond.GetIdx()}"
+        stops = ((20, colors[i]), (50, mean), (80, colors[j]))
+        gradients.append(
+            f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse" {line}>'
+            + "".join(f'<stop offset="{at}%" stop-color="{color}"/>' for at, color in stops)
+            + "</linearGradient>"
+        )
+        # A rectangle, not a stroked line: renderers drop gradients on strokes of no thickness.
+        along = np.array([x2 - x1, y2 - y1])
+        length = float(np.linalg.norm(along)) or 1.0
+        dx, dy = along[::-1] * (-1, 1) / length * bond_length * _BOND_WIDTH / 2
+        corners = ((x1 + dx, y1 + dy), (x2 + dx, y2 + dy), (x2 - dx, y2 - dy), (x1 - dx, y1 - dy))
+        path = "L".join(f"{number(x)} {number(y)}" for x, y in corners)
+        bands.append(
+            f'<path data-bond="{bond.GetIdx()}" data-color="{mean}" d="M{path}Z"'
+            f' fill="url(#{name})"/>'
+        )
+    radius = number(bond_length * _ATOM_RADIUS)
+    for atom, (x, y), value, color in zip(mol.GetAtoms(), points, values, colors, strict=True):
+        label = escape(f"{atom.GetSymbol()} {atom.GetIdx()}: {signed(value)}")
+        discs.append(
+            f'<circle data-atom="{atom.GetIdx()}" cx="{number(x)}" cy="{number(y)}" r="{radius}"'
+            f' fill="{color}"><title>{label}</title></circle>'
+        )
+    return (
+        f'<defs>{"".join(gradients)}</defs><g class="relevance">{"".join(bands)}'
+        f"{''.join(discs)}</g>"
+    )

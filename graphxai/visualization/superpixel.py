@@ -1,0 +1,290 @@
+"""An image of superpixels coloured by the relevance of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from graphxai.visualization.color import Scale, finite, signed
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, colour_bar, document, heading
+from graphxai.visualization.text import draw_text, escape, fit_text, number
+
+_CAPTION = 24.0  # pixels above a panel, for its name
+_GAP = 20.0  # pixels between panels
+_BELOW = 6.0
+
+
+def superpixel_svg(
+    image: ArrayLike,
+    segments: ArrayLike,
+    relevance: ArrayLike,
+    *,
+    scale: Scale | None = None,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    size: float = 280,
+    show_image: bool = True,
+    colour_bar: bool = True,
+    palette: str = "red-blue",
+) -> str:
+    """Return an SVG of an image with its segments, and beside it the relevance of each segment.
+
+    A segment is filled with exactly the colour of its relevance; the outline of the bright part
+    of the image is drawn over it in black.
+
+    Args:
+        image: grey levels in [0, 1], shape (H, W).
+        segments: segment of each pixel, integers 0..N-1, shape (H, W).
+        relevance: one number per segment, shape (N,).
+        scale: colours, to share over a set of pictures; default: fitted to ``relevance``.
+        title, subtitle: plain text above.
+        legend: words at the negative and the positive end of the colour bar.
+        size: height of a panel, pixels.
+        show_image: draw the image beside the relevance.
+        colour_bar: draw the bar (a grid may have one for all of its panels).
+        palette: one of ``PALETTES``, where ``scale`` is not given.
+
+    Raises:
+        ValueError: if shapes do not fit or a value is not finite.
+    """
+    picture = _Picture(image, segments, size)
+    values = picture.check(relevance, "relevance")
+    scale = scale or Scale.fit(values, palette=palette)
+    panels = [picture.image(boundaries=True)] if show_image else []
+    panels.append(picture.relevance(values, scale))
+    width = max(2 * MARGIN + _row_width(len(panels), picture.width), 300.0 if colour_bar else 0.0)
+    head, y = heading(title, subtitle, width)
+    y = y + MARGIN * 0.6 if head else MARGIN
+    left = (width - _row_width(len(panels), picture.width)) / 2
+    parts = [head]
+    for position, panel in enumerate(panels):
+        parts.append(_at(left + position * (picture.width + _GAP), y, panel))
+    y += picture.height + _BELOW
+    if colour_bar:
+        parts.append(_bar(scale, 0, y, width, legend, values))
+        y += BAR_ROOM
+    return document(
+        width,
+        y + (0 if colour_bar else MARGIN - _BELOW),
+        "".join(parts),
+        title=title.strip() or "Superpixels coloured by relevance",
+        description=_description({"": values}, [scale], subtitle, legend),
+    )
+
+
+def superpixel_row_svg(
+    image: ArrayLike,
+    segments: ArrayLike,
+    relevances: Mapping[str, ArrayLike],
+    *,
+    scale: Scale | None = None,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    size: float = 220,
+    palette: str = "red-blue",
+) -> str:
+    """Return an SVG row: the image, its segments, and one panel of relevance per method.
+
+    Args:
+        image: grey levels in [0, 1], shape (H, W).
+        segments: segment of each pixel, integers 0..N-1, shape (H, W).
+        relevances: method -> one number per segment, shape (N,).
+        scale: where given, the colours of all methods, with one bar below the row; else each
+            method has its own scale and its own bar.
+        title, subtitle: plain text above.
+        legend: words at the negative and the positive end of a colour bar.
+        size: height of a panel, pixels.
+        palette: one of ``PALETTES``, where ``scale`` is not given.
+
+    Raises:
+        ValueError: if shapes do not fit or a value is not finite.
+    """
+    picture = _Picture(image, segments, size)
+    values = {name: picture.check(array, name) for name, array in relevances.items()}
+    scales = [scale or Scale.fit(array, palette=palette) for array in values.values()]
+    panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
+    panels += [
+        (name, picture.relevance(array, own))
+        for (name, array), own in zip(values.items(), scales, strict=True)
+    ]
+    width = 2 * MARGIN + _row_width(len(panels), picture.width)
+    head, y = heading(title, subtitle, width, size=20)
+    y += _CAPTION + (4 if head else MARGIN / 2)
+    parts = [head]
+    for position, (name, panel) in enumerate(panels):
+        x = MARGIN + position * (picture.width + _GAP)
+        text, fitted = fit_text(name, 15, picture.width, smallest=9)
+        parts.append(draw_text(text, x + picture.width / 2, y - 8, fitted, anchor="middle"))
+        parts.append(_at(x, y, panel))
+    y += picture.height + _BELOW
+    if scale is not None:
+        every = np.concatenate([*values.values(), np.zeros(0)])
+        parts.append(_bar(scale, 0, y, width, legend, every))
+    else:
+        for position, (array, own) in enumerate(zip(values.values(), scales, strict=True)):
+            x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
+            parts.append(_bar(own, x, y, picture.width + _GAP, legend, array))
+    return document(
+        width,
+        y + (BAR_ROOM if values else MARGIN - _BELOW),
+        "".join(parts),
+        title=title.strip() or "Superpixels coloured by relevance",
+        description=_description(values, scales, subtitle, legend),
+    )
+
+
+class _Picture:
+    """The parts of one image, drawn at a given height: pixels, boundaries, filled segments."""
+
+    def __init__(self, image: ArrayLike, segments: ArrayLike, size: float) -> None:
+        self.grey = finite(image, "image")
+        self.segments = np.asarray(segments)
+        if self.grey.ndim != 2 or 0 in self.grey.shape:
+            raise ValueError(f"image must have shape (H, W), got {self.grey.shape}")
+        if self.grey.min() < 0 or self.grey.max() > 1:
+            raise ValueError(
+                "image must hold grey levels in [0, 1], got"
+                f" {self.grey.min():g} to {self.grey.max():g}"
+            )
+        if self.segments.shape != self.grey.shape:
+            raise ValueError(
+                f"segments have shape {self.segments.shape}, the image has {self.grey.shape}"
+            )
+        if not np.issubdtype(self.segments.dtype, np.integer) or self.segments.min() < 0:
+            raise ValueError("segments must be integers 0..N-1")
+        rows, columns = self.grey.shape
+        self.zoom = size / rows
+        self.width, self.height = columns * self.zoom, float(size)
+
+    def check(self, relevance: ArrayLike, name: str) -> NDArray[np.float64]:
+        """Return ``relevance`` as floats of shape (N,), N being the number of segments."""
+        values = finite(relevance, name)
+        wanted = int(self.segments.max()) + 1
+        if values.shape != (wanted,):
+            got = f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
+            raise ValueError(
+                f"{name} must have one number per segment: there are {wanted} segments, got {got}"
+            )
+        return values
+
+    def image(self, *, boundaries: bool = False) -> str:
+        """Return the image, in grey, with the boundaries of its segments if wanted."""
+        levels = np.rint(self.grey * 255).astype(int)
+        fills = {level: f"#{level:02x}{level:02x}{level:02x}" for level in np.unique(levels)}
+        edges = self._boundaries("#ffb000", 1.0) if boundaries else ""
+        return self._scaled(_runs(levels, fills) + edges)
+
+    def relevance(self, values: NDArray[np.float64], scale: Scale) -> str:
+        """Return the filled segments with their boundaries and the outline of the image."""
+        colors = scale.hex(values)
+        fills = {int(segment): colors[segment] for segment in np.unique(self.segments)}
+        notes = {segment: f"superpixel {segment}: {signed(values[segment])}" for segment in fills}
+        body = _runs(self.segments, fills, notes)
+        return self._scaled(body + self._boundaries("#b8b8b8", 0.6) + self._outline())
+
+    def _scaled(self, body: str) -> str:
+        rows, columns = self.grey.shape
+        return (
+            f'<g transform="scale({self.zoom:.6g})">{body}<rect width="{columns}" height="{rows}"'
+            f' fill="none" stroke="#888888" stroke-width="{1 / self.zoom:.4g}"'
+            ' pointer-events="none"/></g>'
+        )
+
+    def _boundaries(self, color: str, width: float) -> str:
+        cells = self.segments
+        path = _edges(cells[1:] != cells[:-1], "h") + _edges((cells[:, 1:] != cells[:, :-1]).T, "v")
+        return (
+            f'<path class="boundaries" d="{path}" fill="none" stroke="{color}"'
+            f' stroke-width="{width / self.zoom:.4g}" stroke-linecap="square"'
+            ' pointer-events="none"/>'
+        )
+
+    def _outline(self) -> str:
+        """Return the contour half way between the darkest and the brightest grey level."""
+        from contourpy import LineType, contour_generator
+
+        low, high = float(self.grey.min()), float(self.grey.max())
+        if high - low < 1e-6:
+            return ""
+        padded = np.pad(self.grey, 1, constant_values=low)
+        generator = contour_generator(z=padded, line_type=LineType.Separate)
+        # A padded pixel centre at index i lies at i - 0.5 in the frame of the pixels' corners.
+        path = "".join(
+            "M" + "L".join(f"{number(x - 0.5)} {number(y - 0.5)}" for x, y in np.asarray(line))
+            for line in generator.lines((low + high) / 2)
+        )
+        return (
+            f'<path class="outline" d="{path}" fill="none" stroke="#000000" stroke-width='
+            f'"{2 / self.zoom:.4g}" stroke-linejoin="round" pointer-events="none"/>'
+        )
+
+
+def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int, str] = {}) -> str:
+    """Return one path per value of ``cells`` (H, W), made of its horizontal runs of pixels."""
+    paths: dict[int, list[str]] = {value: [] for value in fills}
+    columns = cells.shape[1]
+    for y, row in enumerate(cells):
+        starts = np.flatnonzero(np.r_[True, row[1:] != row[:-1]])
+        for start, end in zip(starts, np.r_[starts[1:], columns], strict=True):
+            paths[int(row[start])].append(f"M{start} {y}h{end - start}v1h{start - end}z")
+    elements = []
+    for value, path in paths.items():
+        note = notes.get(value)
+        mark = f' data-segment="{value}"' if note else ""
+        end = f"><title>{escape(note)}</title></path>" if note else "/>"
+        elements.append(f'<path{mark} d="{"".join(path)}" fill="{fills[value]}"{end}')
+    # Pixels must meet without hairlines of the background between them.
+    return f'<g shape-rendering="crispEdges">{"".join(elements)}</g>'
+
+
+def _edges(differs: NDArray[np.bool_], direction: str) -> str:
+    """Return path commands for boundaries below row y where ``differs[y]``, runs joined."""
+    parts = []
+    for y, row in enumerate(differs, start=1):
+        steps = np.diff(np.r_[0, row.astype(int), 0])
+        ends = np.flatnonzero(steps < 0)
+        for start, end in zip(np.flatnonzero(steps > 0), ends, strict=True):
+            at = f"{start} {y}" if direction == "h" else f"{y} {start}"
+            parts.append(f"M{at}{direction}{end - start}")
+    return "".join(parts)
+
+
+def _row_width(count: int, width: float) -> float:
+    return count * width + (count - 1) * _GAP
+
+
+def _at(x: float, y: float, body: str) -> str:
+    return f'<g transform="translate({number(x)} {number(y)})">{body}</g>'
+
+
+def _bar(
+    scale: Scale,
+    x: float,
+    y: float,
+    width: float,
+    legend: Sequence[str],
+    values: NDArray[np.float64],
+) -> str:
+    overflow = bool((np.abs(values) > scale.limit * (1 + 1e-9)).any())
+    return colour_bar(scale, x, y, width, legend, overflow=overflow)
+
+
+def _description(
+    values: Mapping[str, NDArray[np.float64]],
+    scales: Sequence[Scale],
+    subtitle: str,
+    legend: Sequence[str],
+) -> str:
+    words = [subtitle.strip() + "."] if subtitle.strip() else []
+    for (name, array), scale in zip(values.items(), scales, strict=True):
+        positive, negative = scale.palette.split("-")
+        words.append(
+            f"{name + ': ' if name else ''}{len(array)} superpixels with relevance from"
+            f" {signed(array.min())} to {signed(array.max())}; {positive} is {legend[1]},"
+            f" {negative} is {legend[0]}, white is zero, full colour at {scale.limit:.3g}."
+        )
+    return " ".join(words)
