@@ -102,6 +102,10 @@ class Scale:
         levels = np.rint(self.rgb(values).reshape(-1, 3) * 255).astype(int)
         return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels.tolist()]
 
+    def exceeded(self, values: ArrayLike) -> bool:
+        """Return whether some of ``values`` lie beyond the limit, and saturate."""
+        return bool((np.abs(finite(values)) > self.limit * (1 + 1e-9)).any())
+
     def stops(self) -> tuple[float, ...]:
         """Return the relevances between which the colour is linear, from -limit to +limit."""
         positive, negative = _ARMS[self.palette]

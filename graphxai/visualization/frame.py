@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from numpy.typing import ArrayLike
+
 from graphxai.visualization.color import Scale, signed
-from graphxai.visualization.text import draw_text, escape, fit_text, number, text_width
+from graphxai.visualization.text import Anchor, draw_text, escape, fit_text, number, text_width
 
 MARGIN = 16.0  # pixels of white around everything
 BAR_ROOM = 50.0  # pixels of height that a colour bar with its numbers takes
@@ -62,14 +64,14 @@ def heading(
     return "".join(parts), y + size * 0.45 if y else 0.0
 
 
-def colour_bar(
+def color_bar(
     scale: Scale,
     x: float,
     y: float,
     width: float,
     legend: Sequence[str],
     *,
-    overflow: bool = False,
+    values: ArrayLike = (),
 ) -> str:
     """Return a colour bar with numbers below it and words at its ends.
 
@@ -78,7 +80,7 @@ def colour_bar(
         x, y: upper left corner of the room it has, pixels; the room is ``BAR_ROOM`` high.
         width: width of that room, pixels.
         legend: words for negative and for positive relevance.
-        overflow: whether some values lie beyond the limit; the ends are then drawn as arrows.
+        values: relevances that are drawn; if one lies beyond the limit, the bar gets pointed ends.
     """
     size = 13.0 if width >= 300 else 11.0
     room = width - 2 * MARGIN
@@ -88,13 +90,13 @@ def colour_bar(
     right, top = left + length, y + 8
     middle, bottom = top + _BAR_HEIGHT / 2, top + _BAR_HEIGHT
     parts = []
-    for words, at, anchor in ((legend[0], left - 12, "end"), (legend[1], right + 12, "start")):
+    ends: tuple[tuple[str, float, Anchor], ...] = (
+        (legend[0], left - 12, "end"),
+        (legend[1], right + 12, "start"),
+    )
+    for words, at, anchor in ends:
         text, fitted = fit_text(words, size, side, smallest=8)
-        parts.append(
-            draw_text(text, at, middle + fitted * 0.36, fitted, anchor="end")
-            if anchor == "end"
-            else draw_text(text, at, middle + fitted * 0.36, fitted)
-        )
+        parts.append(draw_text(text, at, middle + fitted * 0.36, fitted, anchor=anchor))
     stops = scale.stops()
     colors = scale.hex(stops)
     key = "b" + digest(scale, x, y, width)
@@ -106,7 +108,7 @@ def colour_bar(
         f'<defs><linearGradient id="{key}" gradientUnits="userSpaceOnUse" x1="{number(left)}"'
         f' y1="0" x2="{number(right)}" y2="0">{gradient}</linearGradient></defs>'
     )
-    tip = 8.0 if overflow else 0.0
+    tip = 8.0 if scale.exceeded(values) else 0.0
     outline = (
         f"M{number(left)} {number(top)}H{number(right)}L{number(right + tip)} {number(middle)}"
         f"L{number(right)} {number(bottom)}H{number(left)}L{number(left - tip)} {number(middle)}Z"

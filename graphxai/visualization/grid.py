@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from graphxai.visualization.color import Scale
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, colour_bar, document, heading
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, color_bar, document, heading
 from graphxai.visualization.text import number
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -55,7 +55,7 @@ def grid_svg(
             x += cell
         y += max(panel[2] for panel in row)
     if scale is not None:
-        body.append(colour_bar(scale, 0, y, width, legend))
+        body.append(color_bar(scale, 0, y, width, legend))
         y += BAR_ROOM
     count = f"{len(panels)} pictures in {len(rows)} rows." if len(panels) > 1 else "One picture."
     return document(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from graphxai.visualization.color import Scale, finite, signed
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, colour_bar, digest, document, heading
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, digest, document, heading
+from graphxai.visualization.frame import color_bar as _color_bar
 from graphxai.visualization.text import escape, number
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def molecule_svg(
     width: float = 640,
     height: float = 480,
     atom_indices: bool = False,
-    colour_bar: bool = True,
+    color_bar: bool = True,
     keep_layout: bool = False,
     palette: str = "red-blue",
 ) -> str:
@@ -49,7 +50,7 @@ def molecule_svg(
         legend: words at the negative and the positive end of the colour bar.
         width, height: pixels.
         atom_indices: write the index of each atom beside it.
-        colour_bar: draw the bar (a grid may have one for all of its panels).
+        color_bar: draw the bar (a grid may have one for all of its panels).
         keep_layout: use the 2D coordinates that ``mol`` has, for instance of an aligned series.
         palette: one of ``PALETTES``, where ``scale`` is not given.
 
@@ -65,7 +66,7 @@ def molecule_svg(
         )
     scale = scale or Scale.fit(values, palette=palette)
     head, top = heading(title, subtitle, width)
-    bottom = height - (BAR_ROOM if colour_bar else 0.0)
+    bottom = height - (BAR_ROOM if color_bar else 0.0)
     room = (width - 2 * MARGIN, bottom - top - 1.5 * MARGIN)
     if min(room) < 40:
         raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
@@ -79,8 +80,8 @@ def molecule_svg(
             f'<g transform="translate({number(x)} {number(y)})">{below}'
             f'<g class="structure" pointer-events="none">{drawing}</g></g>'
         )
-    if colour_bar:
-        parts.append(_bar(scale, bottom, width, legend, values))
+    if color_bar:
+        parts.append(_color_bar(scale, 0, bottom, width, legend, values=values))
     return document(
         width,
         height,
@@ -88,13 +89,6 @@ def molecule_svg(
         title=title.strip() or "Molecule coloured by relevance",
         description=_description(values, scale, subtitle, legend),
     )
-
-
-def _bar(
-    scale: Scale, top: float, width: float, legend: Sequence[str], values: NDArray[np.float64]
-) -> str:
-    overflow = bool((np.abs(values) > scale.limit * (1 + 1e-9)).any())
-    return colour_bar(scale, 0, top, width, legend, overflow=overflow)
 
 
 def _shape(values: NDArray[np.float64]) -> str:
@@ -151,7 +145,7 @@ def _draw(
 
     def draw(line: float) -> rdMolDraw2D.MolDraw2DSVG:
         drawer = rdMolDraw2D.MolDraw2DSVG(int(room[0]), int(room[1]))
-        options = drawer.drawOptions()
+        options: Any = drawer.drawOptions()
         options.useBWAtomPalette()
         options.clearBackground = False
         options.prepareMolsBeforeDrawing = False

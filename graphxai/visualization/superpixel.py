@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from graphxai.visualization.color import Scale, finite, signed
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, colour_bar, document, heading
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, document, heading
+from graphxai.visualization.frame import color_bar as _color_bar
 from graphxai.visualization.text import draw_text, escape, fit_text, number
 
 _CAPTION = 24.0  # pixels above a panel, for its name
@@ -27,7 +28,7 @@ def superpixel_svg(
     legend: Sequence[str] = ("against", "for"),
     size: float = 280,
     show_image: bool = True,
-    colour_bar: bool = True,
+    color_bar: bool = True,
     palette: str = "red-blue",
 ) -> str:
     """Return an SVG of an image with its segments, and beside it the relevance of each segment.
@@ -44,7 +45,7 @@ def superpixel_svg(
         legend: words at the negative and the positive end of the colour bar.
         size: height of a panel, pixels.
         show_image: draw the image beside the relevance.
-        colour_bar: draw the bar (a grid may have one for all of its panels).
+        color_bar: draw the bar (a grid may have one for all of its panels).
         palette: one of ``PALETTES``, where ``scale`` is not given.
 
     Raises:
@@ -55,7 +56,7 @@ def superpixel_svg(
     scale = scale or Scale.fit(values, palette=palette)
     panels = [picture.image(boundaries=True)] if show_image else []
     panels.append(picture.relevance(values, scale))
-    width = max(2 * MARGIN + _row_width(len(panels), picture.width), 300.0 if colour_bar else 0.0)
+    width = max(2 * MARGIN + _row_width(len(panels), picture.width), 300.0 if color_bar else 0.0)
     head, y = heading(title, subtitle, width)
     y = y + MARGIN * 0.6 if head else MARGIN
     left = (width - _row_width(len(panels), picture.width)) / 2
@@ -63,12 +64,12 @@ def superpixel_svg(
     for position, panel in enumerate(panels):
         parts.append(_at(left + position * (picture.width + _GAP), y, panel))
     y += picture.height + _BELOW
-    if colour_bar:
-        parts.append(_bar(scale, 0, y, width, legend, values))
+    if color_bar:
+        parts.append(_color_bar(scale, 0, y, width, legend, values=values))
         y += BAR_ROOM
     return document(
         width,
-        y + (0 if colour_bar else MARGIN - _BELOW),
+        y + (0 if color_bar else MARGIN - _BELOW),
         "".join(parts),
         title=title.strip() or "Superpixels coloured by relevance",
         description=_description({"": values}, [scale], subtitle, legend),
@@ -123,11 +124,11 @@ def superpixel_row_svg(
     y += picture.height + _BELOW
     if scale is not None:
         every = np.concatenate([*values.values(), np.zeros(0)])
-        parts.append(_bar(scale, 0, y, width, legend, every))
+        parts.append(_color_bar(scale, 0, y, width, legend, values=every))
     else:
         for position, (array, own) in enumerate(zip(values.values(), scales, strict=True)):
             x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
-            parts.append(_bar(own, x, y, picture.width + _GAP, legend, array))
+            parts.append(_color_bar(own, x, y, picture.width + _GAP, legend, values=array))
     return document(
         width,
         y + (BAR_ROOM if values else MARGIN - _BELOW),
@@ -259,18 +260,6 @@ def _row_width(count: int, width: float) -> float:
 
 def _at(x: float, y: float, body: str) -> str:
     return f'<g transform="translate({number(x)} {number(y)})">{body}</g>'
-
-
-def _bar(
-    scale: Scale,
-    x: float,
-    y: float,
-    width: float,
-    legend: Sequence[str],
-    values: NDArray[np.float64],
-) -> str:
-    overflow = bool((np.abs(values) > scale.limit * (1 + 1e-9)).any())
-    return colour_bar(scale, x, y, width, legend, overflow=overflow)
 
 
 def _description(

@@ -47,14 +47,14 @@ def save_checkpoint(
 def load_checkpoint(folder: str | Path) -> Graphormer:
     """Read a checkpoint folder; the model comes back on the CPU, in eval mode.
 
-    Where it came from stands in `model.origin`. Raises CheckpointError for a missing, corrupt, truncated or mismatching file.
+    Where it came from stands in `model.origin`. Raises CheckpointError for a missing, corrupt,
+    truncated or mismatching file.
     """
     folder = Path(folder)
     content = read_config(folder)
     if content.get("format") != FORMAT:
-        hint = ""
-        if content.get("model_type") == "graphormer" or "n_layers" in content:
-            hint = " It looks like a published Graphormer: read it with load_huggingface(folder)."
+        published = " Read a published Graphormer with load_huggingface(folder)."
+        hint = published if is_published(folder) else ""
         raise CheckpointError(f"{folder / CONFIG}: 'format' is not {FORMAT!r}.{hint}")
     try:
         config = GraphormerConfig.from_dict(content["model"])
@@ -67,6 +67,12 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     name = folder.resolve().name
     model.origin = Origin(name, digest, metadata if isinstance(metadata, dict) else {})
     return model.eval()
+
+
+def is_published(folder: Path) -> bool:
+    """Whether `config.json` is that of a published Graphormer (Hugging Face or v1.0)."""
+    content = read_config(folder)
+    return content.get("model_type") == "graphormer" or "n_layers" in content
 
 
 def read_config(folder: Path) -> dict[str, Any]:

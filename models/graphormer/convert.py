@@ -213,7 +213,7 @@ def _fairseq_config(
     return GraphormerConfig(
         tasks=_tasks(len(read(_fairseq_head(read)[0])), content.get("id2label")),
         num_layers=int(content["num_hidden_layers"]),
-        hidden_dim=int(content.get("embedding_dim", content.get("hidden_size"))),
+        hidden_dim=int(content.get("embedding_dim") or content["hidden_size"]),
         ffn_dim=int(content["ffn_embedding_dim"]),
         num_heads=int(content["num_attention_heads"]),
         num_hops=int(content["multi_hop_max_dist"]),

@@ -286,7 +286,7 @@ def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
         k = int(num_nodes[b])
         sizes[b, :k, :k] = graph.bag_sizes
     ends = sizes.flatten().cumsum(0, dtype=torch.int32)
-    labels = [getattr(g, "y", None) for g in graphs]
+    labels = [g.y for g in graphs if isinstance(g.y, Tensor)]
     has_pos = getattr(graphs[0], "pos", None) is not None
     return GraphBatch(
         x=pad("x"),
@@ -298,7 +298,7 @@ def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
         bag_weights=torch.cat([g.bag_weights for g in graphs]),
         bag_offsets=ends - sizes.flatten(),
         num_nodes=num_nodes,
-        y=None if any(y is None for y in labels) else _stack_labels(labels),
+        y=_stack_labels(labels) if len(labels) == len(graphs) else None,
     )
 
 

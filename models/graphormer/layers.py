@@ -45,6 +45,8 @@ class StructuralBias(nn.Module):
     each pass: first the distances, then every bond at every hop. One fused look-up sums them.
     """
 
+    bond_rows: Tensor
+
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
         heads = config.num_heads
@@ -57,10 +59,8 @@ class StructuralBias(nn.Module):
             self.bond = nn.Parameter(torch.randn(sum(config.edge_cardinalities), heads) * 0.1)
             self.hop = nn.Parameter(torch.randn(config.num_hops, heads, heads) / math.sqrt(heads))
             self.register_buffer("bond_rows", self._bond_rows(), persistent=False)
-        if config.position_bias_bands:
-            self.position = RelativePositionBias(config.position_bias_bands, heads)
-        else:
-            self.position = None
+        bands = config.position_bias_bands
+        self.position = RelativePositionBias(bands, heads) if bands else None
 
     def _bond_rows(self) -> Tensor:
         """Rows of `bond` that make up each combination of bond features, (combinations, F)."""
@@ -96,7 +96,8 @@ class StructuralBias(nn.Module):
                 raise ValueError("the model reads node positions; the graph has no `pos`.")
             nodes = nodes + self.position(batch.pos)
         if self.mask_distance is not None:
-            nodes = nodes.masked_fill(self._too_far(batch)[:, None], -math.inf)
+            too_far = _too_far(batch, self.mask_distance)
+            nodes = nodes.masked_fill(too_far[:, None], -math.inf)
         nodes = nodes.masked_fill(~batch.mask[:, None, None, :], -math.inf)
         token = self.graph_token[None, :, None, None]
         column = token.expand(b, -1, n, 1)
@@ -104,13 +105,14 @@ class StructuralBias(nn.Module):
         rows = torch.cat([column, nodes], dim=-1)
         return torch.cat([torch.cat([token.expand(b, -1, 1, 1), row], dim=-1), rows], dim=-2)
 
-    def _too_far(self, batch: GraphBatch) -> Tensor:
-        """Pairs (B, N, N) at `mask_distance` or farther; the first code of a bag is its distance."""
-        b, n = batch.mask.shape
-        last = len(batch.bag_codes) - 1
-        first = batch.bag_codes[batch.bag_offsets.clamp(max=last).long()].reshape(b, n, n)
-        both = batch.mask[:, :, None] & batch.mask[:, None, :]
-        return both & (first >= self.mask_distance)
+
+def _too_far(batch: GraphBatch, limit: int) -> Tensor:
+    """Pairs (B, N, N) at distance `limit` or farther; a bag begins with its distance."""
+    b, n = batch.mask.shape
+    last = len(batch.bag_codes) - 1
+    first = batch.bag_codes[batch.bag_offsets.clamp(max=last).long()].reshape(b, n, n)
+    both = batch.mask[:, :, None] & batch.mask[:, None, :]
+    return both & (first >= limit)
 
 
 class Attention(nn.Module):

@@ -27,6 +27,8 @@ class Origin:
 class NodeEmbedding(nn.Module):
     """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5)."""
 
+    starts: Tensor
+
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
         dim = config.hidden_dim

@@ -1,0 +1,245 @@
+"""The main job: load a model, predict, explain."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from graphxai.explainers import Attribution, Explainer, get_explainer
+from graphxai.explanation import Explanation, Ledger, Prediction
+from graphxai.inputs import Input, as_list, prepare
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, collate
+from graphxai.target import Target
+
+# A batch holds at most so many graphs and token pairs (B * T * T): about 64 drug molecules, or
+# one graph of 500 nodes; larger batches leave the cache and are no faster.
+MAX_GRAPHS = 64
+MAX_PAIRS = 250_000
+
+OnError = Literal["warn", "raise"]
+Progress = Callable[[int, int], None]
+
+
+def load(name_or_folder: str | Path) -> Graphormer:
+    """A bundled model by name (see `pretrained_models()`), or one from a checkpoint folder.
+
+    A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
+    converted; for its options see `graphxai.models.graphormer.load_huggingface`. Raises
+    CheckpointError, which names the file and the key, for what cannot be read.
+    """
+    from graphxai.models.graphormer.checkpoint import is_published, load_checkpoint, locate
+    from graphxai.models.graphormer.convert import load_huggingface
+
+    folder = locate(name_or_folder)
+    return load_huggingface(folder) if is_published(folder) else load_checkpoint(folder)
+
+
+def pretrained_models() -> tuple[str, ...]:
+    """Names of the bundled models."""
+    from graphxai.models.graphormer import pretrained_names
+
+    return pretrained_names()
+
+
+def methods() -> dict[str, type[Explainer]]:
+    """All explainers by name."""
+    from graphxai.explainers import REGISTRY
+
+    return dict(REGISTRY)
+
+
+def explain(
+    model: Graphormer | str | Path,
+    inputs: Any,
+    method: str | Explainer | type[Explainer] = "lrp",
+    *,
+    target: Any = None,
+    on_error: OnError = "warn",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """Explain one input, or each of a list.
+
+    model: from `load`, or its name. inputs: a SMILES, an RDKit molecule, a path or array of a
+    digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`; options go to its
+    constructor. target: see `Target`; by default the predicted class, for two classes the second
+    one, for a regression its value. progress: called with (done, total).
+
+    Returns an Explanation, or a list of the inputs' length. An input in a list that cannot be
+    used gives None and a warning that names it (`on_error="raise"`: an error); a single one
+    always raises ValueError.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    values, several = as_list(inputs)
+    results: list[Explanation | None] = [None] * len(values)
+    explainer = get_explainer(method, **options)
+    prepared = _prepare_all(model, values, strict=on_error == "raise" or not several)
+    done = len(values) - len(prepared)
+    for index, explanation in explain_prepared(model, prepared, explainer, target=target):
+        results[index] = explanation
+        done += 1
+        if progress is not None:
+            progress(done, len(values))
+    return results if several else results[0]
+
+
+def predict(model: Graphormer | str | Path, inputs: Any, *, on_error: OnError = "warn") -> Any:
+    """Predictions of all tasks, {task: Prediction}, for one input or each of a list.
+
+    Inputs and errors as for `explain`.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    values, several = as_list(inputs)
+    results: list[dict[str, Prediction] | None] = [None] * len(values)
+    prepared = _prepare_all(model, values, strict=on_error == "raise" or not several)
+    for index, found in predict_prepared(model, prepared):
+        results[index] = {p.task: p for p in found}
+    return results if several else results[0]
+
+
+def _prepare_all(
+    model: Graphormer, values: Sequence[Any], *, strict: bool
+) -> list[tuple[int, Input]]:
+    """Encode all inputs that can be used, with their index; warn of the others (or raise)."""
+    prepared = []
+    for index, value in enumerate(values):
+        try:
+            prepared.append((index, prepare(model.config, value)))
+        except ValueError as error:
+            if strict:
+                raise
+            warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
+    return prepared
+
+
+def explain_prepared(
+    model: Graphormer,
+    prepared: Sequence[tuple[int, Input]],
+    explainer: Explainer,
+    *,
+    target: Any = None,
+) -> Iterator[tuple[int, Explanation]]:
+    """Explain encoded inputs in batches of like size; yields (key, explanation) as they come."""
+    wanted = Target.of(target)
+    provenance = _provenance(model, explainer)
+    device = next(model.parameters()).device
+    for part in in_batches(prepared):
+        batch = collate([item.data for _, item in part]).to(device)
+        attribution = explainer.attribute(model, batch, wanted)
+        for row, (key, item) in enumerate(part):
+            yield key, _explanation(model, item, attribution, row, explainer, wanted, provenance)
+
+
+def predict_prepared(
+    model: Graphormer, prepared: Sequence[tuple[int, Input]]
+) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
+    """Predictions of encoded inputs in batches of like size, with their keys."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    try:
+        for part in in_batches(prepared):
+            with torch.inference_mode():
+                outputs = model(collate([item.data for _, item in part]).to(device)).cpu()
+            for row, (key, _) in enumerate(part):
+                yield key, read_outputs(model.config, outputs[row])
+    finally:
+        model.train(was_training)
+
+
+def in_batches(prepared: Iterable[tuple[int, Input]]) -> Iterator[list[tuple[int, Input]]]:
+    """Group inputs of like size, within MAX_GRAPHS and MAX_PAIRS."""
+    part: list[tuple[int, Input]] = []
+    for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
+        tokens = int(item[1].data.num_nodes) + 1
+        full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
+        if part and full:
+            yield part
+            part = []
+        part.append(item)
+    if part:
+        yield part
+
+
+def read_outputs(config: GraphormerConfig, outputs: Tensor) -> tuple[Prediction, ...]:
+    """Predictions of every task from one graph's outputs (num_outputs,)."""
+    start, found = 0, []
+    for task in config.tasks:
+        found.append(_read_task(task, outputs[start : start + task.num_outputs].double()))
+        start += task.num_outputs
+    return tuple(found)
+
+
+def _read_task(task: Task, values: Tensor) -> Prediction:
+    if task.kind == "regression":
+        value = task.offset + task.scale * float(values[0])
+        return Prediction(task.name, value=value, unit=task.unit)
+    if task.kind == "binary":
+        values = torch.stack([-values[0] / 2, values[0] / 2])  # two classes from one logit
+    probabilities = values.softmax(-1).tolist()
+    by_class = dict(zip(task.classes, probabilities, strict=True))
+    return Prediction(task.name, max(by_class, key=by_class.__getitem__), by_class)
+
+
+def _explanation(
+    model: Graphormer,
+    item: Input,
+    attribution: Attribution,
+    row: int,
+    explainer: Explainer,
+    target: Target,
+    provenance: dict[str, Any],
+) -> Explanation:
+    n = int(item.data.num_nodes)
+    relevance = attribution.relevance[row, :n].cpu()
+    predictions = read_outputs(model.config, attribution.outputs[row].cpu())
+    task = target.task_in(model.config)
+    features = attribution.features
+    return Explanation(
+        relevance=relevance.numpy(),
+        target=attribution.labels[row],
+        prediction=next(p for p in predictions if p.task == task.name),
+        predictions=predictions,
+        method=explainer.name,
+        title=explainer.title,
+        ledger=Ledger(
+            nodes=float(relevance.double().sum()),
+            graph_token=float(attribution.graph_token[row]),
+            biases=float(attribution.biases[row]),
+            output=float(attribution.output[row]),
+        ),
+        features=None if features is None else features[row, :n].cpu().numpy(),
+        feature_names=model.feature_names if features is not None else (),
+        smiles=item.smiles,
+        molecule=item.molecule,
+        image=item.image,
+        segments=item.segments,
+        provenance=provenance,
+    )
+
+
+def _provenance(model: Graphormer, explainer: Explainer) -> dict[str, Any]:
+    """What makes a result reproducible: model, weights, method and its options, versions."""
+    options = {
+        name: value
+        for name, value in vars(explainer).items()
+        if isinstance(value, str | int | float | bool | None)
+    }
+    return {
+        "model": model.origin.name,
+        "sha256": model.origin.sha256,
+        "method": explainer.name,
+        "options": options,
+        "versions": {name: _version(name) for name in ("graphxai", "torch", "rdkit")},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,58 @@
+"""The contract between explainers and models.
+
+An explainer asks three things of a model: tokens, outputs from tokens, and (through
+`propagation.record`) the attention probabilities of a pass.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from graphxai.models.graphormer.config import GraphormerConfig
+from graphxai.models.graphormer.encoding import GraphBatch
+
+
+@runtime_checkable
+class ExplainableModel(Protocol):
+    """What a model offers to be explained; the bundled Graphormer does."""
+
+    config: GraphormerConfig
+    training: bool
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Tokens (B, T, D) entering the first layer, the graph token first."""
+        ...
+
+    def encode(self, tokens: Tensor, batch: GraphBatch, keep: Tensor | None = None) -> Tensor:
+        """Outputs (B, num_outputs); keep (B, N) hides nodes where it is False."""
+        ...
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """Exact parts (B, N, F) of every node's `embedding . gradient`, or None."""
+        ...
+
+    def train(self, mode: bool = True) -> "ExplainableModel":
+        """Switch dropout on or off."""
+        ...
+
+
+@contextmanager
+def explaining(model: ExplainableModel) -> Iterator[None]:
+    """Eval mode with gradients on, whatever the caller's state; all of it is put back."""
+    if not isinstance(model, ExplainableModel):
+        raise TypeError(
+            f"{type(model).__name__} cannot be explained: a model needs embed(batch),"
+            " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
+        )
+    was_training = model.training
+    if was_training:
+        model.train(False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        if was_training:
+            model.train(True)

@@ -1,0 +1,113 @@
+"""Methods that read attention: the last layer's row, rollout, and gradient-weighted attention.
+
+All need the graph token's row of a product of (T, T) matrices only; it is built as a row vector
+from the last layer down, so the last layer may compute one query. `A[l]` are the probabilities
+(B, H, T, T) of layer l; padding keys have probability zero.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.propagation import record
+from graphxai.target import Target
+
+from .base import Attribution, Explainer, register, scored
+
+Readout = Literal["token", "sum"]
+
+
+class _Readout(Explainer):
+    """A method whose result can be read at the graph token or summed over all queries."""
+
+    def __init__(self, readout: Readout = "token") -> None:
+        if readout not in ("token", "sum"):
+            raise ValueError(f"readout must be 'token' or 'sum', not {readout!r}.")
+        self.readout = readout
+
+    def _run(
+        self, model: ExplainableModel, batch: GraphBatch
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Outputs, head means of attention (B, Q, T) per layer, and the first row vector.
+
+        The row vector (B, T) selects the graph token's row, or every real token's.
+        """
+        with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
+            outputs = model.encode(model.embed(batch), batch)
+        means = [weights.mean(1) for weights in tape.attention]
+        return outputs, means, _first_row(batch, outputs, self.readout)
+
+
+@register
+class AttentionLast(_Readout):
+    """Mean over heads of the last layer's attention from the graph token.
+
+    `readout="sum"`: column sums over all tokens, as in the released text code of Ali 2022.
+    """
+
+    name = "attention_last"
+    title = "Attention, last layer"
+    source = "Hollenstein 2021"
+    cost = "1 forward"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        outputs, means, row = self._run(model, batch)
+        scores = _through(row, means[-1])
+        return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+
+@register
+class Rollout(_Readout):
+    """Product over layers of `row_normalise(mean_h A[l] + I)`, row of the graph token.
+
+    `readout="sum"` sums the rows.
+    """
+
+    name = "rollout"
+    title = "Attention rollout"
+    source = "Abnar 2020"
+    cost = "1 forward"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        outputs, means, row = self._run(model, batch)
+        for mean in reversed(means):
+            # the rows of A sum to one, those of A + I to two
+            row = (_through(row, mean) + row) / 2
+        return scored(row, batch, outputs, target.resolve(model.config, outputs))
+
+
+@register
+class Gae(Explainer):
+    """Gradient-weighted attention: `R <- R + mean_h(relu(dA[l] * A[l])) R` from R = I."""
+
+    name = "gae"
+    title = "Generic attention explainability"
+    source = "Chefer 2021a"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        with record() as tape:
+            tokens = model.embed(batch).detach().requires_grad_()
+            outputs = model.encode(tokens, batch)
+        resolved = target.resolve(model.config, outputs)
+        gradients = torch.autograd.grad(resolved(outputs).sum(), tape.attention)
+        row = _first_row(batch, outputs, "token")
+        for weights, gradient in zip(reversed(tape.attention), reversed(gradients), strict=True):
+            row = row + _through(row, (weights.detach() * gradient).relu().mean(1))
+        return scored(row, batch, outputs, resolved)
+
+
+def _first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
+    """(B, T): one at the graph token, or at the graph token and all nodes."""
+    row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
+    row[:, 0] = 1.0
+    if readout == "sum":
+        row[:, 1:] = batch.mask.to(row.dtype)
+    return row
+
+
+def _through(row: Tensor, matrix: Tensor) -> Tensor:
+    """Row vector (B, T) times matrix (B, Q, T); Q = 1 where only the first row was computed."""
+    return (row[:, None, : matrix.shape[1]] @ matrix)[:, 0]

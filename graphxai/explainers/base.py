@@ -1,0 +1,111 @@
+"""The base class of all explainers, what they give back, and the registry."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from graphxai.capture import ExplainableModel, explaining
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.target import ResolvedTarget, Target
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Relevance of a batch of B graphs with at most N nodes.
+
+    relevance (B, N), zero at padding; graph_token (B,), the graph token's own; biases (B,), the
+    share of additive parameters; output (B,), the f_c explained; outputs (B, num_outputs), all
+    the model said; features (B, N, F), exact parts of `relevance`, or None; labels: f_c in
+    words; mask (B, N), True at nodes.
+    """
+
+    relevance: Tensor
+    graph_token: Tensor
+    biases: Tensor
+    output: Tensor
+    outputs: Tensor
+    labels: tuple[str, ...]
+    mask: Tensor
+    features: Tensor | None = None
+
+    @property
+    def unexplained(self) -> Tensor:
+        """What is missing for relevance and biases to sum to the output, (B,)."""
+        return self.output - self.relevance.sum(-1) - self.graph_token - self.biases
+
+
+class Explainer(ABC):
+    """One explanation method: signed relevance for every node of every graph in a batch.
+
+    A subclass names itself and writes `_attribute`; `register` makes it known by name. The
+    scores of a graph depend neither on the other graphs of the batch nor on padding.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source: ClassVar[str]
+    cost: ClassVar[str] = "1 forward, 1 backward"
+    conservative: ClassVar[bool] = False
+
+    def attribute(
+        self, model: ExplainableModel, batch: GraphBatch, target: Any = None
+    ) -> Attribution:
+        """Explain `target` (see `Target`) of every graph in `batch`.
+
+        The model is run in eval mode and left as it was. Raises TypeError for a model without
+        the contract of `capture`, ValueError for a target it does not have.
+        """
+        with explaining(model):
+            return self._attribute(model, batch, Target.of(target))
+
+    @abstractmethod
+    def _attribute(
+        self, model: ExplainableModel, batch: GraphBatch, target: Target
+    ) -> Attribution: ...
+
+
+def scored(
+    scores: Tensor, batch: GraphBatch, outputs: Tensor, resolved: ResolvedTarget
+) -> Attribution:
+    """An Attribution from token scores (B, T), graph token first, without bias terms."""
+    nodes = scores[:, 1:].detach().masked_fill(~batch.mask, 0.0)
+    return Attribution(
+        relevance=nodes,
+        graph_token=scores[:, 0].detach(),
+        biases=torch.zeros_like(scores[:, 0]).detach(),
+        output=resolved(outputs).detach(),
+        outputs=outputs.detach(),
+        labels=resolved.labels,
+        mask=batch.mask,
+    )
+
+
+REGISTRY: dict[str, type[Explainer]] = {}
+_Class = TypeVar("_Class", bound=type[Explainer])
+
+
+def register(cls: _Class) -> _Class:
+    """Class decorator: make an explainer known by its `name`."""
+    if REGISTRY.get(cls.name, cls) is not cls:
+        raise ValueError(f"an explainer called {cls.name!r} exists already.")
+    REGISTRY[cls.name] = cls
+    return cls
+
+
+def get_explainer(method: "str | Explainer | type[Explainer]", **options: Any) -> Explainer:
+    """The explainer for a name, a class or an instance; options go to its constructor."""
+    if isinstance(method, Explainer):
+        if options:
+            raise ValueError(f"options {sorted(options)} come with a name, not with an instance.")
+        return method
+    if isinstance(method, str):
+        if method not in REGISTRY:
+            known = ", ".join(REGISTRY)
+            raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
+        method = REGISTRY[method]
+    factory: Callable[..., Explainer] = method
+    return factory(**options)

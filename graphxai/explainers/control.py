@@ -1,0 +1,43 @@
+"""Scores that know nothing: the control every method has to beat."""
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.target import Target
+
+from .base import Attribution, Explainer, register, scored
+
+
+@register
+class Random(Explainer):
+    """Standard normal scores.
+
+    With a `seed`, a graph's scores follow from the seed and the graph alone, whatever else is in
+    the batch. With a `generator`, they are drawn from it, graph after graph.
+    """
+
+    name = "random"
+    title = "Random"
+    source = "control"
+    cost = "1 forward"
+
+    def __init__(self, seed: int = 0, generator: torch.Generator | None = None) -> None:
+        self.seed = seed
+        self.generator = generator
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        with torch.no_grad():
+            outputs = model.encode(model.embed(batch), batch)
+        scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            generator = self.generator or self._generator_of(batch.x[b, :n])
+            scores[b, 1 : n + 1] = torch.randn(n, generator=generator).to(scores)
+        return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+    def _generator_of(self, x: Tensor) -> torch.Generator:
+        content = zlib.crc32(x.detach().cpu().contiguous().numpy().tobytes())
+        return torch.Generator().manual_seed((self.seed << 32) + content)

@@ -1,0 +1,206 @@
+"""One graph's explanation: plain values, a ledger that adds up, a picture, files."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rdkit.Chem import Mol
+
+    from graphxai.visualization import Scale
+
+PICTURES = (".svg", ".png")
+TABLES = (".csv", ".json")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """How the explained output f_c divides up.
+
+    `nodes + graph_token + biases + unexplained = output`. Under `lrp` nothing is unexplained but
+    rounding; under other rules `unexplained` is their gap.
+    """
+
+    nodes: float
+    graph_token: float
+    biases: float
+    output: float
+
+    @property
+    def total(self) -> float:
+        """What is accounted for: nodes, graph token and biases."""
+        return self.nodes + self.graph_token + self.biases
+
+    @property
+    def unexplained(self) -> float:
+        """Output less total."""
+        return self.output - self.total
+
+    def to_dict(self) -> dict[str, float]:
+        """All six figures by name."""
+        return {
+            "nodes": self.nodes,
+            "graph_token": self.graph_token,
+            "biases": self.biases,
+            "unexplained": self.unexplained,
+            "total": self.total,
+            "output": self.output,
+        }
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about one task.
+
+    Classification: `label` and `probabilities` by class. Regression: `value` in `unit`.
+    """
+
+    task: str
+    label: str | None = None
+    probabilities: dict[str, float] = field(default_factory=dict)
+    value: float | None = None
+    unit: str = ""
+
+    @property
+    def probability(self) -> float | None:
+        """Probability of the predicted class; None for a regression."""
+        return None if self.label is None else self.probabilities[self.label]
+
+    def __str__(self) -> str:
+        if self.label is None:
+            return f"{self.task} {self.value:.2f} {self.unit}".rstrip()
+        return f"{self.label} ({self.probability:.0%})"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Relevance of every node of one graph for one output, and what belongs to it.
+
+    relevance (N,), signed; target: the output explained, in words; prediction: of the task the
+    target belongs to; predictions: of all tasks; features (N, F): exact parts of relevance, one
+    column for each of `feature_names`, or None; molecule, or image (H, W) and segments (H, W),
+    for the picture; provenance: model, checkpoint hash, options, versions.
+    """
+
+    relevance: NDArray[np.floating]
+    target: str
+    prediction: Prediction
+    predictions: tuple[Prediction, ...]
+    method: str
+    title: str
+    ledger: Ledger
+    features: NDArray[np.floating] | None = None
+    feature_names: tuple[str, ...] = ()
+    smiles: str | None = None
+    molecule: "Mol | None" = None
+    image: NDArray[np.floating] | None = None
+    segments: NDArray[np.integer] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.relevance)
+
+    def __repr__(self) -> str:
+        what = self.smiles or f"{len(self)} nodes"
+        return (
+            f"Explanation({what}: {self.prediction}; {self.title} for {self.target!r},"
+            f" output {self.ledger.output:+.3f}, unexplained {self.ledger.unexplained:+.1e})"
+        )
+
+    def svg(
+        self, *, scale: "Scale | None" = None, palette: str = "red-blue", **options: Any
+    ) -> str:
+        """The picture as SVG text; `scale` may be shared over several explanations."""
+        from graphxai import visualization as draw
+
+        options.setdefault("title", self.headline)
+        options.setdefault("subtitle", self.caption)
+        options.setdefault("legend", (f"against {self.target}", f"for {self.target}"))
+        options |= {"scale": scale, "palette": palette}
+        if self.molecule is not None:
+            return draw.molecule_svg(self.molecule, self.relevance, **options)
+        if self.image is not None and self.segments is not None:
+            return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
+        raise ValueError(
+            "this graph has no picture: it came without a molecule (a SMILES) and without an"
+            " image with its segments."
+        )
+
+    def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
+        """The picture as PNG, `zoom` pixels per SVG unit; options as for `svg`."""
+        from graphxai.visualization import svg_to_png
+
+        return svg_to_png(self.svg(**options), zoom)
+
+    def _repr_svg_(self) -> str | None:
+        return None if self.molecule is None and self.segments is None else self.svg()
+
+    @property
+    def headline(self) -> str:
+        """The prediction in words."""
+        return f"{self.prediction.task}: {self.prediction}"
+
+    @property
+    def caption(self) -> str:
+        """The method and how its relevance adds up, in one line."""
+        ledger = self.ledger
+        other = ledger.graph_token + ledger.biases
+        parts = f"nodes {ledger.nodes:+.2f}, graph token and biases {other:+.2f}"
+        if abs(ledger.unexplained) >= 0.005:
+            parts += f", unexplained {ledger.unexplained:+.2f}"
+        return f"{self.title} · output {ledger.output:+.2f} = {parts}"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a node: symbol (molecules), relevance, then its parts by feature."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        if self.molecule is not None:
+            columns["symbol"] = [atom.GetSymbol() for atom in self.molecule.GetAtoms()]
+        columns["relevance"] = self.relevance
+        frame = pd.DataFrame(columns)
+        if self.features is not None:
+            parts = pd.DataFrame(self.features, columns=list(self.feature_names))
+            frame = pd.concat([frame, parts], axis=1)
+        frame.index.name = "atom" if self.molecule is not None else "node"
+        return frame
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the picture, as JSON values."""
+        return {
+            "smiles": self.smiles,
+            "method": self.method,
+            "target": self.target,
+            "predictions": [asdict(p) for p in self.predictions],
+            "relevance": self.relevance.tolist(),
+            "ledger": self.ledger.to_dict(),
+            "feature_names": list(self.feature_names),
+            "features": None if self.features is None else self.features.tolist(),
+            "provenance": self.provenance,
+        }
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the picture (.svg, .png) or the values (.csv, .json), by suffix.
+
+        Options of pictures as for `svg`. Raises ValueError for another suffix.
+        """
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix not in PICTURES + TABLES:
+            allowed = ", ".join(PICTURES + TABLES)
+            raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {allowed}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if suffix in PICTURES:
+            from graphxai.visualization import save_picture
+
+            save_picture(self.svg(**options), path)
+        elif suffix == ".csv":
+            self.to_frame().to_csv(path)
+        else:
+            path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        return path

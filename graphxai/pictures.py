@@ -1,0 +1,58 @@
+"""Explanations side by side: several methods for one input, several inputs for one method."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphxai.explanation import Explanation
+
+
+def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options: Any) -> str:
+    """SVG of one input explained by several methods, each on its own colour scale.
+
+    Scores of different methods have different units, so no scale is shared. Options as for
+    `Explanation.svg`.
+    """
+    _require(explanations)
+    first = explanations[0]
+    if first.image is not None and first.segments is not None:
+        from graphxai.visualization import superpixel_row_svg
+
+        return superpixel_row_svg(
+            first.image,
+            first.segments,
+            {e.title: e.relevance for e in explanations},
+            title=first.headline,
+            subtitle=f"relevance for {first.target}",
+            **options,
+        )
+    from graphxai.visualization import grid_svg
+
+    panels = [e.svg(title=e.title, subtitle="", **options) for e in explanations]
+    return grid_svg(panels, columns, first.headline)
+
+
+def grid(
+    explanations: Sequence[Explanation],
+    *,
+    columns: int = 3,
+    title: str = "",
+    palette: str = "red-blue",
+    **options: Any,
+) -> str:
+    """SVG of several inputs explained by one method, all on one colour scale."""
+    _require(explanations)
+    from graphxai.visualization import Scale, grid_svg
+
+    scale = Scale.fit(*[e.relevance for e in explanations], palette=palette)
+    target = explanations[0].target
+    same = all(e.target == target for e in explanations)
+    legend = (f"against {target}", f"for {target}") if same else ("against", "for")
+    panels = [
+        e.svg(scale=scale, color_bar=False, **({"subtitle": ""} | options)) for e in explanations
+    ]
+    return grid_svg(panels, columns, title or explanations[0].title, scale=scale, legend=legend)
+
+
+def _require(explanations: Sequence[Explanation]) -> None:
+    if not explanations:
+        raise ValueError("there is no explanation to draw.")
