@@ -215,7 +215,7 @@ def _explanation(
         features=None if features is None else features[row, :n].cpu().numpy(),
         feature_names=model.feature_names if features is not None else (),
         smiles=item.smiles,
-        molecule=item.molecule,
+        mol=item.molecule,
         image=item.image,
         segments=item.segments,
         provenance=provenance,

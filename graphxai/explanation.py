@@ -83,8 +83,8 @@ class Explanation:
 
     relevance (N,), signed; target: the output explained, in words; prediction: of the task the
     target belongs to; predictions: of all tasks; features (N, F): exact parts of relevance, one
-    column for each of `feature_names`, or None; molecule, or image (H, W) and segments (H, W),
-    for the picture; provenance: model, checkpoint hash, options, versions.
+    column for each of `feature_names`, or None; smiles or mol, or image (H, W) and segments
+    (H, W), for the picture; provenance: model, checkpoint hash, options, versions.
     """
 
     relevance: NDArray[np.floating]
@@ -97,7 +97,7 @@ class Explanation:
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
     smiles: str | None = None
-    molecule: "Mol | None" = None
+    mol: "Mol | None" = None
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +112,15 @@ class Explanation:
             f" output {self.ledger.output:+.3f}, unexplained {self.ledger.unexplained:+.1e})"
         )
 
+    @property
+    def molecule(self) -> "Mol | None":
+        """The RDKit molecule whose atoms, in order, are the nodes; None for other graphs."""
+        if self.mol is not None or self.smiles is None:
+            return self.mol
+        from rdkit import Chem
+
+        return Chem.MolFromSmiles(self.smiles)
+
     def svg(
         self, *, scale: "Scale | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
@@ -122,8 +131,9 @@ class Explanation:
         options.setdefault("subtitle", self.caption)
         options.setdefault("legend", (f"against {self.target}", f"for {self.target}"))
         options |= {"scale": scale, "palette": palette}
-        if self.molecule is not None:
-            return draw.molecule_svg(self.molecule, self.relevance, **options)
+        molecule = self.molecule
+        if molecule is not None:
+            return draw.molecule_svg(molecule, self.relevance, **options)
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
         raise ValueError(
@@ -160,14 +170,15 @@ class Explanation:
         import pandas as pd
 
         columns: dict[str, Any] = {}
-        if self.molecule is not None:
-            columns["symbol"] = [atom.GetSymbol() for atom in self.molecule.GetAtoms()]
+        molecule = self.molecule
+        if molecule is not None:
+            columns["symbol"] = [atom.GetSymbol() for atom in molecule.GetAtoms()]
         columns["relevance"] = self.relevance
         frame = pd.DataFrame(columns)
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
             frame = pd.concat([frame, parts], axis=1)
-        frame.index.name = "atom" if self.molecule is not None else "node"
+        frame.index.name = "atom" if molecule is not None else "node"
         return frame
 
     def to_dict(self) -> dict[str, Any]:

@@ -22,7 +22,10 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Input:
-    """One encoded graph with what its picture needs."""
+    """One encoded graph with what its picture needs.
+
+    Without `molecule`, the atoms are those of `smiles` as RDKit reads it.
+    """
 
     data: Data
     smiles: str | None = None
@@ -68,14 +71,13 @@ def _from_molecule(value: Any, encode: StructureEncoding) -> Input:
         raise InputError(
             f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
         )
-    molecule = molecule_to_data.parse(value) if isinstance(value, str) else value
-    data = molecule_to_data(molecule)
-    smiles = value if isinstance(value, str) else Chem.MolToSmiles(value)
-    return Input(encode(data), smiles, molecule)
+    data = molecule_to_data(value)
+    return Input(encode(data), data.smiles, data.get("mol"))
 
 
 def _from_image(value: Any, encode: StructureEncoding) -> Input:
-    from graphxai.datasets.superpixels import image_to_data, read_digit
+    from graphxai.datasets.mnist import read_digit
+    from graphxai.datasets.superpixels import image_to_data
 
     if isinstance(value, str | Path):
         value = read_digit(value)
@@ -109,7 +111,8 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
     smiles = data.get("smiles")
     if not isinstance(smiles, str):
         return _from_data_with_image(encoded)
-    return Input(encoded, smiles, _molecule_of(smiles, data))
+    molecule = data.get("mol") or _molecule_of(smiles, data)
+    return Input(encoded, smiles if molecule is not None else None, molecule)
 
 
 def _check_codes(config: GraphormerConfig, data: Data) -> None:
