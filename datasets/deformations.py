@@ -55,11 +55,15 @@ def deform(
     across, down = 1 + draw(ranges.scale), 1 + draw(ranges.scale)
     shear = draw(ranges.shear)
     cos, sin = torch.cos(angle), torch.sin(angle)
-    # Rows of the matrix from output to input coordinates, both in [-1, 1]: rotation x shear, scaled.
+    # From output to input coordinates, both in [-1, 1]: rotation times shear, scaled.
     affine = torch.stack(
         [
-            torch.stack([cos / across, (cos * shear - sin) / down, draw(2 * ranges.shift / width)], 1),
-            torch.stack([sin / across, (sin * shear + cos) / down, draw(2 * ranges.shift / height)], 1),
+            torch.stack(
+                [cos / across, (cos * shear - sin) / down, draw(2 * ranges.shift / width)], 1
+            ),
+            torch.stack(
+                [sin / across, (sin * shear + cos) / down, draw(2 * ranges.shift / height)], 1
+            ),
         ],
         dim=1,
     )  # (n, 2, 3)

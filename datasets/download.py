@@ -35,7 +35,7 @@ def fetch(
     sha256: str | None = None,
     timeout: float = 60.0,
 ) -> Path:
-    """Return ``path``, downloaded from ``url`` unless it is there; its digest is checked either way.
+    """Return ``path``, downloaded from ``url`` unless it is there; the digest is always checked.
 
     The download goes to a temporary file beside ``path`` and is renamed when it is complete and
     right, so an interrupted download leaves nothing behind that could be taken for the file.

@@ -111,9 +111,7 @@ def image_to_data(
         SuperpixelError: see :func:`segment`.
     """
     grey = as_grey(image)
-    ids = segment(
-        grey, segments=segments, compactness=compactness, min_size_factor=min_size_factor
-    )
+    ids = segment(grey, segments=segments, compactness=compactness, min_size_factor=min_size_factor)
     height, width = grey.shape
     flat = ids.ravel()
     size = np.bincount(flat)
@@ -134,7 +132,10 @@ def image_to_data(
 
 
 def images_to_data(
-    images: np.ndarray, labels: Sequence[int] | np.ndarray | None = None, *, segments: int = SEGMENTS
+    images: np.ndarray,
+    labels: Sequence[int] | np.ndarray | None = None,
+    *,
+    segments: int = SEGMENTS,
 ) -> Iterator[Data]:
     """Superpixel graphs of many images, one after the other.
 
@@ -173,7 +174,9 @@ def from_mnist_superpixels(data: Data, *, side: int = 28) -> Data:
     """
     for name in ("x", "pos", "edge_index"):
         if getattr(data, name, None) is None:
-            raise SuperpixelError(f"the graph has no `{name}`; MNISTSuperpixels has x, pos, edge_index")
+            raise SuperpixelError(
+                f"the graph has no `{name}`; MNISTSuperpixels has x, pos, edge_index"
+            )
     x, pos = data.x.float(), data.pos.float()
     if x.dim() != 2 or x.shape[1] != 1 or pos.shape != (x.shape[0], 2) or not x.shape[0]:
         raise SuperpixelError(

@@ -139,5 +139,12 @@ def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
 
 
 def signed(value: float) -> str:
-    """Return a relevance as text with three digits and its sign: ``+0.25``, ``−1.3e−05``, ``0``."""
-    return "0" if value == 0 else f"{value:+.3g}".replace("-", "−")
+    """Return a relevance as text, three digits and a sign: ``+0.25``, ``−1.3e−5``, ``0``."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e4:
+        text = f"{value:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"
+    else:
+        mantissa, exponent = f"{value:+.2e}".split("e")
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return text.replace("-", "−")

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from graphxai.visualization.color import Scale, finite, signed
 from graphxai.visualization.frame import BAR_ROOM, MARGIN, digest, document, heading
 from graphxai.visualization.frame import color_bar as _color_bar
+from graphxai.visualization.layout import bond_length, laid_out
 from graphxai.visualization.text import escape, number
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-_LONGEST_BOND = 54.0  # pixels; keeps small molecules from filling the picture
+_LONGEST_BOND = 56.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
 _END_OF_HEADER = "<!-- END OF HEADER -->"
@@ -114,21 +115,9 @@ def _description(
 
 def _prepared(mol: Mol, keep_layout: bool) -> Mol:
     """Return a copy with 2D coordinates, ready to draw, with the same atoms in the same order."""
-    from rdkit import Chem
-    from rdkit.Chem import rdDepictor
     from rdkit.Chem.Draw import rdMolDraw2D
 
-    copy = Chem.Mol(mol)
-    copy.UpdatePropertyCache(strict=False)
-    Chem.FastFindRings(copy)
-    flat = keep_layout and copy.GetNumConformers() and not copy.GetConformer().Is3D()
-    if not flat and copy.GetNumAtoms():
-        # forceRDKit: the layout must not depend on a preference set elsewhere in the process.
-        rdDepictor.Compute2DCoords(
-            copy, canonOrient=True, clearConfs=True, useRingTemplates=True, forceRDKit=True
-        )
-        rdDepictor.NormalizeDepiction(copy)
-        rdDepictor.StraightenDepiction(copy)
+    copy = laid_out(mol, keep=keep_layout)
     for kekulize in (True, False):  # an odd aromatic ring is drawn dashed rather than not at all
         try:
             return rdMolDraw2D.PrepareMolForDrawing(copy, kekulize=kekulize, addChiralHs=False)
@@ -149,7 +138,8 @@ def _draw(
         options.useBWAtomPalette()
         options.clearBackground = False
         options.prepareMolsBeforeDrawing = False
-        options.fixedBondLength = _LONGEST_BOND
+        # This option is pixels per Angstrom, and a normalised bond measures 1.5 Angstrom.
+        options.fixedBondLength = _LONGEST_BOND / 1.5
         options.padding = 0.03
         options.minFontSize = 8
         options.maxFontSize = 26
@@ -166,19 +156,11 @@ def _draw(
 
     # The line width follows the bond length, which is known only after the molecule was fitted.
     drawer = draw(2)
-    bond = _bond_length(mol, positions(drawer))
+    bond = bond_length(mol, positions(drawer)) or _LONGEST_BOND
     drawer = draw(round(min(2.2, max(0.9, bond * 0.05)), 1))
     points = positions(drawer)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
-    return body.strip(), points, _bond_length(mol, points)
-
-
-def _bond_length(mol: Mol, points: NDArray[np.float64]) -> float:
-    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
-    if not ends:
-        return _LONGEST_BOND
-    first, second = np.array(ends).T
-    return float(np.median(np.linalg.norm(points[first] - points[second], axis=1)))
+    return body.strip(), points, bond
 
 
 def _highlights(
@@ -186,7 +168,7 @@ def _highlights(
     values: NDArray[np.float64],
     scale: Scale,
     points: NDArray[np.float64],
-    bond_length: float,
+    bond_px: float,
 ) -> str:
     colors = scale.hex(values)
     key = "m" + digest(scale, values.tolist(), points.round(3).tolist())
@@ -197,23 +179,25 @@ def _highlights(
         (x1, y1), (x2, y2) = points[i], points[j]
         line = f'x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
         name = f"{key}-{bond.GetIdx()}"
-        stops = ((20, colors[i]), (50, mean), (80, colors[j]))
+        along = np.array([x2 - x1, y2 - y1])
+        length = float(np.linalg.norm(along)) or 1.0
+        # The colour starts to change where the bond leaves the disc of its atom.
+        edge = min(40.0, 100 * _ATOM_RADIUS * bond_px / length)
+        stops = ((edge, colors[i]), (50, mean), (100 - edge, colors[j]))
         gradients.append(
             f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse" {line}>'
-            + "".join(f'<stop offset="{at}%" stop-color="{color}"/>' for at, color in stops)
+            + "".join(f'<stop offset="{number(at)}%" stop-color="{color}"/>' for at, color in stops)
             + "</linearGradient>"
         )
         # A rectangle, not a stroked line: renderers drop gradients on strokes of no thickness.
-        along = np.array([x2 - x1, y2 - y1])
-        length = float(np.linalg.norm(along)) or 1.0
-        dx, dy = along[::-1] * (-1, 1) / length * bond_length * _BOND_WIDTH / 2
+        dx, dy = along[::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
         corners = ((x1 + dx, y1 + dy), (x2 + dx, y2 + dy), (x2 - dx, y2 - dy), (x1 - dx, y1 - dy))
         path = "L".join(f"{number(x)} {number(y)}" for x, y in corners)
         bands.append(
             f'<path data-bond="{bond.GetIdx()}" data-color="{mean}" d="M{path}Z"'
             f' fill="url(#{name})"/>'
         )
-    radius = number(bond_length * _ATOM_RADIUS)
+    radius = number(bond_px * _ATOM_RADIUS)
     for atom, (x, y), value, color in zip(mol.GetAtoms(), points, values, colors, strict=True):
         label = escape(f"{atom.GetSymbol()} {atom.GetIdx()}: {signed(value)}")
         discs.append(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+from graphxai.visualization.text import font_file
 
 SUFFIXES = (".svg", ".png")
 """Suffixes that ``save_picture`` writes."""
@@ -25,9 +28,10 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
         raise ValueError(f"the scale of a picture must be above 0, got {scale}")
     # All text of this package is outlines; only characters outside its font are left as <text>,
     # and for those alone the slow search for the system's fonts is worth it.
-    png = resvg_py.svg_to_bytes(
-        svg_string=svg, zoom=float(scale), skip_system_fonts="<text" not in svg
-    )
+    fonts: dict[str, Any] = {"skip_system_fonts": True}
+    if "<text" in svg:
+        fonts = {"font_files": [str(font_file(bold)) for bold in (False, True)]}
+    png = resvg_py.svg_to_bytes(svg_string=svg, zoom=float(scale), **fonts)
     return bytes(png)
 
 

@@ -30,13 +30,19 @@ def number(value: float) -> str:
     return "0" if text in ("-0", "") else text
 
 
-@lru_cache(maxsize=2)
-def _font(bold: bool) -> tuple[dict[int, str], Any, int]:
+def font_file(bold: bool = False) -> Path:
+    """Return the path of the font that all text is set in."""
     import matplotlib
-    from fontTools.ttLib import TTFont
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    font = TTFont(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name)
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name
+
+
+@lru_cache(maxsize=2)
+def _font(bold: bool) -> tuple[dict[int, str], Any, int]:
+    from fontTools.ttLib import TTFont
+
+    font = TTFont(font_file(bold))
     return font.getBestCmap(), font.getGlyphSet(), font["head"].unitsPerEm
 
 
@@ -81,12 +87,12 @@ def fit_text(
     taken = text_width(text, size, bold=bold)
     if taken <= width:
         return text, size
-    smaller = max(smallest, size * width / taken)
-    while text and text_width(text + _ELLIPSIS, smaller, bold=bold) > width + 0.01:
-        if text_width(text, smaller, bold=bold) <= width + 0.01:
-            return text, smaller
+    smaller = size * width / taken
+    if smaller >= smallest:
+        return text, smaller
+    while text and text_width(text + _ELLIPSIS, smallest, bold=bold) > width:
         text = text[:-1].rstrip()
-    return text + _ELLIPSIS, smaller
+    return text + _ELLIPSIS, smallest
 
 
 def draw_text(

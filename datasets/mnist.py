@@ -1,0 +1,221 @@
+"""MNIST from the official IDX files, and a picture of a digit brought into MNIST's form."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from .download import DownloadError, data_root, fetch
+from .idx import IdxError, read_idx
+from .superpixels import SuperpixelError
+
+Split = Literal["train", "test"]
+SIDE = 28
+BOX = 20  # MNIST fits a digit into 20 x 20 pixels and centres its mass in 28 x 28
+MAX_PIXELS = 16_000_000
+MAX_FILE_BYTES = 64 << 20
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Names of a split's two files, official and accepted, and the official MD5 digests."""
+
+    images: str
+    labels: str
+    images_md5: str
+    labels_md5: str
+    prefixes: tuple[str, ...]
+
+
+_SPLITS: dict[str, _Files] = {
+    "train": _Files(
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        ("train", "train10k"),
+    ),
+    "test": _Files(
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+        ("t10k",),
+    ),
+}
+
+
+def load_mnist(
+    root: str | os.PathLike[str] | None = None,
+    split: Split = "train",
+    limit: int | None = None,
+    download: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of MNIST, from a local folder or the official files.
+
+    Looked for in ``<root>/mnist`` and ``<root>``, plain or ``.gz``: the official names, then for
+    the training split a part of it named ``train10k-...``. If none is there and `download` is
+    true, the official files are fetched into ``<root>/mnist`` and checked by their MD5 digests.
+
+    Args:
+        root: the folder; without it ``$GRAPHXAI_DATA``, then the cache folder of the user.
+        split: "train" (60,000 images, or those of the local part) or "test" (10,000).
+        limit: only the first so many.
+        download: whether the network may be used.
+
+    Returns:
+        uint8 images (n, 28, 28), bright ink on black, and int64 labels (n,).
+
+    Raises:
+        DownloadError: the files are not there and cannot be had; the message says what to do.
+        SuperpixelError: the files are damaged or do not belong together.
+
+    Source: LeCun, Cortes and Burges.
+    """
+    paths = mnist_files(root, split, download)
+    try:
+        images, labels = read_idx(paths[0]), read_idx(paths[1])
+    except IdxError as error:
+        raise SuperpixelError(str(error)) from error
+    if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
+        raise SuperpixelError(f"{paths[0]}: images of shape {images.shape}, not (n, 28, 28)")
+    if labels.shape != images.shape[:1]:
+        raise SuperpixelError(
+            f"{paths[1]}: labels of shape {labels.shape} for {len(images)} images"
+        )
+    if labels.max() > 9:
+        raise SuperpixelError(f"{paths[1]}: a label of {labels.max()}; digits are 0 to 9")
+    if limit is not None:
+        if limit < 1:
+            raise SuperpixelError(f"limit must be at least 1, not {limit}")
+        images, labels = images[:limit], labels[:limit]
+    return images, labels.astype(np.int64)
+
+
+def mnist_files(
+    root: str | os.PathLike[str] | None = None, split: Split = "train", download: bool = True
+) -> tuple[Path, Path]:
+    """Paths of the images and labels that :func:`load_mnist` reads; see there."""
+    if split not in _SPLITS:
+        raise SuperpixelError(f"split must be 'train' or 'test', not {split!r}")
+    files, base = _SPLITS[split], data_root(root)
+    for folder in (base / "mnist", base):
+        for prefix in files.prefixes:
+            for ending in (".gz", ""):
+                images = folder / f"{prefix}-images-idx3-ubyte{ending}"
+                labels = folder / f"{prefix}-labels-idx1-ubyte{ending}"
+                if images.is_file() and labels.is_file():
+                    return images, labels
+    if not download:
+        raise DownloadError(
+            f"no MNIST {split} files in {base / 'mnist'}: put {files.images} and {files.labels} "
+            f"there (official source: {MIRROR}), or name the folder that holds mnist/ with "
+            "root=... or the environment variable GRAPHXAI_DATA."
+        )
+    target = base / "mnist"
+    return (
+        fetch(MIRROR + files.images, target / files.images, md5=files.images_md5),
+        fetch(MIRROR + files.labels, target / files.labels, md5=files.labels_md5),
+    )
+
+
+def read_digit(path: str | os.PathLike[str]) -> np.ndarray:
+    """Digit in a picture, brought into the form of MNIST.
+
+    Colours become grey, transparency becomes white paper, dark ink on a bright border is
+    inverted, contrast is stretched, the digit is scaled into a box of 20 x 20 pixels and its
+    centre of mass put at the centre of 28 x 28. A picture of 28 x 28 with a dark border counts as
+    MNIST already and is only scaled to [0, 1].
+
+    Args:
+        path: PNG, JPEG, BMP, GIF or WebP of up to 16 million pixels.
+
+    Returns:
+        float64 (28, 28) in [0, 1], bright ink on black.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SuperpixelError: not a readable picture, damaged, too large, or empty.
+    """
+    grey = _read_grey(Path(path))
+    border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+    paper = float(np.median(border))
+    if grey.shape == (SIDE, SIDE) and paper < 0.1 and grey.max() > 0.5:
+        return grey
+    ink = np.clip(paper - grey if paper > 0.5 else grey - paper, 0, None)
+    if ink.max() < 0.05:
+        raise SuperpixelError(f"{path}: no digit in it; the picture is of one colour")
+    ink = ink / ink.max()
+    ink[ink < 0.1] = 0.0  # paper texture and compression noise
+    return centre_digit(ink)
+
+
+def centre_digit(ink: np.ndarray) -> np.ndarray:
+    """Scale ink (H, W) in [0, 1] into 20 x 20 and centre its mass in (28, 28), as MNIST does.
+
+    Source: the description of MNIST by LeCun, Cortes and Burges.
+    """
+    rows, columns = np.flatnonzero(ink.max(axis=1)), np.flatnonzero(ink.max(axis=0))
+    if not len(rows):
+        raise SuperpixelError("no digit: there is no ink")
+    digit = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    height, width = digit.shape
+    factor = BOX / max(height, width)
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    picture = Image.fromarray(digit.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
+    small = np.clip(np.asarray(picture, dtype=np.float64), 0, 1)
+    if small.max() > 0:
+        small = small / small.max()  # thin strokes fade when they are made smaller
+    height, width = small.shape
+    mass = small.sum()
+    down = (small.sum(axis=1) @ np.arange(height)) / mass
+    right = (small.sum(axis=0) @ np.arange(width)) / mass
+    middle = (SIDE - 1) / 2
+    top = int(np.clip(round(middle - down), 0, SIDE - height))
+    left = int(np.clip(round(middle - right), 0, SIDE - width))
+    canvas = np.zeros((SIDE, SIDE))
+    canvas[top : top + height, left : left + width] = small
+    return canvas
+
+
+def _read_grey(path: Path) -> np.ndarray:
+    """Grey values (H, W) in [0, 1]; transparent pixels are white."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise SuperpixelError(f"{path}: a file of more than {MAX_FILE_BYTES >> 20} MB is not read")
+    content = path.read_bytes()
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+            width, height = picture.size
+            if width * height > MAX_PIXELS:
+                raise SuperpixelError(
+                    f"{path}: {width} x {height} pixels; at most {MAX_PIXELS:,} are read"
+                )
+            if min(width, height) < 2:
+                raise SuperpixelError(f"{path}: {width} x {height} pixels is no picture of a digit")
+            if picture.mode.startswith("I") or picture.mode == "F":  # 16 bits and more
+                values = np.asarray(picture, dtype=np.float64)
+                top = values.max()
+                return np.clip(values / max(255.0 if top <= 255 else 65535.0, top), 0, 1)
+            paper = Image.new("RGBA", picture.size, "white")
+            paper.alpha_composite(picture.convert("RGBA"))
+            return np.asarray(paper.convert("L"), dtype=np.float64) / 255.0
+    except SuperpixelError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise SuperpixelError(
+            f"{path}: too many pixels; at most {MAX_PIXELS:,} are read"
+        ) from error
+    except UnidentifiedImageError as error:
+        raise SuperpixelError(
+            f"{path}: not a picture that can be read ({', '.join(FORMATS)} can)"
+        ) from error
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+        raise SuperpixelError(f"{path}: damaged or truncated picture ({error})") from error
