@@ -119,7 +119,9 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
     model.zero_grad()
     assert current_tape() is None, "a recording outlived its block."
     rules = current_rules()
-    assert not (rules.attention or rules.layernorm or rules.activation), "a rule outlived its block."
+    assert not (rules.attention or rules.layernorm or rules.activation), (
+        "a rule outlived its block."
+    )
     after = _outputs_and_gradients(model, batch)
     for name, value in before.items():
         assert torch.equal(value, after[name]), f"{name} changed after explaining."

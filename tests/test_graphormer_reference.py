@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
+
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate, load_huggingface
 from graphxai.propagation import record
-from torch_geometric.data import Data
 
 VARIANTS = ("postln", "preln", "ms_v1")
 MOLECULES = (

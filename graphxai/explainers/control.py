@@ -39,5 +39,5 @@ class Random(Explainer):
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
     def _generator_of(self, x: Tensor) -> torch.Generator:
-        content = zlib.crc32(x.detach().cpu().contiguous().numpy().tobytes())
-        return torch.Generator().manual_seed((self.seed << 32) + content)
+        content = x.detach().cpu().contiguous().numpy().tobytes()
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed} ".encode() + content))

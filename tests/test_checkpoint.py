@@ -1,0 +1,136 @@
+"""Checkpoints: what is written comes back; what is broken is named."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from graphxai.models.graphormer import (
+    CheckpointError,
+    load_checkpoint,
+    load_huggingface,
+    locate,
+    save_checkpoint,
+)
+from toy import random_graphormer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_checkpoint(
+        random_graphormer(), tmp_path / "model", card="# Card\n", metadata={"seed": 3}
+    )
+
+
+def test_a_checkpoint_comes_back_as_it_was(folder):
+    model = load_checkpoint(folder)
+    original = random_graphormer()
+    assert model.config == original.config
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.state_dict().values(), original.state_dict().values(), strict=True)
+    )
+    assert model.origin.name == "model"
+    assert model.origin.metadata == {"seed": 3}
+    assert len(model.origin.sha256) == 64
+    assert not model.training
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+
+
+def truncate(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+def garble(folder):
+    (folder / "model.safetensors").write_bytes(b"\x80\x04pickle" * 40)
+
+
+def drop_key(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["layers.1.ffn.expand.weight"]
+    save_file(tensors, folder / "model.safetensors")
+
+
+def add_key(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"stranger": torch.zeros(2)}, folder / "model.safetensors")
+
+
+def change_shape(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["graph_token"] = torch.zeros(31)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def poison(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["graph_token"][0] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+
+
+def break_json(folder):
+    (folder / "config.json").write_text('{"format": ')
+
+
+def foreign_format(folder):
+    (folder / "config.json").write_text('{"format": "other"}')
+
+
+def bad_setting(folder):
+    content = json.loads((folder / "config.json").read_text())
+    content["model"]["hidden_dim"] = 33
+    (folder / "config.json").write_text(json.dumps(content))
+
+
+def unknown_setting(folder):
+    content = json.loads((folder / "config.json").read_text())
+    content["model"]["colour"] = "red"
+    (folder / "config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, r"model\.safetensors: corrupt or truncated"),
+        (garble, r"model\.safetensors: corrupt or truncated"),
+        (drop_key, r"model\.safetensors: .*missing key 'layers\.1\.ffn\.expand\.weight'"),
+        (add_key, r"model\.safetensors: .*unexpected key 'stranger'"),
+        (change_shape, r"key 'graph_token' has shape \(31,\).* \(32,\)"),
+        (poison, r"key 'graph_token' holds values that are not finite"),
+        (break_json, r"config\.json: cannot be read as JSON"),
+        (foreign_format, r"config\.json: 'format' is not"),
+        (bad_setting, r"config\.json: invalid model configuration: .*multiple of num_heads"),
+        (unknown_setting, r"config\.json: .*unknown configuration names: colour"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(folder, damage, message):
+    damage(folder)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(folder)
+
+
+def test_missing_files_and_pickles_are_named(folder, tmp_path):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle"):
+        load_checkpoint(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config\.json: no such file"):
+        load_checkpoint(folder)
+    with pytest.raises(CheckpointError, match="neither a folder nor the name of a bundled model"):
+        locate(tmp_path / "nowhere")
+
+
+def test_a_published_checkpoint_with_a_missing_key_is_named(tmp_path):
+    config = {"model_type": "graphormer", "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"encoder.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: missing key 'encoder\."):
+        load_huggingface(tmp_path)
+    with pytest.raises(CheckpointError, match="load_huggingface"):
+        load_checkpoint(tmp_path)

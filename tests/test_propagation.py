@@ -1,0 +1,94 @@
+"""The conservative rules: what is constant, what is not, and that nothing stays behind."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from graphxai import propagation
+from graphxai.propagation import Rules, conservative, current_rules, current_tape, record
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+
+
+def test_layernorm_rule_holds_the_scale_and_not_the_mean(x):
+    weight, bias = torch.linspace(0.5, 2, 8), torch.linspace(-1, 1, 8)
+    with conservative(attention=False, layernorm=True):
+        y = propagation.layer_norm(x, weight, bias, 1e-5)
+    torch.testing.assert_close(y, F.layer_norm(x, (8,), weight, bias, 1e-5))
+    direction = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    (found,) = torch.autograd.grad((y * direction).sum(), x)
+    scale = (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt().detach()
+    weighted = direction * weight / scale
+    torch.testing.assert_close(found, weighted - weighted.mean(-1, keepdim=True))
+
+
+def test_attention_rule_stops_the_gradient_at_the_weights(x):
+    q, k = x[:, None], (2 * x)[:, None]
+    bias = torch.zeros(1, 1, 5, 5)
+    assert propagation.softmax_attention(q, k, bias).requires_grad
+    with conservative(layernorm=False):
+        weights = propagation.softmax_attention(q, k, bias)
+    assert not weights.requires_grad
+    torch.testing.assert_close(weights, torch.softmax(q @ k.transpose(-2, -1), -1))
+
+
+def test_activation_ratio_makes_gradient_times_input_the_output(x):
+    x = torch.cat([x, torch.zeros_like(x)], dim=-1)  # also at zero, where the ratio is 1/2
+    with conservative(activation="ratio"):
+        y = propagation.gelu(x)
+    torch.testing.assert_close(y, F.gelu(x))
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient * x, y.detach())
+    assert (gradient[..., 8:] == 0.5).all()
+
+
+def test_outside_of_a_block_the_functions_are_pytorchs_own(x):
+    weight, bias = torch.rand(8), torch.rand(8)
+    matrix = torch.rand(3, 8)
+    assert torch.equal(
+        propagation.layer_norm(x, weight, bias, 1e-5), F.layer_norm(x, (8,), weight, bias, 1e-5)
+    )
+    assert torch.equal(propagation.gelu(x), F.gelu(x))
+    assert torch.equal(propagation.linear(x, matrix, bias[:3]), F.linear(x, matrix, bias[:3]))
+
+
+def test_rules_end_with_their_block_also_after_an_exception():
+    with conservative():
+        assert current_rules() == Rules(attention=True, layernorm=True)
+        with conservative(attention=False):
+            assert current_rules() == Rules(layernorm=True)
+        assert current_rules() == Rules(attention=True, layernorm=True)
+    with pytest.raises(KeyError), conservative(), record():
+        raise KeyError
+    assert current_rules() == Rules()
+    assert current_tape() is None
+
+
+def test_another_thread_sees_neither_rules_nor_recording():
+    seen = []
+    with conservative(), record():
+        thread = threading.Thread(target=lambda: seen.append((current_rules(), current_tape())))
+        thread.start()
+        thread.join()
+    assert seen == [(Rules(), None)]
+
+
+def test_unknown_activation_rule_is_refused():
+    with pytest.raises(ValueError, match="activation must be None or 'ratio'"):
+        conservative(activation="identity").__enter__()
+
+
+def test_recorded_biases_are_one_copy_a_graph(x):
+    bias = torch.linspace(-1, 1, 3)
+    matrix = torch.rand(3, 8)
+    with record(biases=True) as tape:
+        y = propagation.linear(x, matrix, bias)
+    torch.testing.assert_close(y, F.linear(x, matrix, bias))
+    weights = torch.tensor([1.0, 10.0])[:, None, None]
+    (gradient,) = torch.autograd.grad((y * weights).sum(), tape.biases)
+    torch.testing.assert_close((gradient * bias).sum((1, 2)), 5 * bias.sum() * weights[:, 0, 0])
