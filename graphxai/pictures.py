@@ -36,19 +36,26 @@ def grid(
     *,
     columns: int = 3,
     title: str = "",
+    titles: Sequence[str] | None = None,
     palette: str = "red-blue",
     **options: Any,
 ) -> str:
-    """SVG of several inputs explained by one method, all on one colour scale."""
+    """SVG of several inputs explained by one method, all on one colour scale.
+
+    titles: one above each panel, instead of the prediction. Options as for `Explanation.svg`.
+    """
     _require(explanations)
+    titles = titles or [e.headline for e in explanations]
     from graphxai.visualization import Scale, grid_svg
 
     scale = Scale.fit(*[e.relevance for e in explanations], palette=palette)
     target = explanations[0].target
     same = all(e.target == target for e in explanations)
     legend = (f"against {target}", f"for {target}") if same else ("against", "for")
+    shared: dict[str, Any] = {"subtitle": "", "color_bar": False} | options
     panels = [
-        e.svg(scale=scale, color_bar=False, **({"subtitle": ""} | options)) for e in explanations
+        e.svg(scale=scale, title=name, **shared)
+        for e, name in zip(explanations, titles, strict=True)
     ]
     return grid_svg(panels, columns, title or explanations[0].title, scale=scale, legend=legend)
 

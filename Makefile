@@ -1,0 +1,37 @@
+# `make demo` and `make test` set everything up in .venv; nothing else has to be installed first
+# but Python 3.11 or later with venv, and make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test lint format models clean
+
+help:
+	@echo "make demo    explain real molecules and digits with the bundled models"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make format  format the code"
+	@echo "make clean   remove .venv and what was built"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,test]"
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/graphxai demo --out demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,433 @@
+"""The command line: parse, call, print. Nothing heavy is imported before a command runs."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from graphxai.explanation import Explanation
+    from graphxai.models.graphormer import Graphormer
+
+TABLES = (".csv", ".tsv", ".smi", ".txt")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+WRITABLE = (".svg", ".png", ".csv", ".json")
+
+app = typer.Typer(
+    name="graphxai",
+    help="Explain graph transformers: from a SMILES or a digit to a picture of what drove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+class Dataset(StrEnum):
+    """What `train` knows how to train on."""
+
+    bace = "bace"
+    mnist_superpixels = "mnist-superpixels"
+
+
+class Palette(StrEnum):
+    """Colours of the pictures; the second is safe for every colour vision."""
+
+    red_blue = "red-blue"
+    orange_purple = "orange-purple"
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    pass
+
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="A bundled model's name or a checkpoint folder [default: by the input]."),
+]
+ColumnOption = Annotated[str, typer.Option(help="Column of the SMILES in a table.")]
+
+
+@app.command()
+def explain(
+    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
+    model: ModelOption = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Method, see `graphxai methods`; give several to compare them."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Class or task to explain [default: the predicted class; of two, the second]."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Picture (.svg, .png), values (.csv, .json); a folder for a table."),
+    ] = None,
+    smiles_column: ColumnOption = "smiles",
+    palette: Annotated[Palette, typer.Option(help="Colours.")] = Palette.red_blue,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="Colour scale: 'own' for each picture, 'shared' over the table, or the relevance"
+            " at its ends."
+        ),
+    ] = "own",
+    pictures: Annotated[
+        str, typer.Option(help="Pictures of a table: 'svg', 'png' or 'none'.")
+    ] = "svg",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a table's run.")] = False,
+) -> None:
+    """Explain a molecule, a table of molecules, or a picture of a digit.
+
+    **Examples**
+
+    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --out aspirin.svg`
+
+    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --method lrp --method gae --out compared.png`
+
+    `graphxai explain molecules.csv --smiles-column smiles --out results/ --scale shared`
+
+    `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
+    """
+    kind = _kind_of(source)
+    name = model or ("mnist-superpixels" if kind == "image" else "bace")
+    chosen = method or ["lrp"]
+    limit = _limit(scale)
+    if kind == "table":
+        if len(chosen) > 1:
+            raise typer.BadParameter("a table is explained by one --method at a time.")
+        if pictures not in ("svg", "png", "none"):
+            raise typer.BadParameter("--pictures takes 'svg', 'png' or 'none'.")
+        _explain_table(
+            source, name, chosen[0], target, out, smiles_column, palette, scale, pictures, resume
+        )
+        return
+    if out is not None and out.suffix.lower() not in WRITABLE:
+        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    loaded = _load(name)
+    found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
+    for explanation in found:
+        _print_explanation(explanation)
+    if out is not None:
+        _save(found, out, palette, limit)
+        typer.echo(f"written: {out}")
+
+
+@app.command()
+def predict(
+    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
+    model: ModelOption = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file [default: print].")] = None,
+    smiles_column: ColumnOption = "smiles",
+) -> None:
+    """Predict a molecule, a table of molecules, or a digit.
+
+    **Examples**
+
+    `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
+
+    `graphxai predict molecules.csv --out predictions.csv`
+    """
+    kind = _kind_of(source)
+    loaded = _load(model or ("mnist-superpixels" if kind == "image" else "bace"))
+    if kind != "table":
+        import graphxai
+
+        for prediction in graphxai.predict(loaded, _value(source, kind)).values():
+            typer.echo(f"{prediction.task}: {prediction}")
+        return
+    from graphxai.table import count_rows, predict_table
+
+    partial = out.with_name(out.name + ".partial") if out else None
+    if partial:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+    with _progress("predicting", count_rows(source)) as tick:
+        if partial is None:
+            counts, rejected = predict_table(
+                loaded, source, sys.stdout, smiles_column=smiles_column, tick=tick
+            )
+        else:
+            with partial.open("w", encoding="utf-8", newline="") as file:
+                counts, rejected = predict_table(
+                    loaded, source, file, smiles_column=smiles_column, tick=tick
+                )
+    if partial and out:
+        partial.replace(out)
+        typer.echo(f"{counts.done} predicted: {out}")
+    for row in rejected[:10]:
+        typer.echo(f"left out: {row}", err=True)
+    if len(rejected) > 10:
+        typer.echo(f"left out: {len(rejected) - 10} rows more", err=True)
+
+
+@app.command()
+def train(
+    dataset: Annotated[Dataset, typer.Argument(help="What to train on.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data [default: $GRAPHXAI_DATA, a cache].")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and split.")] = 0,
+    epochs: Annotated[int | None, typer.Option(help="Epochs [default: the recipe's].")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="BACE: 'random' or 'scaffold' [default: the recipe's].")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
+    accelerator: Annotated[str, typer.Option(help="Lightning's accelerator.")] = "auto",
+    devices: Annotated[str, typer.Option(help="Lightning's devices: a number or 'auto'.")] = "auto",
+) -> None:
+    """Train the bundled model of a data set anew (needs `pip install "graphxai[train]"`).
+
+    **Examples**
+
+    `graphxai train bace --out runs/bace`
+
+    `graphxai train mnist-superpixels --out runs/mnist --epochs 40 --resume`
+    """
+    settings: dict[str, Any] = {"root": data, "seed": seed, "resume": resume}
+    settings |= {"accelerator": accelerator, "devices": devices}
+    if epochs is not None:
+        settings["epochs"] = epochs
+    if dataset is Dataset.bace:
+        from graphxai.models.graphormer.recipes import train_bace
+
+        folder = train_bace(out, **settings, **({"split": split} if split else {}))
+    else:
+        if split:
+            raise typer.BadParameter("--split is for BACE; MNIST has its official test set.")
+        from graphxai.models.graphormer.recipes_mnist import train_mnist
+
+        folder = train_mnist(out, **settings)
+    typer.echo(f"written: {folder}")
+
+
+@app.command()
+def models() -> None:
+    """List the bundled models."""
+    from rich.table import Table
+
+    from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
+
+    table = Table("name", "tasks", "layers x width", "parameters", "test")
+    for name in pretrained_names():
+        model = load_checkpoint(locate(name))
+        config = model.config
+        tasks = ", ".join(f"{task.name} ({task.kind})" for task in config.tasks[:4])
+        more = len(config.tasks) - 4
+        table.add_row(
+            name,
+            tasks + (f" and {more} more" if more > 0 else ""),
+            f"{config.num_layers} x {config.hidden_dim}",
+            f"{sum(p.numel() for p in model.parameters()):,}",
+            str(model.origin.metadata.get("summary", "")),
+        )
+    _console().print(table)
+
+
+@app.command()
+def methods() -> None:
+    """List the explanation methods."""
+    from rich.table import Table
+
+    from graphxai.explainers import REGISTRY
+
+    table = Table("name", "method", "source", "cost")
+    for name, cls in REGISTRY.items():
+        table.add_row(name, cls.title, cls.source, cls.cost)
+    _console().print(table)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
+) -> None:
+    """Explain sample molecules and digits with the bundled models, without a network.
+
+    **Example**
+
+    `graphxai demo --out demo/`
+    """
+    from graphxai.demo import run
+
+    written = run(out, typer.echo)
+    typer.echo(f"\n{len(written)} pictures; look at these first:")
+    for path in written:
+        if path.stem in ("molecules", "verubecestat-methods", "digits", "digit-methods"):
+            typer.echo(f"  {path.resolve()}")
+
+
+def main() -> None:
+    """Entry point: one readable line and a non-zero exit for an error, a traceback on demand."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    # allowed anywhere on the line
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        app(args=arguments, prog_name="graphxai")
+    except KeyboardInterrupt:
+        typer.echo("interrupted; finished work is kept (--resume goes on).", err=True)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(1) from None
+    except Exception as error:
+        if debug:
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        typer.echo(f"error: {text}", err=True)
+        if not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
+            typer.echo(f"({type(error).__name__}; --debug shows where it comes from)", err=True)
+        raise SystemExit(1) from None
+
+
+def _kind_of(source: str) -> str:
+    """'table', 'image' or 'smiles', from the suffix."""
+    suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
+    if suffix in TABLES or suffix in IMAGES:
+        if not Path(source).is_file():
+            raise FileNotFoundError(f"{source}: no such file.")
+        return "table" if suffix in TABLES else "image"
+    return "smiles"
+
+
+def _value(source: str, kind: str) -> str | Path:
+    return Path(source) if kind == "image" else source
+
+
+def _load(name: str) -> "Graphormer":
+    import graphxai
+
+    return graphxai.load(name)
+
+
+def _limit(scale: str) -> float | None:
+    if scale in ("own", "shared"):
+        return None
+    try:
+        limit = float(scale)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < float("inf"):
+        raise typer.BadParameter(
+            f"--scale takes 'own', 'shared' or a positive number, not {scale!r}."
+        )
+    return limit
+
+
+def _explain_one(
+    model: "Graphormer", source: str, kind: str, method: str, target: str | None
+) -> "Explanation":
+    import graphxai
+    from graphxai.inputs import reads_molecules
+
+    if reads_molecules(model.config) != (kind == "smiles"):
+        wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {wanted}; {source!r} is not that.")
+    explanation: Explanation = graphxai.explain(model, _value(source, kind), method, target=target)
+    return explanation
+
+
+def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float | None) -> None:
+    from graphxai.visualization import Scale, save_picture
+
+    scale = None if limit is None else Scale(limit, palette.value)
+    if len(found) == 1:
+        options: dict[str, Any] = {}
+        if out.suffix.lower() in (".svg", ".png"):
+            options = {"scale": scale, "palette": palette.value}
+        found[0].save(out, **options)
+        return
+    if out.suffix.lower() not in (".svg", ".png"):
+        raise typer.BadParameter("several methods are compared in a picture: --out x.svg or x.png.")
+    from graphxai.pictures import compare
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_picture(compare(found, palette=palette.value, scale=scale), out)
+
+
+def _explain_table(
+    source: str,
+    name: str,
+    method: str,
+    target: str | None,
+    out: Path | None,
+    smiles_column: str,
+    palette: Palette,
+    scale: str,
+    pictures: str,
+    resume: bool,
+) -> None:
+    from graphxai.explainers import get_explainer
+    from graphxai.table import Pictures, count_rows, explain_table, largest_relevance
+
+    folder = out or Path("results")
+    model, explainer = _load(name), get_explainer(method)
+    common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
+    rows = count_rows(source)
+    limit = _limit(scale)
+    if scale == "shared" and pictures != "none":
+        with _progress("colour scale", rows) as tick:
+            limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
+    wanted = None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit)
+    with _progress("explaining", rows) as tick:
+        counts = explain_table(
+            model, source, folder, explainer, pictures=wanted, resume=resume, tick=tick, **common
+        )
+    earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
+    typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
+    if counts.rejected:
+        typer.echo(f"reasons: {folder / 'rejected.csv'}", err=True)
+
+
+def _print_explanation(explanation: "Explanation") -> None:
+    typer.echo(explanation.headline)
+    for other in explanation.predictions:
+        if other.task != explanation.prediction.task:
+            typer.echo(f"{other.task}: {other}")
+    typer.echo(f"{explanation.title}, relevance for {explanation.target}:")
+    for name, value in explanation.ledger.to_dict().items():
+        typer.echo(f"  {name.replace('_', ' '):12s} {value:+.4f}")
+    frame = explanation.to_frame()
+    frame = frame.reindex(frame.relevance.abs().sort_values(ascending=False).index)
+    what = "atoms" if "symbol" in frame else "nodes"
+    typer.echo(f"  most relevant {what}:")
+    for node, row in frame.head(5).iterrows():
+        symbol = f"{row['symbol']}" if "symbol" in frame else ""
+        typer.echo(f"    {symbol}{node:<5} {row['relevance']:+.4f}")
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Any]:
+    """A bar on stderr; gives a function to call with the number of rows done."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda rows: bar.advance(task, rows)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+if __name__ == "__main__":
+    main()

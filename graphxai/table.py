@@ -1,0 +1,289 @@
+"""Explain or predict every row of a table: streamed, restartable, bad rows reported.
+
+A run folder holds `explanations.csv` (one row a molecule), `rejected.csv` (rows left out, with
+the reason), `run.json` (model, weights, method, target) and `pictures/`. Rows are written when
+they are done, so that an interrupted run can go on.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from torch_geometric.data import Data
+
+from graphxai.api import explain_prepared, predict_prepared
+from graphxai.datasets.molecules import RejectedRow, iter_table
+from graphxai.explainers import Explainer
+from graphxai.explanation import Explanation, Prediction
+from graphxai.inputs import Input, prepare, reads_molecules
+from graphxai.models.graphormer import Graphormer
+
+CHUNK = 512  # rows read, explained and written at a time
+REJECTED_COLUMNS = ("row", "smiles", "reason")
+Tick = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows done, left out, and done by an earlier run."""
+
+    done: int = 0
+    rejected: int = 0
+    earlier: int = 0
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How the pictures of a table look: suffix (".svg", ".png"), palette, colour scale.
+
+    `limit`: relevance at the ends of the colour bar; None fits each picture by itself.
+    """
+
+    suffix: str = ".svg"
+    palette: str = "red-blue"
+    limit: float | None = None
+
+
+def count_rows(path: str | Path) -> int:
+    """Rows of a CSV file, without the header; quoted line breaks are not counted."""
+    with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return max(sum(1 for _ in csv.reader(file)) - 1, 0)
+
+
+def explain_table(
+    model: Graphormer,
+    path: str | Path,
+    folder: str | Path,
+    explainer: Explainer,
+    *,
+    smiles_column: str = "smiles",
+    target: Any = None,
+    pictures: Pictures | None = None,
+    resume: bool = False,
+    tick: Tick = lambda rows: None,
+) -> Counts:
+    """Explain each molecule of a CSV file into `folder`; see the module's text.
+
+    `resume` goes on after the rows that an earlier run with the same model, method and target
+    has written. `tick` is called with the number of rows done since the last call. Raises
+    FileExistsError if there are results and `resume` is off, ValueError if they are of another
+    run.
+    """
+    _require_molecules(model)
+    folder = Path(folder)
+    settings = {
+        "table": str(Path(path).resolve()),
+        "smiles_column": smiles_column,
+        "model": model.origin.name,
+        "sha256": model.origin.sha256,
+        "method": explainer.name,
+        "target": None if target is None else str(target),
+    }
+    seen = _begin(folder, settings, resume)
+    tick(len(seen))
+    done = rejected = 0
+    columns = _columns(model)
+    if pictures is not None:
+        (folder / "pictures").mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        results = stack.enter_context(_appending(folder / "explanations.csv"))
+        refused = stack.enter_context(_appending(folder / "rejected.csv"))
+        table = _writer(results, columns)
+        leftovers = _writer(refused, REJECTED_COLUMNS)
+        rows = (row for row in iter_table(path, smiles_column) if row.row not in seen)
+        for chunk in _chunks(rows, CHUNK):
+            good = _write_rejected(model, chunk, leftovers)
+            explained = dict(explain_prepared(model, good, explainer, target=target))
+            for row, explanation in sorted(explained.items()):
+                picture = ""
+                if pictures is not None:
+                    picture = f"pictures/{row:06d}{pictures.suffix}"
+                    _draw(explanation, folder / picture, pictures)
+                table.writerow(_record(row, explanation, picture))
+                tick(1)
+            tick(len(chunk) - len(good))
+            for file in (results, refused):
+                file.flush()
+            done += len(good)
+            rejected += len(chunk) - len(good)
+    return Counts(done, rejected, len(seen))
+
+
+def predict_table(
+    model: Graphormer,
+    path: str | Path,
+    out: TextIO,
+    *,
+    smiles_column: str = "smiles",
+    tick: Tick = lambda rows: None,
+) -> tuple[Counts, list[RejectedRow]]:
+    """Predict each molecule of a CSV file; writes CSV to `out`, gives back the rows left out."""
+    _require_molecules(model)
+    writer: csv.DictWriter[str] | None = None
+    rejected: list[RejectedRow] = []
+    done = 0
+    for chunk in _chunks(iter_table(path, smiles_column), CHUNK):
+        good = []
+        for item in chunk:
+            if isinstance(item, RejectedRow):
+                rejected.append(item)
+            else:
+                good.append((int(item.row), prepare(model.config, item)))
+        smiles = {row: prepared.smiles for row, prepared in good}
+        for row, predictions in sorted(predict_prepared(model, good)):
+            record = {"row": row, "smiles": smiles[row]} | _predicted(predictions)
+            if writer is None:
+                writer = csv.DictWriter(out, list(record), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(record)
+        done += len(good)
+        tick(len(chunk))
+    return Counts(done, len(rejected)), rejected
+
+
+def largest_relevance(
+    model: Graphormer,
+    path: str | Path,
+    explainer: Explainer,
+    *,
+    smiles_column: str = "smiles",
+    target: Any = None,
+    tick: Tick = lambda rows: None,
+) -> float:
+    """Largest absolute relevance of any atom in a table: the limit of a shared colour scale."""
+    largest = 0.0
+    for chunk in _chunks(iter_table(path, smiles_column), CHUNK):
+        good = [
+            (int(item.row), prepare(model.config, item))
+            for item in chunk
+            if not isinstance(item, RejectedRow)
+        ]
+        for _, explanation in explain_prepared(model, good, explainer, target=target):
+            largest = max(largest, float(abs(explanation.relevance).max()))
+        tick(len(chunk))
+    return largest
+
+
+def _require_molecules(model: Graphormer) -> None:
+    if not reads_molecules(model.config):
+        raise ValueError(
+            f"model {model.origin.name!r} reads images, not molecules: a table of SMILES needs a"
+            " model of molecules, such as 'bace'."
+        )
+
+
+def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
+    """Make the folder, or check that it holds the same run; rows that are done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = folder / "run.json"
+    if not (folder / "explanations.csv").exists():
+        stored.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        return set()
+    if not resume:
+        raise FileExistsError(
+            f"{folder} holds results already: go on with --resume, or choose another folder."
+        )
+    try:
+        before = json.loads(stored.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{stored} cannot be read ({error}); choose another folder.") from error
+    for name, value in settings.items():
+        if before.get(name) != value:
+            raise ValueError(
+                f"{folder} holds a run with {name} = {before.get(name)!r}, not {value!r}: choose"
+                " another folder."
+            )
+    return _rows_in(folder / "explanations.csv") | _rows_in(folder / "rejected.csv")
+
+
+def _rows_in(path: Path) -> set[int]:
+    """Row numbers in the first column; a last line cut off by a kill is dropped from the file."""
+    if not path.exists():
+        return set()
+    raw = path.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if len(whole) < len(raw):
+        path.write_bytes(whole)
+    with path.open(encoding="utf-8", newline="") as file:
+        return {int(record["row"]) for record in csv.DictReader(file)}
+
+
+def _appending(path: Path) -> TextIO:
+    return path.open("a", encoding="utf-8", newline="")
+
+
+def _writer(file: TextIO, columns: Iterable[str]) -> "csv.DictWriter[str]":
+    writer = csv.DictWriter(file, list(columns), lineterminator="\n")
+    if file.tell() == 0:
+        writer.writeheader()
+        file.flush()
+    return writer
+
+
+def _chunks(rows: Iterable[Data | RejectedRow], size: int) -> Iterator[list[Data | RejectedRow]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _write_rejected(
+    model: Graphormer, chunk: list[Data | RejectedRow], writer: "csv.DictWriter[str]"
+) -> list[tuple[int, Input]]:
+    """Encode the good rows of a chunk; note the others."""
+    good = []
+    for item in chunk:
+        if isinstance(item, RejectedRow):
+            writer.writerow({"row": item.row, "smiles": item.smiles, "reason": item.reason})
+        else:
+            good.append((int(item.row), prepare(model.config, item)))
+    return good
+
+
+def _columns(model: Graphormer) -> list[str]:
+    columns = ["row", "smiles"]
+    for task in model.config.tasks:
+        columns += [task.name]
+        columns += [f"{task.name}: {name}" for name in task.classes]
+    return [*columns, "target", *LEDGER, "relevance", "picture"]
+
+
+LEDGER = ("output", "nodes", "graph_token", "biases", "unexplained")
+
+
+def _record(row: int, explanation: Explanation, picture: str) -> dict[str, Any]:
+    ledger = explanation.ledger.to_dict()
+    return {
+        "row": row,
+        "smiles": explanation.smiles,
+        **_predicted(explanation.predictions),
+        "target": explanation.target,
+        **{name: f"{ledger[name]:.6g}" for name in LEDGER},
+        "relevance": " ".join(f"{value:.5g}" for value in explanation.relevance),
+        "picture": picture,
+    }
+
+
+def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    for prediction in predictions:
+        if prediction.label is None:
+            record[prediction.task] = f"{prediction.value:.6g}"
+            continue
+        record[prediction.task] = prediction.label
+        for name, probability in prediction.probabilities.items():
+            record[f"{prediction.task}: {name}"] = f"{probability:.6g}"
+    return record
+
+
+def _draw(explanation: Explanation, path: Path, pictures: Pictures) -> None:
+    from graphxai.visualization import Scale
+
+    scale = None
+    if pictures.limit is not None:
+        scale = Scale(pictures.limit, pictures.palette)
+    explanation.save(path, scale=scale, palette=pictures.palette)

@@ -1,0 +1,108 @@
+"""The package as installed: complete, in its own name space, quick to import."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_listed_packages_are_those_of_the_tree():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    places = {"graphxai": "graphxai", "graphxai.models": "models", "graphxai.datasets": "datasets"}
+    expected = set()
+    for package, folder in places.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.parent.relative_to(ROOT / folder).parts
+            expected.add(".".join([package, *parts]))
+    linked = ("graphxai.models.", "graphxai.datasets.")  # found again behind the links
+    found = {p for p in expected if not p.startswith(linked) or p in settings["packages"]}
+    assert set(settings["packages"]) == found
+    for package, folder in settings["package-dir"].items():
+        assert (ROOT / folder).is_dir(), package
+
+
+def test_wheel_holds_all_modules_and_checkpoints_and_no_foreign_names(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"graphxai"}
+    for folder, prefix in {"graphxai": "", "models": "models/", "datasets": "datasets/"}.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            inner = path.relative_to(ROOT / folder)
+            if folder == "graphxai" and inner.parts[0] in ("models", "datasets"):
+                continue
+            assert f"graphxai/{prefix}{inner.as_posix()}" in names
+    for path in (ROOT / "models/graphormer/pretrained").glob("*/*"):
+        assert f"graphxai/{path.relative_to(ROOT).as_posix()}" in names
+    assert "graphxai/datasets/sample_digits/7.png" in names
+    assert "graphxai/py.typed" in names
+
+
+def test_wheel_works_outside_of_the_checkout(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = (
+        "import graphxai, graphxai.datasets.samples as s, graphxai.models.graphormer as g;"
+        "print(graphxai.__file__); print(*g.pretrained_names());"
+        "print(graphxai.explain('bace', 'CCO').ledger.output)"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'site'); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    place, names, output = done.stdout.splitlines()
+    assert place.startswith(str(tmp_path))
+    assert {"bace", "mnist-superpixels"} <= set(names.split())
+    float(output)
+
+
+def test_hugging_face_datasets_is_not_shadowed():
+    """A script run in the checkout must not find our folders as `datasets` and `models`."""
+    code = (
+        "import importlib.util as u;"
+        "print([bool(s and s.origin) for s in map(u.find_spec, ('datasets', 'models'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "datasets/__init__.py" not in done.stdout
+    assert not (ROOT / "datasets" / "__init__.py").exists()
+    assert not (ROOT / "models" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import graphxai", ("torch", "rdkit", "matplotlib", "pandas")),
+        ("import graphxai.cli", ("torch", "rdkit", "matplotlib", "pandas")),
+        ("import graphxai.models.graphormer", ("rdkit", "ogb", "lightning", "matplotlib")),
+        ("import graphxai.api, graphxai.explainers", ("lightning", "sklearn", "skimage")),
+    ],
+)
+def test_imports_stay_light(statement, heavy):
+    code = f"{statement}; import sys; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_is_unpickled():
+    """No module reads a pickle; torch.load only ever with weights_only=True."""
+    for folder in ("graphxai", "models", "datasets"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            for word in ("pickle.load", "weights_only=False", "allow_pickle=True"):
+                assert word not in text, f"{path}: {word}"
+            for line in text.splitlines():
+                if "torch.load(" in line:
+                    assert "weights_only=True" in line, f"{path}: {line}"
