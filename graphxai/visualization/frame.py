@@ -85,14 +85,16 @@ def color_bar(
     size = 13.0 if width >= 300 else 11.0
     room = width - 2 * MARGIN
     length = min(260.0, room * 0.5)
-    side = (room - length) / 2 - 12
+    tip = 8.0 if scale.exceeded(values) else 0.0
+    gap = 12 + tip
+    side = (room - length) / 2 - gap
     left = x + (width - length) / 2
     right, top = left + length, y + 8
     middle, bottom = top + _BAR_HEIGHT / 2, top + _BAR_HEIGHT
     parts = []
     ends: tuple[tuple[str, float, Anchor], ...] = (
-        (legend[0], left - 12, "end"),
-        (legend[1], right + 12, "start"),
+        (legend[0], left - gap, "end"),
+        (legend[1], right + gap, "start"),
     )
     for words, at, anchor in ends:
         text, fitted = fit_text(words, size, side, smallest=8)
@@ -108,7 +110,6 @@ def color_bar(
         f'<defs><linearGradient id="{key}" gradientUnits="userSpaceOnUse" x1="{number(left)}"'
         f' y1="0" x2="{number(right)}" y2="0">{gradient}</linearGradient></defs>'
     )
-    tip = 8.0 if scale.exceeded(values) else 0.0
     outline = (
         f"M{number(left)} {number(top)}H{number(right)}L{number(right + tip)} {number(middle)}"
         f"L{number(right)} {number(bottom)}H{number(left)}L{number(left - tip)} {number(middle)}Z"

@@ -17,7 +17,7 @@ from graphxai.visualization.text import escape, number
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-_LONGEST_BOND = 56.0  # pixels; keeps small molecules from filling the picture
+_LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
 _END_OF_HEADER = "<!-- END OF HEADER -->"

@@ -1,0 +1,233 @@
+"""The main job from Python: inputs, results, files, bad input."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from rdkit import Chem
+from torch_geometric.data import Batch, Data
+
+import graphxai as gx
+from graphxai.api import in_batches
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.inputs import prepare
+from toy import random_graphormer
+
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer()
+
+
+@pytest.fixture(scope="module")
+def aspirin(model):
+    return gx.explain(model, ASPIRIN)
+
+
+def test_an_explanation_says_what_was_predicted_and_why(aspirin):
+    assert len(aspirin) == 13
+    assert aspirin.target == "active"
+    assert aspirin.prediction.task == "activity"
+    assert sum(aspirin.prediction.probabilities.values()) == pytest.approx(1)
+    assert [p.task for p in aspirin.predictions] == ["activity", "pIC50"]
+    ledger = aspirin.ledger
+    assert ledger.total == ledger.nodes + ledger.graph_token + ledger.biases
+    assert ledger.total + ledger.unexplained == pytest.approx(ledger.output, abs=1e-12)
+    assert ledger.nodes == pytest.approx(float(aspirin.relevance.sum()), abs=1e-4)
+    assert abs(ledger.unexplained) < 1e-4
+    assert set(ledger.to_dict()) == {
+        "nodes",
+        "graph_token",
+        "biases",
+        "unexplained",
+        "total",
+        "output",
+    }
+
+
+def test_all_ways_to_hand_over_a_molecule_agree(model, aspirin):
+    molecule = Chem.MolFromSmiles(ASPIRIN)
+    data = molecule_to_data(ASPIRIN)
+    for value in (molecule, data, Batch.from_data_list([data]), [ASPIRIN], (ASPIRIN,)):
+        found = gx.explain(model, value)
+        found = found[0] if isinstance(found, list) else found
+        np.testing.assert_allclose(found.relevance, aspirin.relevance, atol=1e-5)
+        assert found.molecule.GetNumAtoms() == 13
+
+
+def test_an_rdkit_molecule_keeps_its_atom_order(model, aspirin):
+    order = list(range(12, -1, -1))
+    turned = Chem.RenumberAtoms(Chem.MolFromSmiles(ASPIRIN), order)
+    found = gx.explain(model, turned)
+    np.testing.assert_allclose(found.relevance, aspirin.relevance[::-1], atol=1e-5)
+    assert found.to_frame().symbol.tolist() == aspirin.to_frame().symbol.tolist()[::-1]
+
+
+def test_a_list_gives_a_list_in_order_and_bad_ones_are_named(model):
+    values = ["CCO", "C1CC", "", "CC(=O)[O-].[Na+]", 5, "C"]
+    with pytest.warns(UserWarning, match="left out") as caught:
+        found = gx.explain(model, values)
+    assert [None if e is None else len(e) for e in found] == [3, None, None, 5, None, 1]
+    messages = [str(w.message) for w in caught]
+    assert "input 1 was left out: 'C1CC' cannot be read: ring 1 is opened" in messages[0]
+    assert "input 2 was left out: the SMILES is empty" in messages[1]
+    assert "input 4 was left out: this model takes SMILES" in messages[2]
+    with pytest.raises(ValueError, match="cannot be read"):
+        gx.explain(model, values, on_error="raise")
+    with pytest.raises(ValueError, match="cannot be read"):
+        gx.explain(model, "C1CC")
+
+
+def test_progress_counts_every_input(model):
+    seen = []
+    gx.explain(model, ["CCO", "CC", "C"], progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_predictions_equal_the_networks_outputs(model):
+    batch_of_one = gx.predict(model, ASPIRIN)
+    several = gx.predict(model, ["CCO", ASPIRIN])
+    probability = batch_of_one["activity"].probabilities["active"]
+    assert several[1]["activity"].probabilities["active"] == pytest.approx(probability, abs=1e-6)
+    explained = gx.explain(model, ASPIRIN)
+    assert probability == pytest.approx(1 / (1 + np.exp(-explained.ledger.output)), abs=1e-5)
+    value = gx.explain(model, ASPIRIN, target="pIC50")
+    assert value.prediction.value == pytest.approx(value.ledger.output, abs=1e-5)
+    assert value.prediction.probability is None
+
+
+def test_batches_stay_within_their_budget(model):
+    sizes = [3] * 150 + [400, 450]
+    items = [(i, prepare(model.config, "C" * n)) for i, n in enumerate(sizes)]
+    parts = list(in_batches(items))
+    assert sorted(key for part in parts for key, _ in part) == list(range(len(sizes)))
+    assert max(len(part) for part in parts) == 64
+    assert [len(part) for part in parts[-2:]] == [1, 1]
+
+
+def test_frames_and_json_hold_every_number(aspirin, tmp_path):
+    frame = aspirin.to_frame()
+    assert frame.index.name == "atom"
+    assert frame.symbol.tolist()[:2] == ["C", "C"]
+    parts = frame[list(aspirin.feature_names)].sum(axis=1)
+    np.testing.assert_allclose(parts, frame.relevance, atol=1e-5)
+    read = pd.read_csv(aspirin.save(tmp_path / "a.csv"), index_col="atom")
+    np.testing.assert_allclose(read.relevance, aspirin.relevance, atol=1e-6)
+    content = json.loads(aspirin.save(tmp_path / "a.json").read_text())
+    assert content["ledger"] == aspirin.ledger.to_dict()
+    assert content["provenance"]["method"] == "lrp"
+    assert content["provenance"]["versions"]["torch"]
+
+
+def test_pictures_draw_themselves_and_save_by_suffix(aspirin, tmp_path):
+    root = ElementTree.fromstring(aspirin._repr_svg_())
+    assert root.tag.endswith("svg")
+    assert aspirin.save(tmp_path / "new" / "a.svg").read_text() == aspirin.svg()
+    with Image.open(aspirin.save(tmp_path / "a.PNG")) as picture:
+        assert picture.size[0] > 500
+    with pytest.raises(ValueError, match=r"cannot write '\.doc'; use \.svg, \.png"):
+        aspirin.save(tmp_path / "a.doc")
+    assert "aspirin" not in repr(aspirin)
+    assert ASPIRIN in repr(aspirin)
+
+
+def test_methods_side_by_side_and_molecules_in_a_grid(model, aspirin):
+    several = [gx.explain(model, ASPIRIN, method) for method in ("lrp", "gae")]
+    ElementTree.fromstring(gx.compare(several))
+    explained = gx.explain(model, list(MOLECULES.values())[:3])
+    ElementTree.fromstring(gx.grid(explained, titles=list(MOLECULES)[:3]))
+    with pytest.raises(ValueError, match="no explanation"):
+        gx.grid([])
+
+
+def test_a_graph_without_a_picture_says_so(model):
+    data = molecule_to_data("CCO")
+    del data.smiles
+    found = gx.explain(model, data)
+    assert len(found) == 3
+    assert found._repr_svg_() is None
+    with pytest.raises(ValueError, match="has no picture"):
+        found.svg()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(3, 4, dtype=torch.long)}, r"x has shape \(3, 4\).* 9 features"),
+        ({"x": torch.full((3, 9), 500)}, r"x\[:, 0\] must lie in 0\.\.118"),
+        ({"edge_index": torch.tensor([[0, 7], [7, 0]])}, "edge_index names node 7"),
+        ({"edge_attr": None}, "edge_attr must have shape"),
+        ({"x": None}, "needs node features"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_named(model, change, message):
+    data = molecule_to_data("CCO")
+    data = Data(**({k: data[k] for k in ("x", "edge_index", "edge_attr")} | change))
+    with pytest.raises(ValueError, match=message):
+        gx.explain(model, data)
+
+
+def test_unusual_molecules_are_explained(model):
+    unusual = ["[H][H]", "[Na+].[Cl-]", "[2H]C", "C[N+](C)(C)C", "[CH3]", "[Fe]", "*CC", "C" * 200]
+    for text in unusual:
+        found = gx.explain(model, text)
+        assert np.isfinite(found.relevance).all()
+        assert abs(found.ledger.unexplained) < 1e-3
+        found.svg()
+    with pytest.raises(ValueError, match=r"501 atoms.*limit of 500"):
+        gx.explain(model, "C" * 501)
+
+
+def test_results_are_equal_across_runs(model):
+    first = gx.explain(model, list(MOLECULES.values()))
+    again = gx.explain(model, list(MOLECULES.values()))
+    for a, b in zip(first, again, strict=True):
+        assert np.array_equal(a.relevance, b.relevance)
+        assert a.ledger == b.ledger
+
+
+def test_bundled_molecule_model_explains_known_inhibitors():
+    model = gx.load("bace")
+    found = gx.explain(model, list(MOLECULES.values()))
+    chance = {
+        n: e.prediction.probabilities["active"] for n, e in zip(MOLECULES, found, strict=True)
+    }
+    assert min(chance["verubecestat"], chance["elenbecestat"]) > 0.5
+    assert max(chance["ibuprofen"], chance["caffeine"], chance["sodium valproate"]) < 0.5
+    for explanation in found:
+        size = np.abs(explanation.relevance).sum() + abs(explanation.ledger.biases)
+        assert abs(explanation.ledger.unexplained) <= 1e-4 * size
+
+
+def test_bundled_digit_model_reads_the_sample_digits():
+    model = gx.load("mnist-superpixels")
+    found = gx.explain(model, list(digit_paths()))
+    right = [e.prediction.label == str(d) for d, e in enumerate(found)]
+    assert sum(right) >= 9
+    for explanation in found:
+        assert len(explanation) == explanation.segments.max() + 1
+        assert abs(explanation.ledger.unexplained) < 1e-2
+        ElementTree.fromstring(explanation.svg())
+    ElementTree.fromstring(gx.compare([found[0], gx.explain(model, digit_paths()[0], "gae")]))
+
+
+def test_models_and_inputs_of_different_kinds_are_told_apart(tmp_path):
+    with pytest.raises(ValueError, match="takes a picture's path"):
+        gx.explain("mnist-superpixels", 5)
+    with pytest.raises(ValueError, match="takes SMILES"):
+        gx.explain("bace", np.zeros((28, 28)))
+    with pytest.raises(ValueError, match="neither a folder nor the name of a bundled model"):
+        gx.load("no-such-model")
+
+
+def test_attributes_are_listed_and_unknown_ones_raise():
+    assert {"explain", "load", "methods"} <= set(gx.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'explane'"):
+        _ = gx.explane

@@ -1,0 +1,203 @@
+"""The command line and table runs, in this process; errors are one line and non-zero."""
+
+import csv
+import json
+
+import pytest
+from PIL import Image
+
+from graphxai import cli
+from graphxai.models.graphormer import save_checkpoint
+from toy import random_graphormer
+
+ROWS = [
+    ("aspirin", "CC(=O)Oc1ccccc1C(=O)O"),
+    ("broken", "C1CC"),
+    ("salt", "CC(=O)[O-].[Na+]"),
+    ("empty", ""),
+    ("methane", "C"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return str(save_checkpoint(random_graphormer(), tmp_path_factory.mktemp("model") / "toy"))
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "molecules.csv"
+    lines = ["name,smiles", *(f"{name},{smiles}" for name, smiles in ROWS)]
+    path.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8-sig")
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_molecule_is_printed_and_drawn(run, checkpoint, tmp_path):
+    out = tmp_path / "pictures" / "aspirin.png"
+    code, text, _ = run("explain", ROWS[0][1], "--model", checkpoint, "--out", out)
+    assert code == 0
+    assert "relevance for active" in text
+    assert "unexplained" in text
+    with Image.open(out) as picture:
+        assert picture.format == "PNG"
+
+
+def test_several_methods_are_compared_in_one_picture(run, checkpoint, tmp_path):
+    out = tmp_path / "compared.svg"
+    methods = ("--method", "lrp", "--method", "gae", "--method", "random")
+    code, _, _ = run("explain", "CCO", "--model", checkpoint, *methods, "--out", out)
+    assert code == 0
+    assert "Generic attention explainability" in out.read_text()
+
+
+def test_a_table_gives_one_row_and_one_picture_each(run, checkpoint, table, tmp_path):
+    out = tmp_path / "results"
+    code, text, _ = run("explain", table, "--model", checkpoint, "--out", out)
+    assert code == 0
+    assert "3 explained, 2 left out" in text
+    rows = read(out / "explanations.csv")
+    assert [row["row"] for row in rows] == ["1", "3", "5"]
+    assert [len(row["relevance"].split()) for row in rows] == [13, 5, 1]
+    for row in rows:
+        assert (out / row["picture"]).read_text().startswith("<")
+        relevance = sum(map(float, row["relevance"].split()))
+        assert relevance == pytest.approx(float(row["nodes"]), abs=1e-3)
+    rejected = read(out / "rejected.csv")
+    assert [row["row"] for row in rejected] == ["2", "4"]
+    assert "ring 1 is opened and not closed" in rejected[0]["reason"]
+
+
+def test_an_interrupted_table_goes_on_and_repeats_nothing(run, checkpoint, table, tmp_path):
+    out = tmp_path / "results"
+    arguments = ("explain", table, "--model", checkpoint, "--out", out)
+    run(*arguments)
+    before = read(out / "explanations.csv")
+    complete = (out / "explanations.csv").read_bytes()
+    cut = complete.rindex(b"\n", 0, len(complete) - 1) + 20  # in the middle of the last row
+    (out / "explanations.csv").write_bytes(complete[:cut])
+    code, _, error = run(*arguments)
+    assert code == 1
+    assert "holds results already: go on with --resume" in error
+    code, text, _ = run(*arguments, "--resume")
+    assert code == 0
+    assert "1 explained, 0 left out, 4 rows done before" in text
+    after = read(out / "explanations.csv")
+    assert [row["row"] for row in after] == ["1", "3", "5"]
+    assert after[:2] == before[:2]
+    assert float(after[2]["output"]) == pytest.approx(float(before[2]["output"]), abs=1e-4)
+    code, _, error = run(*arguments, "--resume", "--method", "gae")
+    assert code == 1
+    assert "holds a run with method = 'lrp', not 'gae'" in error
+
+
+def test_a_shared_scale_is_the_same_in_every_picture(run, checkpoint, table, tmp_path):
+    out = tmp_path / "results"
+    code, _, _ = run("explain", table, "--model", checkpoint, "--out", out, "--scale", "shared")
+    assert code == 0
+    rows = read(out / "explanations.csv")
+    largest = max(abs(float(v)) for row in rows for v in row["relevance"].split())
+    from graphxai.visualization import Scale
+
+    for row in rows:
+        svg = (out / row["picture"]).read_text()
+        color = Scale(largest).hex([float(row["relevance"].split()[0])])[0]
+        assert color in svg
+
+
+def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
+    out = tmp_path / "predictions.csv"
+    code, text, error = run("predict", table, "--model", checkpoint, "--out", out)
+    assert code == 0
+    assert "3 predicted" in text
+    assert "left out: row 2" in error
+    rows = read(out)
+    assert list(rows[0]) == [
+        "row",
+        "smiles",
+        "activity",
+        "activity: inactive",
+        "activity: active",
+        "pIC50",
+    ]
+    code, text, _ = run("predict", table, "--model", checkpoint)
+    assert text.splitlines()[0].startswith("row,smiles,activity")
+    code, text, _ = run("predict", "CCO", "--model", checkpoint)
+    assert text.startswith("activity: ")
+
+
+def test_models_and_methods_are_listed(run):
+    code, text, _ = run("models")
+    assert code == 0
+    assert "bace" in text
+    assert "mnist-superpixels" in text
+    code, text, _ = run("methods")
+    assert code == 0
+    assert "lrp_ah_ln" in text
+
+
+def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
+    out = tmp_path / "a.json"
+    code, _, _ = run("explain", "CCO", "--model", checkpoint, "--out", out)
+    assert code == 0
+    assert len(json.loads(out.read_text())["relevance"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explain", "C1CC"), "ring 1 is opened and not closed"),
+        (("explain", "missing.csv"), "missing.csv: no such file"),
+        (("explain", "CCO", "--model", "nothing"), "neither a folder nor the name"),
+        (("explain", "CCO", "--method", "lime"), "unknown method 'lime'"),
+        (("explain", "CCO", "--target", "toxic"), "no class 'toxic'"),
+        (("explain", "CCO", "--out", "x.doc"), "use one of .svg"),
+        (("explain", "CCO", "--scale", "-1"), "--scale takes"),
+        (("explain", "CCO", "--palette", "rainbow"), "rainbow"),
+    ],
+)
+def test_bad_input_is_one_readable_line(run, checkpoint, arguments, message):
+    model = () if "--model" in arguments else ("--model", checkpoint)
+    code, _, error = run(*arguments, *model)
+    assert code != 0
+    assert message in " ".join(error.replace("│", " ").split())
+    assert "Traceback" not in error
+
+
+def test_a_missing_column_lists_those_there(run, checkpoint, table, tmp_path):
+    code, _, error = run(
+        "explain", table, "--model", checkpoint, "--smiles-column", "mol", "--out", tmp_path / "r"
+    )
+    assert code == 1
+    assert "has no column 'mol'; its columns: 'name', 'smiles'" in error
+
+
+def test_debug_shows_the_traceback(run, checkpoint):
+    with pytest.raises(ValueError, match="cannot be read"):
+        run("explain", "C1CC", "--model", checkpoint, "--debug")
+
+
+def test_help_has_examples(run):
+    for command in ("explain", "predict", "train", "demo"):
+        code, text, _ = run(command, "--help")
+        assert code == 0
+        assert f"graphxai {command}" in text
