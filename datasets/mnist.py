@@ -178,7 +178,7 @@ def centre_digit(ink: np.ndarray) -> np.ndarray:
     mass = small.sum()
     down = (small.sum(axis=1) @ np.arange(height)) / mass
     right = (small.sum(axis=0) @ np.arange(width)) / mass
-    middle = (SIDE - 1) / 2
+    middle = SIDE / 2  # in the published images the mean centre of mass is at index 14.0
     top = int(np.clip(round(middle - down), 0, SIDE - height))
     left = int(np.clip(round(middle - right), 0, SIDE - width))
     canvas = np.zeros((SIDE, SIDE))

@@ -105,6 +105,13 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
             f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features a"
             " node."
         )
+    if data.edge_index.numel():
+        low, high = int(data.edge_index.min()), int(data.edge_index.max())
+        if low < 0 or high >= data.num_nodes:
+            raise InputError(
+                f"edge_index names node {high if low >= 0 else low}; there are {data.num_nodes}"
+                " nodes, from 0."
+            )
     if reads_molecules(config):
         _check_codes(config, data)
     encoded = encode(data.clone())

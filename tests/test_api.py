@@ -196,9 +196,8 @@ def test_results_are_equal_across_runs(model):
 def test_bundled_molecule_model_explains_known_inhibitors():
     model = gx.load("bace")
     found = gx.explain(model, list(MOLECULES.values()))
-    chance = {
-        n: e.prediction.probabilities["active"] for n, e in zip(MOLECULES, found, strict=True)
-    }
+    probabilities = [e.prediction.probabilities["active"] for e in found]
+    chance = dict(zip(MOLECULES, probabilities, strict=True))
     assert min(chance["verubecestat"], chance["elenbecestat"]) > 0.5
     assert max(chance["ibuprofen"], chance["caffeine"], chance["sodium valproate"]) < 0.5
     for explanation in found:

@@ -326,8 +326,8 @@ def test_the_digit_is_boxed_and_centred(tmp_path: Path) -> None:
     rows, columns = np.nonzero(digit)
     assert rows.max() - rows.min() + 1 == 20
     mass = digit.sum()
-    assert abs((digit.sum(1) @ np.arange(28)) / mass - 13.5) <= 0.5
-    assert abs((digit.sum(0) @ np.arange(28)) / mass - 13.5) <= 0.5
+    assert abs((digit.sum(1) @ np.arange(28)) / mass - 14) <= 0.5
+    assert abs((digit.sum(0) @ np.arange(28)) / mass - 14) <= 0.5
     assert digit.max() == 1
     assert columns.max() - columns.min() + 1 == 4
 
