@@ -89,27 +89,25 @@ class StructureEncoding(BaseTransform):
         distance, paths = shortest_paths(n, source, target)
         far = self.max_distance + 1
         codes = np.where(distance == UNREACHABLE, far, np.minimum(distance, self.max_distance))
-        spatial = Hops(np.arange(n * n), codes.ravel(), np.ones(n * n))
-        parts = [spatial]
-        if bond is not None and len(bond):
-            if self.ties == "average":
-                hops = averaged_hops(distance, paths, source, target, bond, self.num_hops)
-            else:
-                hops = floyd_hops(distance, source, target, bond, self.num_hops)
-            num_bonds = int(np.prod(self.edge_cardinalities))
-            first = self.max_distance + 2  # hop codes follow the distances in the table
-            parts += [
-                replace(hop, code=first + k * num_bonds + hop.code) for k, hop in enumerate(hops)
-            ]
-        return _sort_into_bags(parts, n)
+        if bond is None or not len(bond):
+            return _sort_into_bags(n, codes.ravel(), None)
+        if self.ties == "average":
+            hops = averaged_hops(distance, paths, source, target, bond, self.num_hops)
+        else:
+            hops = floyd_hops(distance, source, target, bond, self.num_hops)
+        # in the table, hop codes follow the distances and the row of unreachable pairs
+        num_bonds = int(np.prod(self.edge_cardinalities))
+        bonds = self.max_distance + 2 + hops.hop * num_bonds + hops.bond
+        return _sort_into_bags(n, codes.ravel(), replace(hops, bond=bonds))
 
 
 @dataclass(frozen=True)
 class Hops:
-    """Entries (pair = i * n + j, code, weight), each of shape (M,)."""
+    """Edges on shortest paths: pair = i * n + j, hop from 0, bond code, weight, each (M,)."""
 
     pair: IntArray
-    code: IntArray
+    hop: IntArray
+    bond: IntArray
     weight: FloatArray
 
 
@@ -131,18 +129,18 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
     adjacency = np.zeros((n, n))
     adjacency[source, target] = 1.0
     step = csr_array(adjacency) if n > 96 else adjacency  # dense products win for small graphs
-    distance = np.full((n, n), UNREACHABLE)
-    np.fill_diagonal(distance, 0)
     paths = np.eye(n)
-    frontier = paths
-    for d in range(1, n):
-        frontier = np.where(distance == UNREACHABLE, frontier @ step, 0.0)
-        reached = frontier > 0
-        if not reached.any():
+    frontier, unreached = paths, 1.0 - paths
+    distance = np.zeros((n, n))
+    for _ in range(n):
+        distance += unreached  # a pair's distance is the number of steps that miss it
+        frontier = (frontier @ step) * unreached
+        if not frontier.any():
             break
-        distance[reached] = d
-        paths += frontier
-    return distance, paths
+        unreached *= frontier == 0
+        paths = paths + frontier
+    distance[unreached > 0] = UNREACHABLE
+    return distance.astype(np.int64), paths
 
 
 def averaged_hops(
@@ -152,28 +150,27 @@ def averaged_hops(
     target: IntArray,
     bond: IntArray,
     num_hops: int,
-) -> list[Hops]:
+) -> Hops:
     """Edges at hop 1..num_hops, averaged over all shortest paths of a pair.
 
     Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
     d(i, v) + d(v, j) = d(i, j); it lies on paths(i, u) * paths(v, j) of the paths(i, j).
     """
     n = len(distance)
-    result = []
-    for k in range(1, num_hops + 1):
-        i, e = np.nonzero((distance[:, source] == k - 1) & (distance[:, target] == k))
-        v = target[e]
-        row, j = np.nonzero((distance[v] + k == distance[i]) & (distance[v] != UNREACHABLE))
-        start, through, end = i[row], source[e][row], v[row]
-        share = paths[start, through] * paths[end, j] / paths[start, j]
-        weight = share / np.minimum(distance[start, j], num_hops)
-        result.append(Hops(start * n + j, bond[e][row], weight))
-    return result
+    hop = distance[:, target]  # (N, E)
+    onward = (hop == distance[:, source] + 1) & (hop <= num_hops) & (hop > 0)
+    i, e = np.nonzero(onward)
+    k, u, v = hop[i, e], source[e], target[e]
+    row, j = np.nonzero((distance[v] + k[:, None] == distance[i]) & (distance[v] >= 0))
+    start, through, end = i[row], u[row], v[row]
+    share = paths[start, through] * paths[end, j] / paths[start, j]
+    weight = share / np.minimum(distance[start, j], num_hops)
+    return Hops(start * n + j, k[row] - 1, bond[e[row]], weight)
 
 
 def floyd_hops(
     distance: IntArray, source: IntArray, target: IntArray, bond: IntArray, num_hops: int
-) -> list[Hops]:
+) -> Hops:
     """Edges at hop 1..num_hops of the path that Floyd-Warshall keeps (published Graphormer).
 
     The kept path from i to j goes through the last k that improved it strictly, with k in the
@@ -194,12 +191,9 @@ def floyd_hops(
             first = distance[i, k]
             second_half = kept[k, j, np.clip(t - first, 0, num_hops - 1)]
             kept[i, j, t] = np.where(t < first, kept[i, k, t], second_half)
-    result = []
-    for t in range(num_hops):
-        i, j = np.nonzero(distance > t)
-        weight = 1.0 / np.minimum(distance[i, j], num_hops)
-        result.append(Hops(i * n + j, kept[i, j, t], weight))
-    return result
+    i, j, t = np.nonzero(distance[:, :, None] > np.arange(num_hops))
+    weight = 1.0 / np.minimum(distance[i, j], num_hops)
+    return Hops(i * n + j, t, kept[i, j, t], weight)
 
 
 def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
@@ -216,12 +210,15 @@ def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
     return through
 
 
-def _sort_into_bags(parts: list[Hops], n: int) -> Bags:
-    """Bring the entries of all parts into the order of their pairs; the distance comes first."""
-    pair = np.concatenate([part.pair for part in parts])
-    order = np.argsort(pair, kind="stable")
-    codes = np.concatenate([part.code for part in parts])[order]
-    weights = np.concatenate([part.weight for part in parts])[order]
+def _sort_into_bags(n: int, distance_codes: IntArray, hops: Hops | None) -> Bags:
+    """One bag a pair, in the order of the pairs: the distance code first, then the hops."""
+    pair, codes, weights = np.arange(n * n), distance_codes, np.ones(n * n)
+    if hops is not None:
+        pair = np.concatenate([pair, hops.pair])
+        # NumPy sorts 16-bit integers in linear time
+        order = np.argsort(pair.astype(np.uint16) if n <= 256 else pair, kind="stable")
+        codes = np.concatenate([codes, hops.bond])[order]
+        weights = np.concatenate([weights, hops.weight])[order]
     sizes = np.bincount(pair, minlength=n * n).reshape(n, n)
     return Bags(codes.astype(np.int16), weights.astype(np.float32), sizes.astype(np.int16))
 

@@ -64,9 +64,7 @@ class SizeBuckets(Sampler[list[int]]):
         span = self.pool * self.batch_size
         for first in range(0, len(order), span):
             pool = sorted(order[first : first + span], key=self.sizes.__getitem__)
-            batches += [
-                pool[k : k + self.batch_size] for k in range(0, len(pool), self.batch_size)
-            ]
+            batches += [pool[k : k + self.batch_size] for k in range(0, len(pool), self.batch_size)]
         if self.shuffle:
             chance.shuffle(batches)
         return batches

@@ -200,9 +200,9 @@ def make_loaders(
             seed=settings.seed,
             shuffle=shuffle,
             epoch=lambda: module.current_epoch,
-            share=lambda: (module.trainer.global_rank, module.trainer.world_size)
-            if shuffle
-            else (0, 1),
+            share=lambda: (
+                (module.trainer.global_rank, module.trainer.world_size) if shuffle else (0, 1)
+            ),
         )
 
     workers = settings.num_workers
