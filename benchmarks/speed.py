@@ -1,0 +1,232 @@
+"""Speed of the toolkit beside the published pipelines, as ratios from one run.
+
+    python benchmarks/speed.py [--data FOLDER] [--molecules 512] [--out benchmarks/speed.md]
+
+Without BACE at hand, the molecules are the samples of the package, repeated. The comparison with
+the published Graphormer pipeline needs `transformers==4.57.6` and `cython` (the last release that
+has it); without them those rows are left out. One thread.
+"""
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rdkit import Chem, RDLogger
+
+import graphxai as gx
+from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
+from graphxai.datasets.molecules import load_bace, molecule_to_data
+from graphxai.datasets.samples import MOLECULES
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import (
+    Graphormer,
+    GraphormerConfig,
+    StructureEncoding,
+    Task,
+    collate,
+)
+
+BATCH = 64
+LAYERS, DIM, HEADS = 2, 64, 8
+
+
+def molecules(count: int, data: str | None) -> list[str]:
+    try:
+        smiles = [graph.smiles for graph in load_bace(data, download=False)]
+    except FileNotFoundError:
+        smiles = list(MOLECULES.values())
+    return (smiles * (count // len(smiles) + 1))[:count]
+
+
+def per_item(run: Callable[[], object], count: int, repeats: int = 5) -> float:
+    """Median milliseconds per molecule, after a warm-up."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - start) / count * 1e3)
+    return statistics.median(times)
+
+
+def ours() -> Graphormer:
+    torch.manual_seed(0)
+    tasks = (Task("a", "multiclass", ("0", "1")),)
+    config = GraphormerConfig(
+        tasks,
+        num_layers=LAYERS,
+        hidden_dim=DIM,
+        ffn_dim=DIM,
+        num_heads=HEADS,
+        node_cardinalities=ATOM_CARDINALITIES,
+        edge_cardinalities=BOND_CARDINALITIES,
+    )
+    return Graphormer(config).eval()
+
+
+def measure(smiles: list[str]) -> dict[str, float]:
+    """Milliseconds per molecule of each step of ours, and of OGB's featuriser."""
+    from ogb.utils import smiles2graph  # imported by the features, without its version check
+
+    model, count = ours(), len(smiles)
+    encode = StructureEncoding.from_config(model.config)
+    graphs = [molecule_to_data(s) for s in smiles]
+    encoded = sorted((encode(g.clone()) for g in graphs), key=lambda g: int(g.num_nodes))
+    batches = [collate(encoded[i : i + BATCH]) for i in range(0, count, BATCH)]
+
+    def run_all(method: str) -> None:
+        explainer = get_explainer(method)
+        for batch in batches:
+            explainer.attribute(model, batch)
+
+    @torch.inference_mode()
+    def forward() -> None:
+        for batch in batches:
+            model(batch)
+
+    return {
+        "parse SMILES (RDKit)": per_item(lambda: [Chem.MolFromSmiles(s) for s in smiles], count),
+        "SMILES to features": per_item(lambda: [molecule_to_data(s) for s in smiles], count),
+        "SMILES to features, OGB": per_item(lambda: [smiles2graph(s) for s in smiles], count),
+        "structure": per_item(lambda: [encode(g.clone()) for g in graphs], count),
+        "forward": per_item(forward, count),
+        "Gradient x Input": per_item(lambda: run_all("gradient_input"), count),
+        "LRP": per_item(lambda: run_all("lrp"), count),
+        "GAE": per_item(lambda: run_all("gae"), count),
+        "SMILES to explanation": per_item(lambda: gx.explain(model, smiles), count),
+    }
+
+
+def measure_published(smiles: list[str]) -> dict[str, float]:
+    """The same of the published pipeline, batched as its own collator does; {} if not installed."""
+    try:
+        warnings.simplefilter("ignore")
+        from transformers.models.deprecated.graphormer import (  # type: ignore[import-not-found]
+            collating_graphormer,
+            configuration_graphormer,
+            modeling_graphormer,
+        )
+    except ImportError:
+        return {}
+    from ogb.utils import smiles2graph
+
+    count = len(smiles)
+    config = configuration_graphormer.GraphormerConfig(
+        num_classes=2,
+        num_hidden_layers=LAYERS,
+        embedding_dim=DIM,
+        ffn_embedding_dim=DIM,
+        num_attention_heads=HEADS,
+        edge_type="multi_hop",
+    )
+    model = modeling_graphormer.GraphormerForGraphClassification(config).eval()
+    collator = collating_graphormer.GraphormerDataCollator(on_the_fly_processing=False)
+
+    def features() -> list[dict]:
+        items = []
+        for text in smiles:
+            graph = smiles2graph(text)
+            graph["edge_attr"] = graph.pop("edge_feat")
+            items.append(graph | {"labels": [0]})
+        return items
+
+    raw = features()
+    sizes = sorted(range(count), key=lambda i: raw[i]["num_nodes"])
+
+    def structure() -> list[dict]:
+        return [collating_graphormer.preprocess_item(dict(raw[i])) for i in sizes]
+
+    encoded = structure()
+
+    def batches(items: list[dict]) -> list[dict]:
+        parts = [items[i : i + BATCH] for i in range(0, len(items), BATCH)]
+        return [collator([dict(item) for item in part]) for part in parts]
+
+    ready = batches(encoded)
+    for batch in ready:
+        batch.pop("labels")
+
+    @torch.inference_mode()
+    def forward() -> None:
+        for batch in ready:
+            model(**batch)
+
+    def gradient_input(parts: list[dict]) -> None:
+        embedded: list[torch.Tensor] = []
+
+        def keep(_: object, __: object, output: torch.Tensor) -> None:
+            output.retain_grad()
+            embedded.append(output)
+
+        hook = model.encoder.graph_encoder.graph_node_feature.register_forward_hook(keep)
+        for batch in parts:
+            logits = model(**{k: v for k, v in batch.items() if k != "labels"}).logits
+            logits.max(-1).values.sum().backward()
+            (embedded[-1] * embedded[-1].grad).sum(-1)
+            embedded.clear()
+            model.zero_grad()
+        hook.remove()
+
+    def pipeline() -> None:
+        items = sorted(features(), key=lambda item: item["num_nodes"])
+        gradient_input(batches([collating_graphormer.preprocess_item(i) for i in items]))
+
+    return {
+        "structure": per_item(structure, count, 3),
+        "forward": per_item(forward, count, 3),
+        "Gradient x Input": per_item(lambda: gradient_input(ready), count, 3),
+        "SMILES to explanation": per_item(pipeline, count, 3),
+    }
+
+
+def report(own: dict[str, float], published: dict[str, float], count: int) -> str:
+    lines = [
+        "# Speed",
+        "",
+        f"{count} molecules, one thread, batches of {BATCH}, Graphormer of {LAYERS} layers x {DIM};"
+        " median milliseconds per molecule of one run on one machine. Look at the ratios.",
+        "",
+        "| step | graphxai | published | ratio |",
+        "|---|---|---|---|",
+    ]
+    other = published | {"SMILES to features": own["SMILES to features, OGB"]}
+    for name, value in own.items():
+        if name.endswith("OGB"):
+            continue
+        theirs = other.get(name)
+        cells = f"{theirs:.2f} | {theirs / value:.1f}" if theirs else " | "
+        lines.append(f"| {name} | {value:.2f} | {cells} |")
+    ratio = own["LRP"] / own["Gradient x Input"]
+    lines += ["", f"LRP takes {ratio:.2f} of the time of Gradient x Input.", ""]
+    lines += [
+        "Published: OGB's `smiles2graph` for the features; for the rest Hugging Face's port of"
+        " Graphormer (`transformers` 4.57.6), batched and sorted by size in the same way, explained"
+        " by Gradient x Input. Salts are left out: one of them makes the published collator pad its"
+        " whole batch to 510 hops.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder with bace/raw/bace.csv")
+    parser.add_argument("--molecules", type=int, default=512)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    RDLogger.DisableLog("rdApp.*")
+    smiles = molecules(options.molecules, options.data)
+    smiles = [s for s in smiles if "." not in s]
+    text = report(measure(smiles), measure_published(smiles), len(smiles))
+    print(text)
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
