@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphxai import propagation
@@ -25,7 +26,11 @@ class Origin:
 
 
 class NodeEmbedding(nn.Module):
-    """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5)."""
+    """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5).
+
+    Tables are read with `F.embedding`: the gradient of plain indexing is summed in an order that
+    changes from run to run when there are several threads.
+    """
 
     starts: Tensor
 
@@ -53,7 +58,7 @@ class NodeEmbedding(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Embeddings (B, N, D)."""
         if self.cardinalities:
-            features = self.table[self._rows(batch)].sum(dim=2)
+            features = F.embedding(self._rows(batch), self.table).sum(dim=2)
         else:
             features = self.continuous(batch.x, batch.pos)
         return features + self._centrality(batch)
@@ -64,7 +69,7 @@ class NodeEmbedding(nn.Module):
         direction (B, N, D). The parts of a node sum to the whole product.
         """
         if self.cardinalities:
-            rows = self.table[self._rows(batch)]  # (B, N, F, D)
+            rows = F.embedding(self._rows(batch), self.table)  # (B, N, F, D)
             parts = (rows * direction[:, :, None]).sum(-1)
         else:
             columns = self.continuous.features(batch.x, batch.pos) * (
@@ -83,7 +88,7 @@ class NodeEmbedding(nn.Module):
     def _centrality(self, batch: GraphBatch) -> Tensor:
         degree_in = batch.in_degree.clamp(max=self.max_degree)
         degree_out = batch.out_degree.clamp(max=self.max_degree)
-        return self.in_degree[degree_in] + self.out_degree[degree_out]
+        return F.embedding(degree_in, self.in_degree) + F.embedding(degree_out, self.out_degree)
 
 
 class TransformHead(nn.Module):
