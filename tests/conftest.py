@@ -2,6 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+
+# Tests are many small tensors; threads cost more than they bring.
+torch.set_num_threads(1)
 
 MOLECULES = {
     "methane": "C",

@@ -238,6 +238,23 @@ def test_explaining_leaves_no_trace(smiles):
     check_no_trace(random_graphormer(), smiles)
 
 
+def test_gradients_are_equal_across_runs_with_several_threads(smiles):
+    model = random_graphormer()
+    batch = batch_of(model, smiles * 4)
+    seen = []
+    torch.set_num_threads(2)
+    try:
+        for _ in range(12):
+            model.zero_grad()
+            model(batch).sum().backward()
+            found = get_explainer("lrp").attribute(model, batch)
+            seen.append([p.grad.clone() for p in model.parameters()] + [found.relevance])
+    finally:
+        torch.set_num_threads(1)
+    for values in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], values, strict=True))
+
+
 def test_own_explainers_can_be_used_by_class_and_by_name():
     class Degree(Explainer):
         name, title, source = "degree", "Degree", "test"
