@@ -199,7 +199,7 @@ def train(
     if epochs is not None:
         settings["epochs"] = epochs
     if dataset is Dataset.bace:
-        from graphxai.models.graphormer.recipes import train_bace
+        from graphxai.models.graphormer.recipes_bace import train_bace
 
         folder = train_bace(out, **settings, **({"split": split} if split else {}))
     else:
@@ -273,8 +273,8 @@ def main() -> None:
     # allowed anywhere on the line
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        app(args=arguments, prog_name="graphxai")
-    except KeyboardInterrupt:
+        raise SystemExit(app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted; finished work is kept (--resume goes on).", err=True)
         raise SystemExit(130) from None
     except BrokenPipeError:
@@ -282,11 +282,14 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        text = " ".join(str(error).split()) or type(error).__name__
-        typer.echo(f"error: {text}", err=True)
-        if not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
-            typer.echo(f"({type(error).__name__}; --debug shows where it comes from)", err=True)
-        raise SystemExit(1) from None
+        usage = getattr(error, "format_message", None)  # a mistake on the command line itself
+        text = " ".join(str(usage() if usage else error).split()) or type(error).__name__
+        hint = " (--help shows the options)" if usage else ""
+        expected = usage or isinstance(error, ValueError | OSError | ImportError | RuntimeError)
+        if not expected:
+            hint = f" ({type(error).__name__}; --debug shows where it comes from)"
+        typer.echo(f"error: {text}{hint}", err=True)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
 def _kind_of(source: str) -> str:
