@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv", ".smi", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+INTERRUPTED = 130
 WRITABLE = (".svg", ".png", ".csv", ".json")
 
 app = typer.Typer(
@@ -273,23 +274,34 @@ def main() -> None:
     # allowed anywhere on the line
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        raise SystemExit(app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0)
+        code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
+        raise SystemExit(code)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("interrupted; finished work is kept (--resume goes on).", err=True)
-        raise SystemExit(130) from None
+        raise _interrupted() from None
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            raise _interrupted() from None
+        raise
     except BrokenPipeError:
         raise SystemExit(1) from None
     except Exception as error:
         if debug:
             raise
         usage = getattr(error, "format_message", None)  # a mistake on the command line itself
-        text = " ".join(str(usage() if usage else error).split()) or type(error).__name__
+        text = " ".join(str(usage() if usage else error).split())
+        if usage and not text:  # no argument at all: the help is printed already
+            raise SystemExit(2) from None
         hint = " (--help shows the options)" if usage else ""
         expected = usage or isinstance(error, ValueError | OSError | ImportError | RuntimeError)
         if not expected:
             hint = f" ({type(error).__name__}; --debug shows where it comes from)"
-        typer.echo(f"error: {text}{hint}", err=True)
+        typer.echo(f"error: {text or type(error).__name__}{hint}", err=True)
         raise SystemExit(getattr(error, "exit_code", 1)) from None
+
+
+def _interrupted() -> SystemExit:
+    typer.echo("interrupted; finished work is kept (--resume goes on).", err=True)
+    return SystemExit(INTERRUPTED)
 
 
 def _kind_of(source: str) -> str:

@@ -23,7 +23,7 @@ from graphxai.explanation import Explanation, Prediction
 from graphxai.inputs import Input, prepare, reads_molecules
 from graphxai.models.graphormer import Graphormer
 
-CHUNK = 512  # rows read, explained and written at a time
+CHUNK = 128  # rows read, explained and written at a time
 REJECTED_COLUMNS = ("row", "smiles", "reason")
 Tick = Callable[[int], None]
 
@@ -105,10 +105,10 @@ def explain_table(
                     picture = f"pictures/{row:06d}{pictures.suffix}"
                     _draw(explanation, folder / picture, pictures)
                 table.writerow(_record(row, explanation, picture))
+                results.flush()  # what is done stays done, whatever happens next
                 tick(1)
+            refused.flush()
             tick(len(chunk) - len(good))
-            for file in (results, refused):
-                file.flush()
             done += len(good)
             rejected += len(chunk) - len(good)
     return Counts(done, rejected, len(seen))

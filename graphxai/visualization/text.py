@@ -47,17 +47,17 @@ def _font(bold: bool) -> tuple[dict[int, str], Any, int]:
 
 
 @lru_cache(maxsize=4096)
-def _glyph(character: str, bold: bool) -> tuple[Any, float] | None:
-    """Return the recorded outline and advance (font units) of a character the font has."""
-    from fontTools.pens.recordingPen import DecomposingRecordingPen
+def _glyph(character: str, bold: bool) -> tuple[str, float] | None:
+    """Return outline (SVG path) and advance, in font units, of a character the font has."""
+    from fontTools.pens.svgPathPen import SVGPathPen
 
     names, glyphs, _ = _font(bold)
     name = names.get(ord(character))
     if name is None:
         return None
-    pen = DecomposingRecordingPen(glyphs)
+    pen = SVGPathPen(glyphs, number)
     glyphs[name].draw(pen)
-    return pen, float(glyphs[name].width)
+    return pen.getCommands(), float(glyphs[name].width)
 
 
 def _clean(text: str) -> str:
@@ -115,13 +115,10 @@ def draw_text(
         bold: weight.
         color: fill, ``#rrggbb``.
     """
-    from fontTools.pens.svgPathPen import SVGPathPen
-    from fontTools.pens.transformPen import TransformPen
-
     text = _clean(text)
     if not text:
         return ""
-    _, glyph_set, units = _font(bold)
+    units = _font(bold)[2]
     outlines = [_glyph(character, bold) for character in text]
     if None in outlines:
         weight = ' font-weight="bold"' if bold else ""
@@ -131,11 +128,16 @@ def draw_text(
             f"{escape(text)}</text>"
         )
     left = x - text_width(text, size, bold=bold) * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-    pen = SVGPathPen(glyph_set, number)
-    zoom = size / units
-    for outline in outlines:
-        if outline is not None:
-            recording, advance = outline
-            recording.replay(TransformPen(pen, (zoom, 0, 0, -zoom, left, y)))
-            left += advance * zoom
-    return f'<path role="text" aria-label="{escape(text)}" fill="{color}" d="{pen.getCommands()}"/>'
+    # Glyphs keep their outlines in font units (y up) and are placed by transforms: an outline is
+    # made once, however often the character is drawn.
+    glyphs, at = [], 0.0
+    for outline, advance in filter(None, outlines):
+        if outline:
+            glyphs.append(f'<path transform="translate({number(at)})" d="{outline}"/>')
+        at += advance
+    zoom = f"{size / units:.6f}"
+    place = f"translate({number(left)} {number(y)}) scale({zoom} -{zoom})"
+    return (
+        f'<g role="text" aria-label="{escape(text)}" fill="{color}" transform="{place}">'
+        f"{''.join(glyphs)}</g>"
+    )
