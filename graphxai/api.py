@@ -206,6 +206,7 @@ def _explanation(
         predictions=predictions,
         method=explainer.name,
         title=explainer.title,
+        additive=explainer.additive,
         ledger=Ledger(
             nodes=float(relevance.double().sum()),
             graph_token=float(attribution.graph_token[row]),

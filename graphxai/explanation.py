@@ -82,7 +82,8 @@ class Explanation:
     """Relevance of every node of one graph for one output, and what belongs to it.
 
     relevance (N,), signed; target: the output explained, in words; prediction: of the task the
-    target belongs to; predictions: of all tasks; features (N, F): exact parts of relevance, one
+    target belongs to; predictions: of all tasks; additive: whether relevance is in units of the
+    output, as the ledger takes it to be; features (N, F): exact parts of relevance, one
     column for each of `feature_names`, or None; smiles or mol, or image (H, W) and segments
     (H, W), for the picture; provenance: model, checkpoint hash, options, versions.
     """
@@ -94,6 +95,7 @@ class Explanation:
     method: str
     title: str
     ledger: Ledger
+    additive: bool = True
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
     smiles: str | None = None
@@ -158,12 +160,18 @@ class Explanation:
     @property
     def caption(self) -> str:
         """The method and how its relevance adds up, in one line."""
+        if not self.additive:
+            return f"{self.title} · scores, not shares of the output"
         ledger = self.ledger
-        other = ledger.graph_token + ledger.biases
-        parts = f"nodes {ledger.nodes:+.2f}, graph token and biases {other:+.2f}"
+        nodes = "superpixels" if self.segments is not None else "nodes"
+        terms = {
+            "atoms" if self.smiles is not None else nodes: ledger.nodes,
+            "graph token and biases": ledger.graph_token + ledger.biases,
+        }
         if abs(ledger.unexplained) >= 0.005:
-            parts += f", unexplained {ledger.unexplained:+.2f}"
-        return f"{self.title} · output {ledger.output:+.2f} = {parts}"
+            terms["unexplained"] = ledger.unexplained
+        told = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items())
+        return f"{self.title} · output {ledger.output:+.2f} = {told}".replace("-", "\N{MINUS SIGN}")
 
     def to_frame(self) -> "pd.DataFrame":
         """One row a node: symbol (molecules), relevance, then its parts by feature."""

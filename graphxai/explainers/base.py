@@ -49,7 +49,7 @@ class Explainer(ABC):
     title: ClassVar[str]
     source: ClassVar[str]
     cost: ClassVar[str] = "1 forward, 1 backward"
-    conservative: ClassVar[bool] = False
+    additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
 
     def attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Any = None

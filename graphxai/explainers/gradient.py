@@ -25,6 +25,7 @@ class GradientInput(Explainer):
     name = "gradient_input"
     title = "Gradient x Input"
     source = "Shrikumar 2017; Ali 2022, eq. 1"
+    additive = True
     rules: ClassVar[Rules] = Rules()
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
@@ -98,5 +99,4 @@ class Lrp(GradientInput):
     name = "lrp"
     title = "LRP"
     source = "Ali 2022, section 4; Achtibat 2024 (activation)"
-    conservative = True
     rules = Rules(attention=True, layernorm=True, activation="ratio")
