@@ -1,7 +1,7 @@
 """The main job: load a model, predict, explain."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -13,15 +13,16 @@ from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explanation import Explanation, Ledger, Prediction
 from graphxai.inputs import Input, as_list, prepare
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, collate
+from graphxai.progress import Tick, progress_bar
 from graphxai.target import Target
 
 # A batch holds at most so many graphs and token pairs (B * T * T): about 64 drug molecules, or
 # one graph of 500 nodes; larger batches leave the cache and are no faster.
 MAX_GRAPHS = 64
 MAX_PAIRS = 250_000
+CHUNK = 4096  # inputs encoded at a time: about 300 MB of molecules
 
 OnError = Literal["warn", "raise"]
-Progress = Callable[[int, int], None]
 
 
 def load(name_or_folder: str | Path) -> Graphormer:
@@ -59,7 +60,7 @@ def explain(
     *,
     target: Any = None,
     on_error: OnError = "warn",
-    progress: Progress | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> Any:
     """Explain one input, or each of a list.
@@ -67,7 +68,7 @@ def explain(
     model: from `load`, or its name. inputs: a SMILES, an RDKit molecule, a path or array of a
     digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`; options go to its
     constructor. target: see `Target`; by default the predicted class, for two classes the second
-    one, for a regression its value. progress: called with (done, total).
+    one, for a regression its value. progress: a bar on stderr, by default on a terminal.
 
     Returns an Explanation, or a list of the inputs' length. An input in a list that cannot be
     used gives None and a warning that names it (`on_error="raise"`: an error); a single one
@@ -77,43 +78,53 @@ def explain(
     values, several = as_list(inputs)
     results: list[Explanation | None] = [None] * len(values)
     explainer = get_explainer(method, **options)
-    prepared = _prepare_all(model, values, strict=on_error == "raise" or not several)
-    done = len(values) - len(prepared)
-    for index, explanation in explain_prepared(model, prepared, explainer, target=target):
-        results[index] = explanation
-        done += 1
-        if progress is not None:
-            progress(done, len(values))
+    strict = on_error == "raise" or not several
+    with progress_bar("explaining", len(values), show=progress) as tick:
+        for chunk in _chunks(model, values, strict, tick):
+            for index, explanation in explain_prepared(model, chunk, explainer, target=target):
+                results[index] = explanation
+                tick(1)
     return results if several else results[0]
 
 
-def predict(model: Graphormer | str | Path, inputs: Any, *, on_error: OnError = "warn") -> Any:
+def predict(
+    model: Graphormer | str | Path,
+    inputs: Any,
+    *,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any:
     """Predictions of all tasks, {task: Prediction}, for one input or each of a list.
 
-    Inputs and errors as for `explain`.
+    Inputs, errors and progress as for `explain`.
     """
     model = load(model) if isinstance(model, str | Path) else model
     values, several = as_list(inputs)
     results: list[dict[str, Prediction] | None] = [None] * len(values)
-    prepared = _prepare_all(model, values, strict=on_error == "raise" or not several)
-    for index, found in predict_prepared(model, prepared):
-        results[index] = {p.task: p for p in found}
+    strict = on_error == "raise" or not several
+    with progress_bar("predicting", len(values), show=progress) as tick:
+        for chunk in _chunks(model, values, strict, tick):
+            for index, found in predict_prepared(model, chunk):
+                results[index] = {p.task: p for p in found}
+                tick(1)
     return results if several else results[0]
 
 
-def _prepare_all(
-    model: Graphormer, values: Sequence[Any], *, strict: bool
-) -> list[tuple[int, Input]]:
-    """Encode all inputs that can be used, with their index; warn of the others (or raise)."""
-    prepared = []
-    for index, value in enumerate(values):
-        try:
-            prepared.append((index, prepare(model.config, value)))
-        except ValueError as error:
-            if strict:
-                raise
-            warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
-    return prepared
+def _chunks(
+    model: Graphormer, values: Sequence[Any], strict: bool, tick: Tick
+) -> Iterator[list[tuple[int, Input]]]:
+    """Encode the inputs that can be used, with their index, so many at a time; warn of others."""
+    for start in range(0, len(values), CHUNK):
+        chunk = []
+        for index, value in enumerate(values[start : start + CHUNK], start):
+            try:
+                chunk.append((index, prepare(model.config, value)))
+            except (ValueError, OSError) as error:
+                if strict:
+                    raise
+                warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
+                tick(1)
+        yield chunk
 
 
 def explain_prepared(

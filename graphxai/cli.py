@@ -1,13 +1,13 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command runs."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from graphxai.progress import progress_bar
 
 if TYPE_CHECKING:
     from graphxai.explanation import Explanation
@@ -152,7 +152,7 @@ def predict(
     partial = out.with_name(out.name + ".partial") if out else None
     if partial:
         partial.parent.mkdir(parents=True, exist_ok=True)
-    with _progress("predicting", count_rows(source)) as tick:
+    with progress_bar("predicting", count_rows(source)) as tick:
         if partial is None:
             counts, rejected = predict_table(
                 loaded, source, sys.stdout, smiles_column=smiles_column, tick=tick
@@ -196,13 +196,18 @@ def train(
     `graphxai train mnist-superpixels --out runs/mnist --epochs 40 --resume`
     """
     settings: dict[str, Any] = {"root": data, "seed": seed, "resume": resume}
-    settings |= {"accelerator": accelerator, "devices": devices}
+    settings |= {
+        "accelerator": accelerator,
+        "devices": int(devices) if devices.isdigit() else devices,
+    }
     if epochs is not None:
         settings["epochs"] = epochs
     if dataset is Dataset.bace:
         from graphxai.models.graphormer.recipes_bace import train_bace
 
-        folder = train_bace(out, **settings, **({"split": split} if split else {}))
+        if split:
+            settings["split"] = split
+        folder = train_bace(out, **settings)
     else:
         if split:
             raise typer.BadParameter("--split is for BACE; MNIST has its official test set.")
@@ -390,10 +395,10 @@ def _explain_table(
     rows = count_rows(source)
     limit = _limit(scale)
     if scale == "shared" and pictures != "none":
-        with _progress("colour scale", rows) as tick:
+        with progress_bar("colour scale", rows) as tick:
             limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
     wanted = None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit)
-    with _progress("explaining", rows) as tick:
+    with progress_bar("explaining", rows) as tick:
         counts = explain_table(
             model, source, folder, explainer, pictures=wanted, resume=resume, tick=tick, **common
         )
@@ -418,24 +423,6 @@ def _print_explanation(explanation: "Explanation") -> None:
     for node, row in frame.head(5).iterrows():
         symbol = f"{row['symbol']}" if "symbol" in frame else ""
         typer.echo(f"    {symbol}{node:<5} {row['relevance']:+.4f}")
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Any]:
-    """A bar on stderr; gives a function to call with the number of rows done."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda rows: bar.advance(task, rows)
 
 
 def _console() -> Any:

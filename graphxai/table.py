@@ -7,7 +7,7 @@ they are done, so that an interrupted run can go on.
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -22,10 +22,10 @@ from graphxai.explainers import Explainer
 from graphxai.explanation import Explanation, Prediction
 from graphxai.inputs import Input, prepare, reads_molecules
 from graphxai.models.graphormer import Graphormer
+from graphxai.progress import Tick
 
 CHUNK = 128  # rows read, explained and written at a time
 REJECTED_COLUMNS = ("row", "smiles", "reason")
-Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -85,10 +85,23 @@ def test_a_list_gives_a_list_in_order_and_bad_ones_are_named(model):
         gx.explain(model, "C1CC")
 
 
-def test_progress_counts_every_input(model):
-    seen = []
-    gx.explain(model, ["CCO", "CC", "C"], progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+def test_a_bar_appears_for_long_work_only(model, capsys, monkeypatch):
+    gx.explain(model, ["CCO", "CC"], progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("graphxai.progress.PATIENCE", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    gx.explain(model, ["CCO", "CC"], progress=True)
+    assert "explaining" in capsys.readouterr().err
+    gx.explain(model, ["CCO", "CC"], progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_long_lists_are_encoded_piece_by_piece(model, monkeypatch):
+    expected = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
+    monkeypatch.setattr("graphxai.api.CHUNK", 2)
+    found = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.relevance, b.relevance, atol=1e-5)
 
 
 def test_predictions_equal_the_networks_outputs(model):

@@ -187,13 +187,13 @@ def floyd_hops(
             kept[i, j, 0] = edge[i, j]
             continue
         k = through[i, j]
+        first = distance[i, k]  # hops of the first half
         for t in range(min(d, num_hops)):
-            first = distance[i, k]
             second_half = kept[k, j, np.clip(t - first, 0, num_hops - 1)]
             kept[i, j, t] = np.where(t < first, kept[i, k, t], second_half)
-    i, j, t = np.nonzero(distance[:, :, None] > np.arange(num_hops))
-    weight = 1.0 / np.minimum(distance[i, j], num_hops)
-    return Hops(i * n + j, t, kept[i, j, t], weight)
+    start, end, hop = np.nonzero(distance[:, :, None] > np.arange(num_hops))
+    weight = 1.0 / np.minimum(distance[start, end], num_hops)
+    return Hops(start * n + end, hop, kept[start, end, hop], weight)
 
 
 def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:

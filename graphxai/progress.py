@@ -1,0 +1,44 @@
+"""A progress bar on stderr for work that takes longer than two seconds."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PATIENCE = 2.0  # seconds before a bar appears
+Tick = Callable[[int], None]
+
+
+@contextmanager
+def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Tick]:
+    """Give a function to call with the number of items done since the last call.
+
+    show: None draws the bar where stderr is a terminal. It appears after two seconds and goes
+    away at the end.
+    """
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda items: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(title, total=total)
+    begun = time.monotonic()
+
+    def tick(items: int) -> None:
+        bar.advance(task, items)
+        if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
+            bar.start()
+
+    try:
+        yield tick
+    finally:
+        bar.stop()
