@@ -101,7 +101,15 @@ _ORDER_TYPES = {
     2.0: _BOND_TYPE[Chem.BondType.DOUBLE],
     3.0: _BOND_TYPE[Chem.BondType.TRIPLE],
 }
-_HAS_CHIRAL_TAG = rdqueries.HasChiralTagQueryAtom()
+
+
+def _one_atom_query(atom: Chem.Atom) -> Chem.Mol:
+    query = Chem.RWMol()
+    query.AddAtom(atom)
+    return query.GetMol()
+
+
+_TAGGED = _one_atom_query(rdqueries.HasChiralTagQueryAtom())
 _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
 _DATIVE = Chem.MolFromSmarts("*->*")  # has the bond order of a single bond
@@ -114,25 +122,25 @@ def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
     charge or count outside a vocabulary gets its "misc" position, as in OGB.
     """
     n = mol.GetNumAtoms()
-    atoms = [mol.GetAtomWithIdx(i) for i in range(n)]
+    atoms = list(map(mol.GetAtomWithIdx, range(n)))
     chirality = [_CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED]] * n
-    for atom in mol.GetAtomsMatchingQuery(_HAS_CHIRAL_TAG):
-        chirality[atom.GetIdx()] = _CHIRALITY[atom.GetChiralTag()]
+    for (i,) in mol.GetSubstructMatches(_TAGGED, maxMatches=n):
+        chirality[i] = _CHIRALITY[atoms[i].GetChiralTag()]
     hybridization = [_HYBRIDIZATION[Chem.HybridizationType.SP3]] * n
     for (i,) in mol.GetSubstructMatches(_SP2, maxMatches=n):
         hybridization[i] = _HYBRIDIZATION[Chem.HybridizationType.SP2]
     for (i,) in mol.GetSubstructMatches(_NEITHER_SP2_NOR_SP3, maxMatches=n):
         hybridization[i] = _HYBRIDIZATION[atoms[i].GetHybridization()]
     columns = [
-        [_ATOMIC_NUMBER[a.GetAtomicNum()] for a in atoms],
+        list(map(_ATOMIC_NUMBER.__getitem__, map(Chem.Atom.GetAtomicNum, atoms))),
         chirality,
-        [_DEGREE[a.GetTotalDegree()] for a in atoms],
-        [_CHARGE[a.GetFormalCharge()] for a in atoms],
-        [_HYDROGENS[a.GetTotalNumHs()] for a in atoms],
-        [_RADICALS[a.GetNumRadicalElectrons()] for a in atoms],
+        list(map(_DEGREE.__getitem__, map(Chem.Atom.GetTotalDegree, atoms))),
+        list(map(_CHARGE.__getitem__, map(Chem.Atom.GetFormalCharge, atoms))),
+        list(map(_HYDROGENS.__getitem__, map(Chem.Atom.GetTotalNumHs, atoms))),
+        list(map(_RADICALS.__getitem__, map(Chem.Atom.GetNumRadicalElectrons, atoms))),
         hybridization,
-        [a.GetIsAromatic() for a in atoms],
-        [a.IsInRing() for a in atoms],
+        list(map(Chem.Atom.GetIsAromatic, atoms)),
+        list(map(Chem.Atom.IsInRing, atoms)),
     ]
     return np.ascontiguousarray(np.array(columns, dtype=np.int64).T)
 
@@ -143,23 +151,19 @@ def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     A bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. Stereo
     is that of double bonds; the axis of an atropisomer, which OGB refuses, counts as no stereo.
     """
-    bonds = [mol.GetBondWithIdx(i) for i in range(mol.GetNumBonds())]
-    orders = [b.GetBondTypeAsDouble() for b in bonds]
-    if mol.HasSubstructMatch(_DATIVE):
-        types = [_BOND_TYPE[b.GetBondType()] for b in bonds]
+    bonds = list(map(mol.GetBondWithIdx, range(mol.GetNumBonds())))
+    orders = list(map(Chem.Bond.GetBondTypeAsDouble, bonds))
+    if mol.HasSubstructMatch(_DATIVE) or not _ORDER_TYPES.keys() >= set(orders):
+        types = [_BOND_TYPE[bond.GetBondType()] for bond in bonds]
     else:
-        types = [
-            _ORDER_TYPES[order] if order in _ORDER_TYPES else _BOND_TYPE[bond.GetBondType()]
-            for bond, order in zip(bonds, orders, strict=True)
-        ]
-    none = _BOND_STEREO[Chem.BondStereo.STEREONONE]
-    stereo = [
-        _BOND_STEREO[bond.GetStereo()] if order == 2.0 else none
-        for bond, order in zip(bonds, orders, strict=True)
-    ]
-    begin = [b.GetBeginAtomIdx() for b in bonds]
-    end = [b.GetEndAtomIdx() for b in bonds]
-    conjugated = [b.GetIsConjugated() for b in bonds]
+        types = list(map(_ORDER_TYPES.__getitem__, orders))
+    stereo = [_BOND_STEREO[Chem.BondStereo.STEREONONE]] * len(bonds)
+    for k, order in enumerate(orders):
+        if order == 2.0:
+            stereo[k] = _BOND_STEREO[bonds[k].GetStereo()]
+    begin = list(map(Chem.Bond.GetBeginAtomIdx, bonds))
+    end = list(map(Chem.Bond.GetEndAtomIdx, bonds))
+    conjugated = list(map(Chem.Bond.GetIsConjugated, bonds))
     table = np.array([begin, end, types, stereo, conjugated], dtype=np.int64)
     ends = np.stack([table[:2], table[1::-1]], axis=2).reshape(2, -1)  # i->j, then j->i
     return ends, np.ascontiguousarray(np.repeat(table[2:], 2, axis=1).T)

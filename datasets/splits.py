@@ -66,8 +66,10 @@ def random_split(n: int, seed: int, fractions: Sequence[float] = FRACTIONS) -> S
     first, second = _cuts(n, fractions)
     order = list(range(n))
     random.Random(seed).shuffle(order)
-    parts = (order[:first], order[first:second], order[second:])
-    return Split(*(tuple(sorted(part)) for part in parts), kind="random", seed=seed)
+    train, valid, test = order[:first], order[first:second], order[second:]
+    return Split(
+        tuple(sorted(train)), tuple(sorted(valid)), tuple(sorted(test)), kind="random", seed=seed
+    )
 
 
 def scaffold_split(

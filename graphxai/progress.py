@@ -41,4 +41,5 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     try:
         yield tick
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()

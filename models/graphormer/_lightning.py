@@ -7,7 +7,7 @@ import math
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -57,7 +57,9 @@ class GraphormerModule(pl.LightningModule):
     @property
     def current_model(self) -> Graphormer:
         """The weights that would be kept now."""
-        return self.model if self.averaged is None else self.averaged.module
+        if self.averaged is None:
+            return self.model
+        return cast(Graphormer, self.averaged.module)
 
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
         """The loss of one batch."""
@@ -177,7 +179,11 @@ def run(
         logger=CSVLogger(str(out), name="", version=""),
         callbacks=[
             ModelCheckpoint(
-                dirpath=state, filename="last", save_top_k=1, enable_version_counter=False
+                dirpath=state,
+                filename="last",
+                save_top_k=1,
+                save_on_train_epoch_end=True,  # after the validation of the epoch
+                enable_version_counter=False,
             ),
             *([TQDMProgressBar()] if settings.progress else []),
         ],
@@ -216,5 +222,11 @@ def _moving_average(decay: float) -> Any:
 def _quiet() -> None:
     """Hide Lightning's advice about workers and its greetings; warnings of ours stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for words in (".*does not have many workers.*", ".*exists and is not empty.*", ".*eval mode.*"):
+    for words in (
+        ".*does not have many workers.*",
+        ".*exists and is not empty.*",
+        ".*eval mode.*",
+        ".*no `val_dataloader`.*",
+        ".*LeafSpec.*",
+    ):
         warnings.filterwarnings("ignore", words)

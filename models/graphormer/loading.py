@@ -44,9 +44,9 @@ class SizeBuckets(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, world = self.share()
-        batches = self._batches()
+        batches = self._batches()  # not before the first batch is drawn: a run may be resuming
         batches += batches[: len(self) * world - len(batches)]
-        return iter(batches[rank::world])
+        yield from batches[rank::world]
 
     def __len__(self) -> int:
         world = self.share()[1]

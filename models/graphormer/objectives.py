@@ -64,10 +64,11 @@ class Objective:
             standard = (target[:, k] - self.offset.to(y.device)[k]) / self.scale.to(y.device)[k]
             values = outputs[:, [part.start for part in regression.outputs]]
             losses[:, k] = F.mse_loss(values, standard, reduction="none")
-        for k, part in zip(*_pair(self.kinds["multiclass"]), strict=True):
-            losses[:, k] = F.cross_entropy(
+        multiclass = self.kinds["multiclass"]
+        for column, part in zip(multiclass.labels, multiclass.outputs, strict=True):
+            losses[:, column] = F.cross_entropy(
                 outputs[:, part],
-                target[:, k].long(),
+                target[:, column].long(),
                 reduction="none",
                 label_smoothing=self.smoothing,
             )
@@ -127,7 +128,3 @@ def _columns(tasks: Sequence[Task], kind: str) -> _Columns:
             outputs.append(slice(start, start + task.num_outputs))
         start += task.num_outputs
     return _Columns(labels, outputs)
-
-
-def _pair(columns: _Columns) -> tuple[list[int], list[slice]]:
-    return columns.labels, columns.outputs

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def frequencies(bands: int) -> Tensor:
     """Wave vectors (F, 2) on the half plane of the integer grid up to `bands`, without zero.
 
-    Multiples of pi, so that the period is twice the unit square and nothing wraps around.
+    Multiples of pi, for positions from -1 to 1: the longest wave spans the image once.
     """
     grid = [(u, v) for u in range(bands + 1) for v in range(-bands, bands + 1) if (u, v) > (0, 0)]
     return torch.tensor(grid, dtype=torch.float32).reshape(-1, 2) * math.pi
@@ -21,6 +21,8 @@ class ContinuousEmbedding(nn.Module):
     The features are x (N, F), the position, the position's Fourier features and, for each
     column of x, their products with it.
     """
+
+    waves: Tensor
 
     def __init__(self, names: tuple[str, ...], bands: int, has_position: bool, dim: int) -> None:
         super().__init__()
@@ -54,23 +56,52 @@ class ContinuousEmbedding(nn.Module):
 
 
 class RelativePositionBias(nn.Module):
-    """Attention bias from the displacement of two nodes, a Fourier series learned per head.
+    """Attention bias from the displacement of two nodes, learned per head.
 
-    `b_h(i, j) = sum_f a_hf cos(w_f (p_i - p_j)) + c_hf sin(w_f (p_i - p_j))`; the addition
-    theorems turn the sum over pairs into one matrix product of per-node features.
+    With d = p_j - p_i, where i asks and j is looked at, and w the wave vectors,
+
+        b_h(i, j) = s_h |c_h|^2 - s_h |d - c_h|^2 + sum_f a_hf cos(w_f d) + e_hf sin(w_f d)
+
+    The first two terms draw head h to the displacement c_h with sharpness s_h: at the start
+    the heads look at the neighbours around a node, in as many directions as there are heads
+    (Cordonnier et al., ICLR 2020, eq. 9). The Fourier series adds what is not of that form; it
+    starts at zero. Everything factorises into one matrix product of per-node features.
     """
+
+    waves: Tensor
+    radius = 0.12  # of the neighbours at the start and unit of `centre`: about one superpixel
+    sharpness = 100.0  # s_h at the start, unit of `log_sharpness`
 
     def __init__(self, bands: int, num_heads: int) -> None:
         super().__init__()
         self.register_buffer("waves", frequencies(bands), persistent=False)
         self.cosine = nn.Parameter(torch.zeros(num_heads, len(self.waves)))
         self.sine = nn.Parameter(torch.zeros(num_heads, len(self.waves)))
+        angle = torch.arange(num_heads) * (2 * math.pi / num_heads)
+        self.centre = nn.Parameter(torch.stack([angle.cos(), angle.sin()], dim=1))
+        self.log_sharpness = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, pos: Tensor) -> Tensor:
         """Bias (B, H, N, N) of positions pos (B, N, 2) in [0, 1]."""
-        angle = (2 * pos.to(self.cosine.dtype) - 1) @ self.waves.T
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]  # (B, 1, N, F)
-        a, c = self.cosine[:, None, :], self.sine[:, None, :]  # (H, 1, F)
-        left = torch.cat([a * cos + c * sin, a * sin - c * cos], dim=-1)
-        right = torch.cat([cos, sin], dim=-1)
+        centred = 2 * pos.to(self.cosine.dtype)[:, None] - 1  # (B, 1, N, 2)
+        near_left, near_right = self._neighbours(centred / 2)
+        wave_left, wave_right = self._waves(centred)
+        left = torch.cat([near_left, wave_left], dim=-1)  # (B, H, N, 4 + 2 F)
+        right = torch.cat([near_right, wave_right], dim=-1)
         return left @ right.transpose(-2, -1)
+
+    def _neighbours(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of 2 s c.d - s |d|^2 for positions p (B, 1, N, 2)."""
+        s = (self.sharpness * self.log_sharpness.exp())[:, None, None]  # (H, 1, 1)
+        pull = 2 * s * (self.radius * self.centre)[:, None, :]  # (H, 1, 2)
+        square = (p * p).sum(-1, keepdim=True)
+        one = torch.ones_like(square)
+        own = -(pull * p).sum(-1, keepdim=True) - s * square
+        return torch.cat([pull + 2 * s * p, -s * one, own], dim=-1), torch.cat([p, square, one], -1)
+
+    def _waves(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of the Fourier series, by the addition theorems."""
+        angle = p @ self.waves.T
+        cos, sin = angle.cos(), angle.sin()  # (B, 1, N, F)
+        a, e = self.cosine[:, None, :], self.sine[:, None, :]  # (H, 1, F)
+        return torch.cat([a * cos - e * sin, a * sin + e * cos], -1), torch.cat([cos, sin], -1)

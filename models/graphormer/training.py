@@ -16,7 +16,6 @@ import torch
 from torch_geometric.data import Data
 
 from .checkpoint import fill, read_weights
-from .checkpoint import save_checkpoint as save_checkpoint
 from .config import GraphormerConfig
 from .encoding import collate
 from .loading import SizeBuckets, encode_all, make_loader
@@ -86,16 +85,20 @@ def fit(
     valid: Sequence[Data],
     settings: TrainingSettings,
     out: str | Path,
+    *,
+    resume: bool = True,
 ) -> FitResult:
     """Train `model` in place on graphs with labels `y` (1, tasks), NaN where one is missing.
 
-    `out` gets `metrics.csv`, `settings.json` and `state/`, from which an interrupted run goes on
-    when `fit` is called again with the same arguments. Structure is encoded where it is missing.
-    Without validation graphs the last weights are kept.
+    `out` gets `metrics.csv`, `settings.json` and `state/`. An interrupted run goes on from there
+    when `fit` is called again with the same arguments; a finished one is read back. `resume=False`
+    refuses to touch a folder that holds a run.
+    Structure is encoded where it is missing. Without validation graphs the last weights are kept.
 
     Raises:
         ImportError: the extra `train` is not installed.
-        ValueError: no training graphs, or `out` holds a run with other settings.
+        ValueError: no training graphs; or `out` holds a run already and `resume` is False, or that
+            run has other settings.
     """
     require_lightning()
     from ._lightning import run
@@ -103,6 +106,11 @@ def fit(
     if not train:
         raise ValueError("there are no graphs to train on.")
     out = Path(out)
+    if (out / "state").exists() and not resume:
+        raise ValueError(
+            f"{out} holds a run already: resume it (resume=True, --resume) or choose another "
+            "folder."
+        )
     out.mkdir(parents=True, exist_ok=True)
     _check_same_run(out / "settings.json", model.config, settings)
     kept = run(
