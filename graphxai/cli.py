@@ -228,8 +228,8 @@ def models() -> None:
     for name in pretrained_names():
         model = load_checkpoint(locate(name))
         config = model.config
-        tasks = ", ".join(f"{task.name} ({task.kind})" for task in config.tasks[:4])
-        more = len(config.tasks) - 4
+        tasks = ", ".join(f"{task.name} ({task.kind})" for task in config.tasks[:2])
+        more = len(config.tasks) - 2
         table.add_row(
             name,
             tasks + (f" and {more} more" if more > 0 else ""),

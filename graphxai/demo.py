@@ -51,7 +51,16 @@ def _digits(folder: Path, say: Callable[[str], None]) -> list[Path]:
             f"digit {digit}: {explanation.prediction}, unexplained"
             f" {explanation.ledger.unexplained:+.0e}"
         )
-    panels = grid(explained, columns=2, title="MNIST superpixels, LRP", size=180)
+    titles = [f"{digit}: read as {e.prediction}" for digit, e in enumerate(explained)]
+    panels = grid(
+        explained,
+        columns=5,
+        title="MNIST superpixels, LRP",
+        titles=titles,
+        shared_scale=False,  # the classes explained differ, and so do the sizes of their logits
+        legend=("against", "for"),
+        size=150,
+    )
     written.append(save_picture(panels, folder / "digits.png"))
     several = [explain(model, digit_paths()[3], m) for m in ("lrp", "gradient_input", "gae")]
     written.append(save_picture(compare(several), folder / "digit-methods.png"))

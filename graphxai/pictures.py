@@ -37,27 +37,34 @@ def grid(
     columns: int = 3,
     title: str = "",
     titles: Sequence[str] | None = None,
+    shared_scale: bool = True,
     palette: str = "red-blue",
     **options: Any,
 ) -> str:
-    """SVG of several inputs explained by one method, all on one colour scale.
+    """SVG of several inputs explained by one method.
 
-    titles: one above each panel, instead of the prediction. Options as for `Explanation.svg`.
+    titles: one above each panel, instead of the prediction. shared_scale: one colour scale for
+    all, with one bar; otherwise each panel has its own. Options as for `Explanation.svg`.
     """
     _require(explanations)
     titles = titles or [e.headline for e in explanations]
+    title = title or explanations[0].title
     from graphxai.visualization import Scale, grid_svg
 
-    scale = Scale.fit(*[e.relevance for e in explanations], palette=palette)
+    scale = None
+    if shared_scale:
+        scale = Scale.fit(*[e.relevance for e in explanations], palette=palette)
+    shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None} | options
+    panels = [
+        e.svg(scale=scale, palette=palette, title=name, **shared)
+        for e, name in zip(explanations, titles, strict=True)
+    ]
+    if scale is None:
+        return grid_svg(panels, columns, title)
     target = explanations[0].target
     same = all(e.target == target for e in explanations)
     legend = (f"against {target}", f"for {target}") if same else ("against", "for")
-    shared: dict[str, Any] = {"subtitle": "", "color_bar": False} | options
-    panels = [
-        e.svg(scale=scale, title=name, **shared)
-        for e, name in zip(explanations, titles, strict=True)
-    ]
-    return grid_svg(panels, columns, title or explanations[0].title, scale=scale, legend=legend)
+    return grid_svg(panels, columns, title, scale=scale, legend=legend)
 
 
 def _require(explanations: Sequence[Explanation]) -> None:
