@@ -220,11 +220,11 @@ def train(
 @app.command()
 def models() -> None:
     """List the bundled models."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
 
-    table = Table("name", "tasks", "layers x width", "parameters", "test")
+    table = Table(Column("name", no_wrap=True), "tasks", "layers x width", "parameters", "test")
     for name in pretrained_names():
         model = load_checkpoint(locate(name))
         config = model.config
@@ -243,11 +243,11 @@ def models() -> None:
 @app.command()
 def methods() -> None:
     """List the explanation methods."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from graphxai.explainers import REGISTRY
 
-    table = Table("name", "method", "source", "cost")
+    table = Table(Column("name", no_wrap=True), "method", "source", "cost")
     for name, cls in REGISTRY.items():
         table.add_row(name, cls.title, cls.source, cls.cost)
     _console().print(table)

@@ -113,6 +113,7 @@ def fit(
         )
     out.mkdir(parents=True, exist_ok=True)
     _check_same_run(out / "settings.json", model.config, settings)
+    model.train()
     kept = run(
         model, encode_all(train, model.config), encode_all(valid, model.config), settings, out
     )

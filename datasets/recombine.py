@@ -1,0 +1,108 @@
+"""New molecules from the halves of given ones, for training on a teacher's predictions.
+
+A molecule is cut at one of its BRICS bonds (Degen 2008); a half is joined to the half of another
+molecule where the two ends make the same kind of bond. The products stay in the chemistry of the
+input, which is where a teacher can label them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from rdkit import Chem, rdBase
+from rdkit.Chem import BRICS
+
+__all__ = ["recombine"]
+
+_ATTEMPTS = 20  # per molecule wanted, before the chemistry counts as exhausted
+
+
+def recombine(
+    smiles: Sequence[str],
+    count: int,
+    *,
+    seed: int = 0,
+    exclude: Sequence[str] = (),
+    min_fragment: int = 3,
+    max_atoms: int = 70,
+) -> list[str]:
+    """Up to `count` new molecules, canonical SMILES, none of them given or in `exclude`.
+
+    Fewer come back when the input offers no more combinations.
+
+    Args:
+        smiles: the molecules to recombine.
+        count: how many are wanted.
+        seed: the same seed gives the same molecules.
+        exclude: molecules that must not come out.
+        min_fragment: atoms a half has at least.
+        max_atoms: atoms a product has at most.
+    """
+    chance = random.Random(seed)
+    with rdBase.BlockLogs():
+        known = {_canonical(text) for text in (*smiles, *exclude)}
+        halves = _halves(smiles, min_fragment)
+        kinds = [kind for kind in sorted(halves) if kind[::-1] in halves]
+        weights = [len(halves[kind]) for kind in kinds]
+        products: dict[str, None] = {}
+        for _ in range(count * _ATTEMPTS if kinds else 0):
+            kind = chance.choices(kinds, weights)[0]
+            first, second = chance.choice(halves[kind]), chance.choice(halves[kind[::-1]])
+            if first.GetNumAtoms() + second.GetNumAtoms() - 2 > max_atoms:
+                continue
+            product = _join(first, second)
+            if product and product not in known:
+                products[product] = None
+            if len(products) == count:
+                break
+    return list(products)
+
+
+def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], list[Chem.Mol]]:
+    """Halves by the BRICS environments of (their own end, the end they were cut from)."""
+    found: dict[tuple[str, str], list[Chem.Mol]] = {}
+    for text in smiles:
+        mol = Chem.MolFromSmiles(text)
+        for (i, j), (own, other) in BRICS.FindBRICSBonds(mol):
+            bond = mol.GetBondBetweenAtoms(i, j)
+            if bond.GetBondType() != Chem.BondType.SINGLE:
+                continue
+            # The dummy on the half of atom i takes the second label of its pair.
+            cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
+            parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)
+            ends = {_mark(part): part for part in parts}
+            if set(ends) - {None} != {1, 2}:
+                continue
+            begin_is_i = bond.GetBeginAtomIdx() == i
+            half_of_i, half_of_j = (ends[2], ends[1]) if begin_is_i else (ends[1], ends[2])
+            if min(half_of_i.GetNumAtoms(), half_of_j.GetNumAtoms()) - 1 < min_fragment:
+                continue
+            found.setdefault((own, other), []).append(half_of_i)
+            found.setdefault((other, own), []).append(half_of_j)
+    return found
+
+
+def _mark(part: Chem.Mol) -> int | None:
+    """Which dummy of the cut this part holds; the dummy gets the map number that joins halves."""
+    for atom in part.GetAtoms():
+        if atom.GetAtomicNum() == 0 and atom.GetIsotope() in (1, 2):
+            label = int(atom.GetIsotope())
+            atom.SetIsotope(0)
+            atom.SetAtomMapNum(1)
+            return label
+    return None
+
+
+def _join(first: Chem.Mol, second: Chem.Mol) -> str | None:
+    try:
+        product = Chem.molzip(first, second)
+        Chem.SanitizeMol(product)
+        return _canonical(Chem.MolToSmiles(product))
+    except (ValueError, RuntimeError):
+        return None
+
+
+def _canonical(smiles: str) -> str | None:
+    mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else Chem.MolToSmiles(mol)
