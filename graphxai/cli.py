@@ -115,10 +115,12 @@ def explain(
         return
     if out is not None and out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    from graphxai.console import print_explanation
+
     loaded = _load(name)
     found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
     for explanation in found:
-        _print_explanation(explanation)
+        print_explanation(explanation)
     if out is not None:
         _save(found, out, palette, limit)
         typer.echo(f"written: {out}")
@@ -220,37 +222,17 @@ def train(
 @app.command()
 def models() -> None:
     """List the bundled models."""
-    from rich.table import Column, Table
+    from graphxai.console import print_models
 
-    from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
-
-    table = Table(Column("name", no_wrap=True), "tasks", "layers x width", "parameters", "test")
-    for name in pretrained_names():
-        model = load_checkpoint(locate(name))
-        config = model.config
-        tasks = ", ".join(f"{task.name} ({task.kind})" for task in config.tasks[:2])
-        more = len(config.tasks) - 2
-        table.add_row(
-            name,
-            tasks + (f" and {more} more" if more > 0 else ""),
-            f"{config.num_layers} x {config.hidden_dim}",
-            f"{sum(p.numel() for p in model.parameters()):,}",
-            str(model.origin.metadata.get("summary", "")),
-        )
-    _console().print(table)
+    print_models()
 
 
 @app.command()
 def methods() -> None:
     """List the explanation methods."""
-    from rich.table import Column, Table
+    from graphxai.console import print_methods
 
-    from graphxai.explainers import REGISTRY
-
-    table = Table(Column("name", no_wrap=True), "method", "source", "cost")
-    for name, cls in REGISTRY.items():
-        table.add_row(name, cls.title, cls.source, cls.cost)
-    _console().print(table)
+    print_methods()
 
 
 @app.command()
@@ -406,29 +388,6 @@ def _explain_table(
     typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
     if counts.rejected:
         typer.echo(f"reasons: {folder / 'rejected.csv'}", err=True)
-
-
-def _print_explanation(explanation: "Explanation") -> None:
-    typer.echo(explanation.headline)
-    for other in explanation.predictions:
-        if other.task != explanation.prediction.task:
-            typer.echo(f"{other.task}: {other}")
-    typer.echo(f"{explanation.title}, relevance for {explanation.target}:")
-    for name, value in explanation.ledger.to_dict().items():
-        typer.echo(f"  {name.replace('_', ' '):12s} {value:+.4f}")
-    frame = explanation.to_frame()
-    frame = frame.reindex(frame.relevance.abs().sort_values(ascending=False).index)
-    what = "atoms" if "symbol" in frame else "nodes"
-    typer.echo(f"  most relevant {what}:")
-    for node, row in frame.head(5).iterrows():
-        symbol = f"{row['symbol']}" if "symbol" in frame else ""
-        typer.echo(f"    {symbol}{node:<5} {row['relevance']:+.4f}")
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console()
 
 
 if __name__ == "__main__":

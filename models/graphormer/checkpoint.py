@@ -147,13 +147,14 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def locate(name_or_folder: str | Path) -> Path:
-    """The folder of a bundled checkpoint's name, or the folder itself."""
+    """The folder of a bundled checkpoint's name, the folder itself, or `model` in a run's."""
     text = str(name_or_folder)
     if text in pretrained_names():
         return PRETRAINED / text
     path = Path(name_or_folder)
     if path.is_dir():
-        return path
+        in_run = path / "model"
+        return in_run if not (path / CONFIG).exists() and (in_run / CONFIG).exists() else path
     names = ", ".join(pretrained_names()) or "none"
     raise CheckpointError(
         f"{text!r} is neither a folder nor the name of a bundled model (there are: {names})."
