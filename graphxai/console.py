@@ -13,7 +13,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     print(explanation.headline)
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
-            print(f"{other.task}: {other}" if other.label else other)
+            print(f"{other.task}: {other}")
     print(f"{explanation.title}, relevance for {explanation.target}:")
     for name, value in explanation.ledger.to_dict().items():
         print(f"  {name.replace('_', ' '):12s} {value:+.4f}")

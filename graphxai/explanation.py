@@ -73,7 +73,7 @@ class Prediction:
 
     def __str__(self) -> str:
         if self.label is None:
-            return f"{self.task} {self.value:.2f} {self.unit}".rstrip()
+            return f"{self.value:.2f} {self.unit}".rstrip()
         return f"{self.label} ({self.probability:.0%})"
 
 
