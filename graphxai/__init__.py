@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphxai.api import explain, load, methods, predict, pretrained_models
+    from graphxai.evaluation.report import Report, evaluate
     from graphxai.explanation import Explanation, Ledger, Prediction
     from graphxai.pictures import compare, grid
     from graphxai.propagation import conservative, record
     from graphxai.target import Target
 
 _HOME = {
+    "evaluate": "evaluation.report",
     "explain": "api",
     "load": "api",
     "methods": "api",
@@ -26,6 +28,7 @@ _HOME = {
     "Explanation": "explanation",
     "Ledger": "explanation",
     "Prediction": "explanation",
+    "Report": "evaluation.report",
     "compare": "pictures",
     "grid": "pictures",
     "conservative": "propagation",
@@ -37,9 +40,11 @@ __all__ = [
     "Explanation",
     "Ledger",
     "Prediction",
+    "Report",
     "Target",
     "compare",
     "conservative",
+    "evaluate",
     "explain",
     "grid",
     "load",

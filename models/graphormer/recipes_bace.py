@@ -61,7 +61,7 @@ def train_bace(
     seed: int = 0,
     epochs: int | None = None,
     teachers: int = 1,
-    molecules: int = 4000,
+    molecules: int = 3000,
     resume: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
@@ -160,28 +160,28 @@ def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str,
 def _card(split: Split, found: dict[str, Any], temperature: float, command: str) -> str:
     model, forest = (ClassifierReport(**found[name]) for name in ("graphormer", "forest"))
     kind = (
-        "Murcko scaffolds, the largest groups to the training part: test molecules have scaffolds "
-        "that were never trained on"
+        "by Murcko scaffold, the largest groups to the training part, so that test molecules have "
+        "scaffolds that were never trained on"
         if split.kind == "scaffold"
-        else f"random, seed {split.seed}"
+        else f"at random with seed {split.seed}"
     )
     return f"""# BACE-1 inhibition
 
-A Graphormer (4 layers, width 128, 8 heads; 560,000 parameters) that predicts from a SMILES whether
-a compound inhibits human beta-secretase 1 (`inactive`, `active`) and its pIC50.
+A Graphormer (4 layers, width 128, 8 heads, 560,000 parameters) that predicts from a SMILES whether
+a compound inhibits human beta-secretase 1 (`inactive`, `active`), and its pIC50.
 
-**Data.** MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 compounds, md5 `{BACE_MD5}`.
-Active means a pIC50 of 7 or above; 17 ligands of crystal structures are labelled active in the
-file in spite of a lower value, and were left as they are.
+**Data.** MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 compounds, md5
+`{BACE_MD5}`. Active means a pIC50 of 7 or above; 17 ligands of crystal
+structures are labelled active in the file in spite of a lower value, and were left as they are.
 
-**Split.** {len(split.train)} / {len(split.valid)} / {len(split.test)} by {kind}. The positions
-stand in `config.json`.
+**Split.** {len(split.train)} / {len(split.valid)} / {len(split.test)} compounds, {kind}. The
+positions stand in `config.json`.
 
-**Training.** From the weights `molecules` (pre-trained without any BACE compound). An ensemble of
-random forests and a fine-tuned Graphormer, all fitted on the training part alone, labels
-molecules recombined from the training molecules; this model learned from the measured labels and
-from those. Epochs and settings were chosen on validation data; the classification logit is divided
-by a temperature of {temperature:.2f}, fitted on validation data.
+**Training.** From the weights `molecules`, which were pre-trained without any BACE compound. An
+ensemble of random forests and a fine-tuned Graphormer, all fitted on the training part alone,
+labelled molecules recombined from the training molecules; the model learned from the measured
+labels and from those. Epochs and settings were chosen on validation data. The classification logit
+is divided by a temperature of {temperature:.2f}, fitted on validation data.
 
     {command}
 
@@ -192,9 +192,9 @@ by a temperature of {temperature:.2f}, fitted on validation data.
 | this model | {_row(model)} |
 | random forest, 500 trees, ECFP4 | {_row(forest)} |
 
-n = {model.n}, {model.positives} active; interval: bootstrap over compounds. pIC50: RMSE
-{found["pIC50 RMSE"]:.2f} (the training mean as prediction:
-{found["pIC50 RMSE of the training mean"]:.2f}).
+n = {model.n}, {model.positives} active; interval: bootstrap over compounds.
+pIC50: RMSE {found["pIC50 RMSE"]:.2f}; predicting the training mean:
+{found["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/bace_quality.md`.
 
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,
 amidines, macrocycles and their like) are out of scope, whatever the probability says.

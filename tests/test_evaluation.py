@@ -1,0 +1,199 @@
+"""Node removal, curves and statistics against loops, formulas and other libraries."""
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation import (
+    OPERATORS,
+    activation_and_pruning,
+    bootstrap,
+    compare_pairs,
+    holm,
+    outputs_of_parts,
+)
+from graphxai.evaluation.curves import node_counts
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.target import Target
+from toy import random_graphormer
+
+SMILES = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+def encoded(model, smiles=SMILES):
+    return StructureEncoding.from_config(model.config)(molecule_to_data(smiles))
+
+
+def choices(n, count=9):
+    keep = torch.rand(count, n, generator=torch.Generator().manual_seed(1)) < 0.6
+    keep[0], keep[1] = True, False
+    return keep
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_all_choices_at_once_equal_one_pass_each(operator, monkeypatch):
+    model = random_graphormer()
+    data = encoded(model)
+    keep = choices(data.num_nodes)
+    together = outputs_of_parts(model, data, keep, operator)
+    monkeypatch.setattr("graphxai.evaluation.removal.MAX_PAIRS", 1)  # one choice a pass
+    alone = outputs_of_parts(model, data, keep, operator)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+    full = model(collate([data])).detach()
+    torch.testing.assert_close(together[:1], full, atol=1e-5, rtol=1e-4)
+
+
+def test_masked_nodes_are_excluded_from_every_attention():
+    model = random_graphormer()
+    data = encoded(model)
+    keep = choices(data.num_nodes)
+    batch = collate([data])
+    with torch.no_grad():
+        expected = [model.encode(model.embed(batch), batch, k[None])[0] for k in keep]
+    torch.testing.assert_close(
+        outputs_of_parts(model, data, keep, "mask"), torch.stack(expected), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_zeroed_nodes_keep_their_token():
+    model = random_graphormer()
+    data = encoded(model)
+    keep = torch.ones(1, data.num_nodes, dtype=torch.bool)
+    keep[0, 4] = False
+    batch = collate([data])
+    with torch.no_grad():
+        tokens = model.embed(batch)
+        tokens[0, 5] = 0.0
+        expected = model.encode(tokens, batch)
+    torch.testing.assert_close(outputs_of_parts(model, data, keep, "zero"), expected)
+
+
+def test_a_deleted_node_leaves_the_smaller_molecule():
+    """Without its last oxygen atom, hexanol's graph is hexane's but for that carbon's features."""
+    model = random_graphormer()
+    data, smaller = encoded(model, "CCCCCCO"), molecule_to_data("CCCCCC")
+    smaller.x = data.x[:6]
+    expected = model(collate([StructureEncoding.from_config(model.config)(smaller)]))
+    keep = torch.tensor([[True] * 6 + [False]])
+    found = outputs_of_parts(model, data, keep, "delete")
+    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_curves_equal_a_loop_over_nodes(operator):
+    model = random_graphormer()
+    data = encoded(model)
+    n = data.num_nodes
+    relevance = torch.linspace(-1, 1, n)[torch.randperm(n, generator=torch.Generator())]
+    activation, pruning = activation_and_pruning(
+        model, data, relevance, Target("inactive"), operator=operator
+    )
+    full = model(collate([data]))[0, 0].item()
+    joined, left = [], []
+    for k in range(n + 1):
+        keep = torch.zeros(1, n, dtype=torch.bool)
+        keep[0, sorted(range(n), key=lambda i: -relevance[i].item())[:k]] = True
+        z = outputs_of_parts(model, data, keep, operator)[0, 0].item()
+        joined.append(1 / (1 + np.exp(z)))  # the probability of "inactive"
+        keep = torch.ones(1, n, dtype=torch.bool)
+        keep[0, sorted(range(n), key=lambda i: abs(relevance[i].item()))[:k]] = False
+        z = outputs_of_parts(model, data, keep, operator)[0, 0].item()
+        left.append(2 * ((z - full) / 2) ** 2)  # two classes with logits -z/2 and z/2
+    np.testing.assert_allclose(activation.values, joined, atol=1e-5)
+    np.testing.assert_allclose(pruning.values, left, atol=1e-4)
+    area = np.trapezoid(joined, np.linspace(0, 1, n + 1))
+    assert activation.area == pytest.approx(area, abs=1e-5)
+
+
+def test_eleven_steps_take_the_ceiling():
+    assert node_counts(13, 11).tolist() == [0, 2, 3, 4, 6, 7, 8, 10, 11, 12, 13]
+    assert node_counts(10, 11).tolist() == list(range(11))
+    assert node_counts(3).tolist() == [0, 1, 2, 3]
+
+
+def test_regression_is_rescaled_by_empty_and_full_graph():
+    model = random_graphormer(tasks=(Task("logS", "regression", offset=-3.0, scale=2.0),))
+    data = encoded(model)
+    activation, pruning = activation_and_pruning(
+        model, data, torch.arange(float(data.num_nodes)), Target()
+    )
+    assert activation.values[0] == 0
+    assert activation.values[-1] == pytest.approx(1)
+    assert pruning.values[0] == 0
+
+
+def test_a_graph_of_one_node_has_curves():
+    model = random_graphormer()
+    activation, _ = activation_and_pruning(
+        model, encoded(model, "C"), torch.tensor([1.0]), Target()
+    )
+    assert activation.fractions.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("relevance", "message"),
+    [(torch.zeros(5), r"shape \(5,\); the graph has 13"), (torch.full((13,), np.nan), "finite")],
+)
+def test_scores_that_cannot_be_ordered_are_named(relevance, message):
+    model = random_graphormer()
+    with pytest.raises(ValueError, match=message):
+        activation_and_pruning(model, encoded(model), relevance, Target())
+
+
+def test_a_perfect_ordering_beats_its_reverse():
+    model = gx.load("bace")
+    data = encoded(model, "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
+    relevance = torch.from_numpy(gx.explain(model, data).relevance)
+    best, _ = activation_and_pruning(model, data, relevance, Target())
+    worst, _ = activation_and_pruning(model, data, -relevance, Target())
+    assert best.area > worst.area + 0.1
+
+
+def test_bootstrap_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for k in range(200):
+        found = bootstrap(rng.normal(1.0, 2.0, 60), draws=500, seed=k)
+        inside += found.low <= 1.0 <= found.high
+    assert 178 <= inside <= 199  # 95 % of 200, within three standard deviations
+    assert found.n == 60
+    with pytest.raises(ValueError, match="at least one value"):
+        bootstrap([])
+
+
+def test_holm_equals_the_textbook():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+
+
+def test_paired_tests_see_a_shift_and_no_shift():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=40)
+    values = {"a": base + 0.5, "b": base + rng.normal(0, 0.1, 40), "c": base + 0.5}
+    first, second = compare_pairs(values, [("a", "b"), ("a", "c")])
+    assert first.significant
+    assert first.difference.mean == pytest.approx(0.5, abs=0.1)
+    assert not second.significant
+    assert second.p == 1.0
+
+
+def test_a_report_holds_every_row_and_always_the_control(tmp_path):
+    model = random_graphormer()
+    inputs = ["CCO", "C1CC", SMILES, "CC(=O)[O-].[Na+]"]
+    report = gx.evaluate(model, inputs, ["lrp", "gae"], operators=("mask", "zero"))
+    assert [index for index, _ in report.rejected] == [1]
+    assert set(report.rows.method) == {"lrp", "gae", "random"}
+    assert len(report.rows) == 3 * 3 * 2 * 2
+    table = report.table()
+    assert table.attrs["n"] == 3
+    assert list(table.columns) == ["auac", "au_mse"]
+    assert len(report.compare(metric="au_mse", operator="zero")) == 3
+    folder = report.save(tmp_path / "bench")
+    assert "3 graphs" in (folder / "summary.md").read_text()
+    assert len((folder / "results.csv").read_text().splitlines()) == 37
+    with pytest.raises(ValueError, match="no method 'lime'"):
+        report.compare("lrp", "lime")
+    with pytest.raises(ValueError, match="no graph to evaluate"):
+        gx.evaluate(model, ["C1CC"])
