@@ -1,5 +1,7 @@
 """Node removal, curves and statistics against loops, formulas and other libraries."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,12 @@ import torch
 import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import (
+    METRICS,
     OPERATORS,
-    activation_and_pruning,
     bootstrap,
     compare_pairs,
     holm,
+    node_series,
     outputs_of_parts,
 )
 from graphxai.evaluation.curves import node_counts
@@ -87,24 +90,35 @@ def test_curves_equal_a_loop_over_nodes(operator):
     data = encoded(model)
     n = data.num_nodes
     relevance = torch.linspace(-1, 1, n)[torch.randperm(n, generator=torch.Generator())]
-    activation, pruning = activation_and_pruning(
-        model, data, relevance, Target("inactive"), operator=operator
-    )
+    series = node_series(model, data, relevance, Target("inactive"), operator=operator)
     full = model(collate([data]))[0, 0].item()
-    joined, left = [], []
+    joined, rest, left = [], [], []
     for k in range(n + 1):
         keep = torch.zeros(1, n, dtype=torch.bool)
         keep[0, sorted(range(n), key=lambda i: -relevance[i].item())[:k]] = True
         z = outputs_of_parts(model, data, keep, operator)[0, 0].item()
         joined.append(1 / (1 + np.exp(z)))  # the probability of "inactive"
+        z = outputs_of_parts(model, data, ~keep, operator)[0, 0].item()
+        rest.append(1 / (1 + np.exp(z)))
         keep = torch.ones(1, n, dtype=torch.bool)
         keep[0, sorted(range(n), key=lambda i: abs(relevance[i].item()))[:k]] = False
         z = outputs_of_parts(model, data, keep, operator)[0, 0].item()
         left.append(2 * ((z - full) / 2) ** 2)  # two classes with logits -z/2 and z/2
-    np.testing.assert_allclose(activation.values, joined, atol=1e-5)
-    np.testing.assert_allclose(pruning.values, left, atol=1e-4)
+    np.testing.assert_allclose(series.with_top, joined, atol=1e-5)
+    np.testing.assert_allclose(series.without_top, rest, atol=1e-5)
+    np.testing.assert_allclose(series.distance, left, atol=1e-4)
     area = np.trapezoid(joined, np.linspace(0, 1, n + 1))
-    assert activation.area == pytest.approx(area, abs=1e-5)
+    assert METRICS["auac"].measure(series) == pytest.approx(area, abs=1e-5)
+    tenths = [math.ceil(k * n / 10) for k in range(1, 10)]
+    drops = np.mean([joined[-1] - rest[k] for k in tenths])
+    assert METRICS["aopc"].measure(series) == pytest.approx(drops, abs=1e-5)
+    odds = np.mean([np.log(rest[k] / joined[-1]) for k in tenths])
+    assert METRICS["lodds"].measure(series) == pytest.approx(odds, abs=1e-4)
+    bins = [math.ceil(k * n / 100) for k in (1, 5, 10, 20, 50)]
+    missing = np.mean([joined[-1] - joined[k] for k in bins])
+    assert METRICS["sufficiency"].measure(series) == pytest.approx(missing, abs=1e-5)
+    lost = np.mean([joined[-1] - rest[k] for k in bins])
+    assert METRICS["comprehensiveness"].measure(series) == pytest.approx(lost, abs=1e-5)
 
 
 def test_eleven_steps_take_the_ceiling():
@@ -116,20 +130,20 @@ def test_eleven_steps_take_the_ceiling():
 def test_regression_is_rescaled_by_empty_and_full_graph():
     model = random_graphormer(tasks=(Task("logS", "regression", offset=-3.0, scale=2.0),))
     data = encoded(model)
-    activation, pruning = activation_and_pruning(
-        model, data, torch.arange(float(data.num_nodes)), Target()
-    )
-    assert activation.values[0] == 0
-    assert activation.values[-1] == pytest.approx(1)
-    assert pruning.values[0] == 0
+    series = node_series(model, data, torch.arange(float(data.num_nodes)), Target())
+    assert series.with_top[0] == 0
+    assert series.with_top[-1] == pytest.approx(1)
+    assert series.without_top[-1] == pytest.approx(0)
+    assert series.distance[0] == 0
+    with pytest.raises(ValueError, match="'lodds' needs probabilities"):
+        gx.evaluate(model, ["CCO"], metrics=["lodds"])
 
 
 def test_a_graph_of_one_node_has_curves():
     model = random_graphormer()
-    activation, _ = activation_and_pruning(
-        model, encoded(model, "C"), torch.tensor([1.0]), Target()
-    )
-    assert activation.fractions.tolist() == [0, 1]
+    series = node_series(model, encoded(model, "C"), torch.tensor([1.0]), Target())
+    assert series.fractions.tolist() == [0, 1]
+    assert all(math.isfinite(metric.measure(series)) for metric in METRICS.values())
 
 
 @pytest.mark.parametrize(
@@ -139,16 +153,16 @@ def test_a_graph_of_one_node_has_curves():
 def test_scores_that_cannot_be_ordered_are_named(relevance, message):
     model = random_graphormer()
     with pytest.raises(ValueError, match=message):
-        activation_and_pruning(model, encoded(model), relevance, Target())
+        node_series(model, encoded(model), relevance, Target())
 
 
 def test_a_perfect_ordering_beats_its_reverse():
     model = gx.load("bace")
     data = encoded(model, "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
     relevance = torch.from_numpy(gx.explain(model, data).relevance)
-    best, _ = activation_and_pruning(model, data, relevance, Target())
-    worst, _ = activation_and_pruning(model, data, -relevance, Target())
-    assert best.area > worst.area + 0.1
+    best = node_series(model, data, relevance, Target())
+    worst = node_series(model, data, -relevance, Target())
+    assert best.activation.area > worst.activation.area + 0.1
 
 
 def test_bootstrap_covers_the_mean_as_often_as_it_says():
@@ -195,5 +209,7 @@ def test_a_report_holds_every_row_and_always_the_control(tmp_path):
     assert len((folder / "results.csv").read_text().splitlines()) == 37
     with pytest.raises(ValueError, match="no method 'lime'"):
         report.compare("lrp", "lime")
+    with pytest.raises(ValueError, match="unknown metric 'f1'; there are auac"):
+        gx.evaluate(model, ["CCO"], metrics=["f1"])
     with pytest.raises(ValueError, match="no graph to evaluate"):
         gx.evaluate(model, ["C1CC"])

@@ -1,8 +1,9 @@
 """Faithfulness of explanations: removal of nodes, curves, statistics."""
 
-from .curves import Curve, activation_and_pruning
+from .curves import Curve, Series, node_series
+from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
-from .report import METRICS, Report, evaluate
+from .report import Report, evaluate
 from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm
 
 __all__ = [
@@ -11,12 +12,14 @@ __all__ = [
     "Comparison",
     "Curve",
     "Interval",
+    "Metric",
     "Operator",
     "Report",
-    "activation_and_pruning",
+    "Series",
     "bootstrap",
     "compare_pairs",
     "evaluate",
     "holm",
+    "node_series",
     "outputs_of_parts",
 ]

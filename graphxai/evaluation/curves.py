@@ -40,7 +40,45 @@ def node_counts(n: int, steps: int | None = None) -> Tensor:
     return torch.tensor([math.ceil(round(k / (steps - 1) * n, 9)) for k in range(steps)])
 
 
-def activation_and_pruning(
+@dataclass(frozen=True)
+class Series:
+    """What one graph's outputs do as nodes come and go in the order of relevance.
+
+    counts (K,): numbers of nodes k; fractions (K,): their share of all nodes. `with_top` (K,):
+    probability of the class explained from the k most relevant nodes alone; `without_top` (K,):
+    from all but them; `distance` (K,): squared distance of the task's logits, summed over the
+    classes, to the full graph's once the k nodes of smallest |relevance| are gone. For a
+    regression the probability is f_c rescaled so that the empty graph has 0 and the full one 1.
+    """
+
+    counts: Tensor
+    fractions: Tensor
+    with_top: Tensor
+    without_top: Tensor
+    distance: Tensor
+
+    @property
+    def full(self) -> float:
+        """Probability of the class explained from the whole graph."""
+        return float(self.with_top[-1])
+
+    @property
+    def activation(self) -> Curve:
+        """`with_top` over the fraction of nodes (Ali 2022, node activation)."""
+        return Curve(self.fractions, self.with_top)
+
+    @property
+    def pruning(self) -> Curve:
+        """`distance` over the fraction of nodes (Ali 2022, node pruning)."""
+        return Curve(self.fractions, self.distance)
+
+    def at(self, values: Tensor, fraction: float) -> float:
+        """The value at ceil(fraction * N) nodes, or at the next number of nodes in the series."""
+        wanted = math.ceil(round(fraction * int(self.counts[-1]), 9))
+        return float(values[int(torch.searchsorted(self.counts, wanted))])
+
+
+def node_series(
     model: Graphormer,
     data: Data,
     relevance: Tensor,
@@ -48,14 +86,11 @@ def activation_and_pruning(
     *,
     operator: Operator = "mask",
     steps: int | None = None,
-) -> tuple[Curve, Curve]:
-    """Both curves of one encoded graph for node scores relevance (N,), from one series of passes.
+) -> Series:
+    """All outputs that the curve metrics need, for one encoded graph and node scores (N,).
 
-    Activation: nodes join the empty graph by descending signed relevance; the value is the
-    probability of the target's class (a regression: f_c rescaled so that the empty graph has 0
-    and the full one 1). Pruning: nodes leave by ascending |relevance|; the value is the squared
-    distance of the task's logits to those of the full graph, summed over the classes. Equal
-    scores go by node number. Raises ValueError for scores of another length or not finite.
+    Nodes are ordered by descending signed relevance, for `distance` by ascending |relevance|;
+    equal scores go by node number. Raises ValueError for scores of another length or not finite.
     """
     n = int(data.num_nodes or 0)
     if relevance.shape != (n,):
@@ -64,18 +99,21 @@ def activation_and_pruning(
         raise ValueError("relevance holds values that are not finite.")
     counts = node_counts(n, steps)
     fractions = counts / n if steps is None else torch.linspace(0, 1, steps)
-    joining = relevance.argsort(descending=True, stable=True)
-    leaving = relevance.abs().argsort(stable=True)
-    keep = torch.cat([_first(joining, counts), ~_first(leaving, counts)])
+    top = _first(relevance.argsort(descending=True, stable=True), counts)
+    smallest = _first(relevance.abs().argsort(stable=True), counts)
+    keep = torch.cat([top, ~top, ~smallest])
     outputs = outputs_of_parts(model, data, keep, operator).cpu()
-    added, pruned = outputs[: len(counts)], outputs[len(counts) :]
-    # the class explained is chosen on the full graph, then followed
-    full = pruned[:1]
-    resolved = target.resolve(model.config, full)
-    activation = _follow(model.config, target, resolved, added)
+    with_top, without_top, pruned = outputs.split(len(counts))
+    resolved = target.resolve(model.config, with_top[-1:])  # chosen on the full graph, then held
+    followed = _follow(model.config, target, resolved, torch.cat([with_top, without_top]))
     logits = class_logits(model.config, target, pruned)
-    distance = (logits - logits[:1]).square().sum(-1)
-    return Curve(fractions, activation), Curve(fractions, distance)
+    return Series(
+        counts=counts,
+        fractions=fractions,
+        with_top=followed[: len(counts)],
+        without_top=followed[len(counts) :],
+        distance=(logits - logits[:1]).square().sum(-1),
+    )
 
 
 def class_logits(config: GraphormerConfig, target: Target, outputs: Tensor) -> Tensor:
@@ -100,12 +138,15 @@ def _first(order: Tensor, counts: Tensor) -> Tensor:
 def _follow(
     config: GraphormerConfig, target: Target, resolved: ResolvedTarget, outputs: Tensor
 ) -> Tensor:
-    """Probability of the class explained, or the rescaled value, (K,)."""
+    """Probability of the class explained, or the rescaled value, (2 K,).
+
+    The first K outputs go from the empty to the full graph.
+    """
     task = target.task_in(config)
     if task.kind == "regression":
         value = (outputs * resolved.weights).sum(-1)
-        span = value[-1] - value[0]
-        return (value - value[0]) / span if span != 0 else torch.zeros_like(value)
+        empty, full = value[0], value[len(value) // 2 - 1]
+        return (value - empty) / (full - empty) if full != empty else torch.zeros_like(value)
     label = resolved.labels[0]
     if label not in task.classes:
         raise ValueError(f"activation needs one class as target, not {label!r}.")

@@ -15,14 +15,14 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.progress import progress_bar
 from graphxai.target import Target
 
-from .curves import activation_and_pruning
+from .curves import node_series
+from .metrics import METRICS
 from .removal import Operator
 from .statistics import Comparison, Interval, bootstrap, compare_pairs
 
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS = {"auac": "higher is better", "au_mse": "lower is better"}
 COLUMNS = ("graph", "method", "operator", "metric", "value")
 
 
@@ -89,7 +89,7 @@ class Report:
         parts = [f"{self.rows.graph.nunique()} graphs; mean with 95 % bootstrap interval.", ""]
         for operator in self.rows.operator.unique():
             frame = self.table(operator)
-            head = " | ".join(f"{m} ({METRICS[m]})" for m in frame.columns)
+            head = " | ".join(f"{m} ({METRICS[m].direction})" for m in frame.columns)
             parts += [f"Nodes removed by `{operator}`:", "", f"| method | {head} |"]
             parts += ["|---" * (len(frame.columns) + 1) + "|"]
             parts += [f"| {name} | {' | '.join(row)} |" for name, row in frame.iterrows()]
@@ -104,15 +104,17 @@ def evaluate(
     methods: Sequence[str | Explainer | type[Explainer]] = ("lrp", "gradient_input"),
     *,
     target: Any = None,
+    metrics: Sequence[str] = ("auac", "au_mse"),
     operators: Sequence[Operator] = ("mask",),
     steps: int | None = None,
     progress: bool | None = None,
 ) -> Report:
-    """Node activation (AUAC) and pruning (AU-MSE) of several methods on the same graphs.
+    """Measure the faithfulness of several methods on the same graphs.
 
-    inputs: what `explain` takes. target: as there. operators: how nodes are removed. steps: points
-    of a curve; None takes every number of nodes, 11 is the grid of Ali 2022. `random` is always
-    among the methods. Inputs that cannot be used are counted in `Report.rejected`.
+    inputs: what `explain` takes. target: as there. metrics: names in `METRICS`. operators: how
+    nodes are removed. steps: points of a curve; None takes every number of nodes, 11 is the grid
+    of Ali 2022. `random` is always among the methods. Inputs that cannot be used are counted in
+    `Report.rejected`.
     """
     import pandas as pd
 
@@ -124,6 +126,7 @@ def evaluate(
         raise ValueError("there is no graph to evaluate.")
     graphs = {index: item.data for index, item in prepared}
     wanted = Target.of(target)
+    _check_metrics(metrics, wanted.task_in(model.config).kind)
     rows: list[tuple[int, str, str, str, float]] = []
     total = len(prepared) * len(explainers)
     with progress_bar("evaluating", total, show=progress) as tick:
@@ -132,11 +135,13 @@ def evaluate(
                 data = graphs[index]
                 scores = torch.from_numpy(explanation.relevance)
                 for operator in operators:
-                    activation, pruning = activation_and_pruning(
+                    series = node_series(
                         model, data, scores, wanted, operator=operator, steps=steps
                     )
-                    areas = {"auac": activation.area, "au_mse": pruning.area}
-                    rows += [(index, explainer.name, operator, m, v) for m, v in areas.items()]
+                    rows += [
+                        (index, explainer.name, operator, name, METRICS[name].measure(series))
+                        for name in metrics
+                    ]
                 tick(1)
     settings = {
         "model": model.origin.name,
@@ -147,6 +152,14 @@ def evaluate(
     }
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return Report(frame, settings, tuple(rejected))
+
+
+def _check_metrics(metrics: Sequence[str], kind: str) -> None:
+    for name in metrics:
+        if name not in METRICS:
+            raise ValueError(f"unknown metric {name!r}; there are {', '.join(METRICS)}.")
+        if METRICS[name].probabilities_only and kind == "regression":
+            raise ValueError(f"metric {name!r} needs probabilities; the target is a regression.")
 
 
 def _prepare(

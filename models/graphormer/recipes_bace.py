@@ -67,7 +67,7 @@ def train_bace(
     devices: int | str = 1,
     progress: bool = True,
 ) -> Path:
-    """Train the BACE model and measure it once on its test molecules, a forest beside it.
+    """Train the BACE model and measure it on its test molecules, a forest beside it.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
@@ -185,7 +185,7 @@ is divided by a temperature of {temperature:.2f}, fitted on validation data.
 
     {command}
 
-**Test scores**, measured once:
+**Test scores.** No choice was made on them.
 
 | | ROC-AUC | 95 % interval | Brier | ECE |
 |---|---|---|---|---|
