@@ -8,11 +8,13 @@ import torch
 
 import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import MOLECULES
 from graphxai.evaluation import (
     METRICS,
     OPERATORS,
     bootstrap,
     compare_pairs,
+    conservation,
     holm,
     node_series,
     outputs_of_parts,
@@ -213,3 +215,17 @@ def test_a_report_holds_every_row_and_always_the_control(tmp_path):
         gx.evaluate(model, ["CCO"], metrics=["f1"])
     with pytest.raises(ValueError, match="no graph to evaluate"):
         gx.evaluate(model, ["C1CC"])
+
+
+def test_conservation_is_exact_for_lrp_and_only_for_it():
+    model = gx.load("bace")
+    found = conservation(model, list(MOLECULES.values()))
+    assert list(found) == ["gradient_input", "lrp_ah_ln", "lrp"]
+    assert found["lrp"].unexplained < 1e-5
+    assert found["gradient_input"].unexplained > 0.1
+    outputs = found["lrp"].outputs
+    np.testing.assert_allclose(outputs, found["gradient_input"].outputs, atol=1e-5)
+    fitted = np.polyfit(outputs, found["lrp"].tokens, 1)
+    assert found["lrp"].slope == pytest.approx(fitted[0])
+    assert found["lrp"].gap == pytest.approx(np.abs(found["lrp"].biases).mean(), abs=1e-5)
+    assert -1 <= found["gradient_input"].correlation <= 1

@@ -1,5 +1,6 @@
 """Faithfulness of explanations: removal of nodes, curves, statistics."""
 
+from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
 from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
@@ -10,6 +11,7 @@ __all__ = [
     "METRICS",
     "OPERATORS",
     "Comparison",
+    "Conservation",
     "Curve",
     "Interval",
     "Metric",
@@ -18,6 +20,7 @@ __all__ = [
     "Series",
     "bootstrap",
     "compare_pairs",
+    "conservation",
     "evaluate",
     "holm",
     "node_series",

@@ -1,0 +1,78 @@
+"""Does relevance add up? Its sum against the output, over a data set (Ali 2022, Fig. 3)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.api import explain
+from graphxai.explainers import Explainer
+from graphxai.models.graphormer import Graphormer
+
+
+@dataclass(frozen=True)
+class Conservation:
+    """Sums of relevance and outputs of n graphs under one method.
+
+    outputs, tokens (n,): f_c and the summed relevance of nodes and graph token; biases (n,): the
+    share of additive parameters. `slope` and `correlation` are of tokens against outputs, `gap`
+    is the mean absolute difference of the two, `unexplained` the same once biases are counted.
+    """
+
+    method: str
+    outputs: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    biases: NDArray[np.float64]
+
+    @property
+    def slope(self) -> float:
+        """Least-squares slope of summed relevance on output; 1 if it follows it exactly."""
+        centred = self.outputs - self.outputs.mean()
+        spread = float((centred**2).sum())
+        return float((centred * self.tokens).sum()) / spread if spread else float("nan")
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's correlation of summed relevance and output; NaN without spread."""
+        if len(self.outputs) < 2 or not self.outputs.std() or not self.tokens.std():
+            return float("nan")
+        return float(np.corrcoef(self.outputs, self.tokens)[0, 1])
+
+    @property
+    def gap(self) -> float:
+        """Mean absolute difference of output and summed relevance."""
+        return float(np.abs(self.outputs - self.tokens).mean())
+
+    @property
+    def unexplained(self) -> float:
+        """Mean absolute difference of output and summed relevance with biases."""
+        return float(np.abs(self.outputs - self.tokens - self.biases).mean())
+
+
+def conservation(
+    model: Graphormer,
+    inputs: Iterable[Any],
+    methods: Sequence[str | Explainer | type[Explainer]] = ("gradient_input", "lrp_ah_ln", "lrp"),
+    *,
+    target: Any = None,
+) -> dict[str, Conservation]:
+    """Sums of relevance against outputs for each method; inputs and target as for `explain`.
+
+    Inputs that cannot be used are left out with a warning. Raises ValueError if none remains.
+    """
+    found = {}
+    values = list(inputs)
+    for method in methods:
+        explained = [e for e in explain(model, values, method, target=target) if e is not None]
+        if not explained:
+            raise ValueError("there is no graph to measure.")
+        ledgers = [e.ledger for e in explained]
+        found[explained[0].method] = Conservation(
+            explained[0].method,
+            outputs=np.array([ledger.output for ledger in ledgers]),
+            tokens=np.array([ledger.nodes + ledger.graph_token for ledger in ledgers]),
+            biases=np.array([ledger.biases for ledger in ledgers]),
+        )
+    return found
