@@ -195,7 +195,7 @@ def train(
 
     `graphxai train bace --out runs/bace`
 
-    `graphxai train mnist-superpixels --out runs/mnist --epochs 40 --resume`
+    `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
     """
     settings: dict[str, Any] = {"root": data, "seed": seed, "resume": resume}
     settings |= {
