@@ -25,6 +25,7 @@ __all__ = [
     "BOND_FEATURE_NAMES",
     "atom_features",
     "bond_features",
+    "canonical_chirality",
 ]
 
 ATOM_FEATURE_NAMES = (
@@ -143,6 +144,31 @@ def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
         list(map(Chem.Atom.IsInRing, atoms)),
     ]
     return np.ascontiguousarray(np.array(columns, dtype=np.int64).T)
+
+
+def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
+    """Chirality codes (N,) that do not depend on how the molecule is written; None without any.
+
+    RDKit's tag, and so OGB's feature, says clockwise or not in the order of an atom's bonds: two
+    SMILES of one molecule can carry opposite tags. These codes are those of the canonical SMILES,
+    brought back to the order of the atoms.
+    """
+    if not mol.HasSubstructMatch(_TAGGED):
+        return None
+    keep_hydrogens = Chem.SmilesParserParams()
+    keep_hydrogens.removeHs = False  # type: ignore[assignment]
+    plain = Chem.Mol(mol)
+    for atom in plain.GetAtoms():
+        atom.SetAtomMapNum(0)
+    smiles = Chem.MolToSmiles(plain)
+    order = list(plain.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    canonical = Chem.MolFromSmiles(smiles, keep_hydrogens)
+    if canonical is None or canonical.GetNumAtoms() != len(order):
+        return None  # a molecule that RDKit writes but does not read: keep its tags
+    codes = np.full(len(order), _CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED])
+    for (i,) in canonical.GetSubstructMatches(_TAGGED, maxMatches=len(order)):
+        codes[order[i]] = _CHIRALITY[canonical.GetAtomWithIdx(i).GetChiralTag()]
+    return codes
 
 
 def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -127,7 +127,7 @@ def mnist_files(
     )
 
 
-def read_digit(path: str | os.PathLike[str]) -> np.ndarray:
+def read_digit(picture: str | os.PathLike[str] | Image.Image) -> np.ndarray:
     """Digit in a picture, brought into the form of MNIST.
 
     Colours become grey, transparency becomes white paper, dark ink on a bright border is
@@ -136,7 +136,8 @@ def read_digit(path: str | os.PathLike[str]) -> np.ndarray:
     MNIST already and is only scaled to [0, 1].
 
     Args:
-        path: PNG, JPEG, BMP, GIF or WebP of up to 16 million pixels.
+        picture: path of a PNG, JPEG, BMP, GIF or WebP of up to 16 million pixels, or a Pillow
+            image.
 
     Returns:
         float64 (28, 28) in [0, 1], bright ink on black.
@@ -145,7 +146,11 @@ def read_digit(path: str | os.PathLike[str]) -> np.ndarray:
         FileNotFoundError: there is no such file.
         SuperpixelError: not a readable picture, damaged, too large, or empty.
     """
-    grey = _read_grey(Path(path))
+    if isinstance(picture, Image.Image):
+        path, grey = "the picture", _grey_of(picture, "the picture")
+    else:
+        path = str(picture)
+        grey = _read_grey(Path(picture))
     border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     paper = float(np.median(border))
     if grey.shape == (SIDE, SIDE) and paper < 0.1 and grey.max() > 0.5:
@@ -193,20 +198,7 @@ def _read_grey(path: Path) -> np.ndarray:
     content = path.read_bytes()
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-            width, height = picture.size
-            if width * height > MAX_PIXELS:
-                raise SuperpixelError(
-                    f"{path}: {width} x {height} pixels; at most {MAX_PIXELS:,} are read"
-                )
-            if min(width, height) < 2:
-                raise SuperpixelError(f"{path}: {width} x {height} pixels is no picture of a digit")
-            if picture.mode.startswith("I") or picture.mode == "F":  # 16 bits and more
-                values = np.asarray(picture, dtype=np.float64)
-                top = values.max()
-                return np.clip(values / max(255.0 if top <= 255 else 65535.0, top), 0, 1)
-            paper = Image.new("RGBA", picture.size, "white")
-            paper.alpha_composite(picture.convert("RGBA"))
-            return np.asarray(paper.convert("L"), dtype=np.float64) / 255.0
+            return _grey_of(picture, str(path))
     except SuperpixelError:
         raise
     except Image.DecompressionBombError as error:
@@ -219,3 +211,18 @@ def _read_grey(path: Path) -> np.ndarray:
         ) from error
     except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
         raise SuperpixelError(f"{path}: damaged or truncated picture ({error})") from error
+
+
+def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
+    width, height = picture.size
+    if width * height > MAX_PIXELS:
+        raise SuperpixelError(f"{name}: {width} x {height} pixels; at most {MAX_PIXELS:,} are read")
+    if min(width, height) < 2:
+        raise SuperpixelError(f"{name}: {width} x {height} pixels is no picture of a digit")
+    if picture.mode.startswith("I") or picture.mode == "F":  # 16 bits and more
+        values = np.asarray(picture, dtype=np.float64)
+        top = values.max()
+        return np.clip(values / max(255.0 if top <= 255 else 65535.0, top), 0, 1)
+    paper = Image.new("RGBA", picture.size, "white")
+    paper.alpha_composite(picture.convert("RGBA"))
+    return np.asarray(paper.convert("L"), dtype=np.float64) / 255.0

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
+from graphxai.capture import evaluating
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explanation import Explanation, Ledger, Prediction
 from graphxai.inputs import Input, as_list, prepare
@@ -36,7 +38,8 @@ def load(name_or_folder: str | Path) -> Graphormer:
     from graphxai.models.graphormer.convert import load_huggingface
 
     folder = locate(name_or_folder)
-    return load_huggingface(folder) if is_published(folder) else load_checkpoint(folder)
+    with torch.inference_mode(False):  # weights made in inference mode could never be explained
+        return load_huggingface(folder) if is_published(folder) else load_checkpoint(folder)
 
 
 def pretrained_models() -> tuple[str, ...]:
@@ -139,8 +142,9 @@ def explain_prepared(
     provenance = _provenance(model, explainer)
     device = next(model.parameters()).device
     for part in in_batches(prepared):
-        batch = collate([item.data for _, item in part]).to(device)
-        attribution = explainer.attribute(model, batch, wanted)
+        with torch.inference_mode(False):  # what gradients pass through must not be made in it
+            batch = collate([_outside_inference(item.data) for _, item in part]).to(device)
+            attribution = explainer.attribute(model, batch, wanted)
         for row, (key, item) in enumerate(part):
             yield key, _explanation(model, item, attribution, row, explainer, wanted, provenance)
 
@@ -149,17 +153,17 @@ def predict_prepared(
     model: Graphormer, prepared: Sequence[tuple[int, Input]]
 ) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
     """Predictions of encoded inputs in batches of like size, with their keys."""
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
-    try:
-        for part in in_batches(prepared):
-            with torch.inference_mode():
-                outputs = model(collate([item.data for _, item in part]).to(device)).cpu()
-            for row, (key, _) in enumerate(part):
-                yield key, read_outputs(model.config, outputs[row])
-    finally:
-        model.train(was_training)
+    for part in in_batches(prepared):
+        with evaluating(model), torch.inference_mode():
+            outputs = model(collate([item.data for _, item in part]).to(device)).cpu()
+        for row, (key, _) in enumerate(part):
+            yield key, read_outputs(model.config, outputs[row])
+
+
+def _outside_inference(data: Data) -> Data:
+    """The graph itself, or a copy that gradients may pass through."""
+    return data.clone() if data.x.is_inference() else data
 
 
 def in_batches(prepared: Iterable[tuple[int, Input]]) -> Iterator[list[tuple[int, Input]]]:
@@ -206,12 +210,12 @@ def _explanation(
     provenance: dict[str, Any],
 ) -> Explanation:
     n = int(item.data.num_nodes)
-    relevance = attribution.relevance[row, :n].cpu()
+    relevance = attribution.relevance[row, :n].float().cpu()
     predictions = read_outputs(model.config, attribution.outputs[row].cpu())
     task = target.task_in(model.config)
     features = attribution.features
     return Explanation(
-        relevance=relevance.numpy(),
+        relevance=relevance.numpy().copy(),
         target=attribution.labels[row],
         prediction=next(p for p in predictions if p.task == task.name),
         predictions=predictions,
@@ -224,7 +228,7 @@ def _explanation(
             biases=float(attribution.biases[row]),
             output=float(attribution.output[row]),
         ),
-        features=None if features is None else features[row, :n].cpu().numpy(),
+        features=None if features is None else features[row, :n].float().cpu().numpy().copy(),
         feature_names=model.feature_names if features is not None else (),
         smiles=item.smiles,
         mol=item.molecule,

@@ -4,9 +4,11 @@ An explainer asks three things of a model: tokens, outputs from tokens, and (thr
 `propagation.record`) the attention probabilities of a pass.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -39,6 +41,33 @@ class ExplainableModel(Protocol):
         ...
 
 
+_lock = threading.Lock()
+_users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Eval mode for the block; the mode from before comes back with the last block that ends.
+
+    Several threads may use one model at a time.
+    """
+    with _lock:
+        count, was_training = _users.get(model, (0, bool(model.training)))
+        _users[model] = (count + 1, was_training)
+        if model.training:
+            model.train(False)
+    try:
+        yield
+    finally:
+        with _lock:
+            count, was_training = _users[model]
+            if count > 1:
+                _users[model] = (count - 1, was_training)
+            else:
+                del _users[model]
+                model.train(was_training)
+
+
 @contextmanager
 def explaining(model: ExplainableModel) -> Iterator[None]:
     """Eval mode with gradients on, whatever the caller's state; all of it is put back."""
@@ -47,12 +76,5 @@ def explaining(model: ExplainableModel) -> Iterator[None]:
             f"{type(model).__name__} cannot be explained: a model needs embed(batch),"
             " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
         )
-    was_training = model.training
-    if was_training:
-        model.train(False)
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        if was_training:
-            model.train(True)
+    with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+        yield

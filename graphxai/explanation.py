@@ -74,10 +74,11 @@ class Prediction:
     def __str__(self) -> str:
         if self.label is None:
             return f"{self.value:.2f} {self.unit}".rstrip()
-        return f"{self.label} ({self.probability:.0%})"
+        share = f"{self.probability:.0%}"
+        return f"{self.label} ({'>99%' if share == '100%' else share})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """Relevance of every node of one graph for one output, and what belongs to it.
 
@@ -119,9 +120,10 @@ class Explanation:
         """The RDKit molecule whose atoms, in order, are the nodes; None for other graphs."""
         if self.mol is not None or self.smiles is None:
             return self.mol
-        from rdkit import Chem
+        from rdkit import Chem, rdBase
 
-        return Chem.MolFromSmiles(self.smiles)
+        with rdBase.BlockLogs():
+            return Chem.MolFromSmiles(self.smiles)
 
     def svg(
         self, *, scale: "Scale | None" = None, palette: str = "red-blue", **options: Any
@@ -190,9 +192,14 @@ class Explanation:
         return frame
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the picture, as JSON values."""
+        """Everything but the picture, as JSON values.
+
+        Relevance is in the order of the atoms of `smiles`; for an RDKit molecule in that of
+        `molblock`, beside which `smiles` is only its name.
+        """
         return {
             "smiles": self.smiles,
+            "molblock": None if self.mol is None else _molblock(self.mol),
             "method": self.method,
             "target": self.target,
             "predictions": [asdict(p) for p in self.predictions],
@@ -223,3 +230,9 @@ class Explanation:
         else:
             path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
         return path
+
+
+def _molblock(mol: "Mol") -> str:
+    from rdkit import Chem
+
+    return Chem.MolToV3KMolBlock(mol)

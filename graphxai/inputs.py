@@ -1,11 +1,13 @@
 """From what users hand over to encoded graphs: SMILES, RDKit molecules, images, PyG data."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 
+CHIRALITY = 1  # column of OGB's features that depends on how a molecule is written
+
+
 class InputError(ValueError):
     """An input that cannot be explained; the message names it and says what to do."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Input:
     """One encoded graph with what its picture needs.
 
@@ -43,8 +48,10 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """The inputs as a list, and whether the user gave several."""
     if isinstance(inputs, Batch):
         return inputs.to_data_list(), True
+    if isinstance(inputs, Mapping):
+        raise TypeError("inputs is a mapping: give its values as a list.")
     single = (str, bytes, Path, Data, np.ndarray)
-    if isinstance(inputs, single) or not isinstance(inputs, Iterable) or hasattr(inputs, "mode"):
+    if isinstance(inputs, single) or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
     return list(inputs), True
 
@@ -58,11 +65,24 @@ def prepare(config: GraphormerConfig, value: Any) -> Input:
     if isinstance(value, Data):
         return _from_data(config, value, encode)
     if reads_molecules(config):
-        return _from_molecule(value, encode)
+        return _from_molecule(value, encode, writes_canonically(config))
     return _from_image(value, encode)
 
 
-def _from_molecule(value: Any, encode: StructureEncoding) -> Input:
+def writes_canonically(config: GraphormerConfig) -> bool:
+    """Whether features must not depend on how a molecule is written.
+
+    So it is for models whose structure encoding does not either; published ones are fed exactly
+    OGB's features.
+    """
+    return config.ties == "average"
+
+
+def _is_pillow(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] == "PIL"
+
+
+def _from_molecule(value: Any, encode: StructureEncoding, canonical: bool) -> Input:
     from rdkit import Chem
 
     from graphxai.datasets.molecules import molecule_to_data
@@ -71,7 +91,7 @@ def _from_molecule(value: Any, encode: StructureEncoding) -> Input:
         raise InputError(
             f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
         )
-    data = molecule_to_data(value)
+    data = molecule_to_data(value, canonical=canonical)
     return Input(encode(data), data.smiles, data.get("mol"))
 
 
@@ -79,11 +99,11 @@ def _from_image(value: Any, encode: StructureEncoding) -> Input:
     from graphxai.datasets.mnist import read_digit
     from graphxai.datasets.superpixels import image_to_data
 
-    if isinstance(value, str | Path):
+    if isinstance(value, str | Path) or _is_pillow(value):
         value = read_digit(value)
     elif not hasattr(value, "__array__"):
         raise InputError(
-            f"this model takes a picture's path, a grey image (H, W) or Data,"
+            f"this model takes a picture (its path or a Pillow image), a grey array (H, W) or Data,"
             f" not {type(value).__name__}."
         )
     return _from_data_with_image(encode(image_to_data(np.asarray(value))))
@@ -114,12 +134,53 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
             )
     if reads_molecules(config):
         _check_codes(config, data)
-    encoded = encode(data.clone())
+    else:
+        _check_superpixels(data)
     smiles = data.get("smiles")
     if not isinstance(smiles, str):
-        return _from_data_with_image(encoded)
-    molecule = data.get("mol") or _molecule_of(smiles, data)
-    return Input(encoded, smiles if molecule is not None else None, molecule)
+        return _from_data_with_image(encode(data.clone()))
+    if reads_molecules(config):
+        _check_smiles(data, smiles)
+    return Input(encode(data.clone()), smiles, data.get("mol"))
+
+
+def _check_superpixels(data: Data) -> None:
+    for name in ("x", "pos"):
+        values = data.get(name)
+        if values is None:
+            continue
+        if not bool(torch.isfinite(values.float()).all()):
+            raise InputError(f"{name} holds values that are not finite.")
+        if values.min() < 0 or values.max() > 1:
+            raise InputError(
+                f"{name} must lie in [0, 1]; it runs from {float(values.min()):g} to"
+                f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
+                " graphxai.datasets.superpixels.from_mnist_superpixels."
+            )
+
+
+def _check_smiles(data: Data, smiles: str) -> None:
+    """Features that are not those of the molecule are refused: other codes look alike."""
+    from graphxai.datasets.molecules import MoleculeError, molecule_to_data
+
+    if data.get("vocabulary") == "ogb":
+        return
+    expected: Any = None
+    with suppress(MoleculeError):
+        expected = molecule_to_data(smiles)
+    free = [column for column in range(data.x.shape[1]) if column != CHIRALITY]
+    same = expected is not None and (
+        expected.x.shape == data.x.shape
+        and bool((expected.x[:, free] == data.x[:, free]).all())
+        and expected.edge_attr.shape == data.edge_attr.shape
+    )
+    if not same:
+        raise InputError(
+            f"x and edge_attr are not OGB's features of {smiles!r}. PyG's from_smiles codes them"
+            " differently: hand over the SMILES, or the graph of"
+            " graphxai.datasets.molecules.molecule_to_data; remove `smiles` for a graph that is"
+            " not that molecule."
+        )
 
 
 def _check_codes(config: GraphormerConfig, data: Data) -> None:
@@ -131,12 +192,3 @@ def _check_codes(config: GraphormerConfig, data: Data) -> None:
                 f" {int(column.min())} to {int(column.max())}. Features of PyG's from_smiles are"
                 " coded differently."
             )
-
-
-def _molecule_of(smiles: str, data: Data) -> "Mol | None":
-    """The molecule for the picture, if its atoms are the graph's nodes."""
-    from rdkit import Chem
-
-    molecule = Chem.MolFromSmiles(smiles)
-    fits = molecule is not None and molecule.GetNumAtoms() == data.num_nodes
-    return molecule if fits else None

@@ -1,15 +1,16 @@
 """Explain or predict every row of a table: streamed, restartable, bad rows reported.
 
 A run folder holds `explanations.csv` (one row a molecule), `rejected.csv` (rows left out, with
-the reason), `run.json` (model, weights, method, target) and `pictures/`. Rows are written when
+the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and `pictures/`. Rows are written when
 they are done, so that an interrupted run can go on.
 """
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,7 +21,7 @@ from graphxai.api import explain_prepared, predict_prepared
 from graphxai.datasets.molecules import RejectedRow, iter_table
 from graphxai.explainers import Explainer
 from graphxai.explanation import Explanation, Prediction
-from graphxai.inputs import Input, prepare, reads_molecules
+from graphxai.inputs import Input, prepare, reads_molecules, writes_canonically
 from graphxai.models.graphormer import Graphormer
 from graphxai.progress import Tick
 
@@ -50,9 +51,9 @@ class Pictures:
 
 
 def count_rows(path: str | Path) -> int:
-    """Rows of a CSV file, without the header; quoted line breaks are not counted."""
-    with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return max(sum(1 for _ in csv.reader(file)) - 1, 0)
+    """About how many rows a CSV file has, for a progress bar: its lines less the header."""
+    with Path(path).open("rb") as file:
+        return max(sum(1 for _ in file) - 1, 0)
 
 
 def explain_table(
@@ -77,12 +78,13 @@ def explain_table(
     _require_molecules(model)
     folder = Path(folder)
     settings = {
-        "table": str(Path(path).resolve()),
+        "table": hashlib.sha256(Path(path).read_bytes()).hexdigest(),
         "smiles_column": smiles_column,
         "model": model.origin.name,
         "sha256": model.origin.sha256,
         "method": explainer.name,
         "target": None if target is None else str(target),
+        "pictures": None if pictures is None else asdict(pictures),
     }
     seen = _begin(folder, settings, resume)
     tick(len(seen))
@@ -95,7 +97,7 @@ def explain_table(
         refused = stack.enter_context(_appending(folder / "rejected.csv"))
         table = _writer(results, columns)
         leftovers = _writer(refused, REJECTED_COLUMNS)
-        rows = (row for row in iter_table(path, smiles_column) if row.row not in seen)
+        rows = (row for row in _rows(model, path, smiles_column) if row.row not in seen)
         for chunk in _chunks(rows, CHUNK):
             good = _write_rejected(model, chunk, leftovers)
             explained = dict(explain_prepared(model, good, explainer, target=target))
@@ -124,10 +126,11 @@ def predict_table(
 ) -> tuple[Counts, list[RejectedRow]]:
     """Predict each molecule of a CSV file; writes CSV to `out`, gives back the rows left out."""
     _require_molecules(model)
-    writer: csv.DictWriter[str] | None = None
+    writer = csv.DictWriter(out, ["row", "smiles", *_predicted_columns(model)], lineterminator="\n")
+    writer.writeheader()
     rejected: list[RejectedRow] = []
     done = 0
-    for chunk in _chunks(iter_table(path, smiles_column), CHUNK):
+    for chunk in _chunks(_rows(model, path, smiles_column), CHUNK):
         good = []
         for item in chunk:
             if isinstance(item, RejectedRow):
@@ -136,11 +139,7 @@ def predict_table(
                 good.append((int(item.row), prepare(model.config, item)))
         smiles = {row: prepared.smiles for row, prepared in good}
         for row, predictions in sorted(predict_prepared(model, good)):
-            record = {"row": row, "smiles": smiles[row]} | _predicted(predictions)
-            if writer is None:
-                writer = csv.DictWriter(out, list(record), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow(record)
+            writer.writerow({"row": row, "smiles": smiles[row]} | _predicted(predictions))
         done += len(good)
         tick(len(chunk))
     return Counts(done, len(rejected)), rejected
@@ -157,7 +156,7 @@ def largest_relevance(
 ) -> float:
     """Largest absolute relevance of any atom in a table: the limit of a shared colour scale."""
     largest = 0.0
-    for chunk in _chunks(iter_table(path, smiles_column), CHUNK):
+    for chunk in _chunks(_rows(model, path, smiles_column), CHUNK):
         good = [
             (int(item.row), prepare(model.config, item))
             for item in chunk
@@ -167,6 +166,10 @@ def largest_relevance(
             largest = max(largest, float(abs(explanation.relevance).max()))
         tick(len(chunk))
     return largest
+
+
+def _rows(model: Graphormer, path: str | Path, smiles_column: str) -> Iterator[Data | RejectedRow]:
+    return iter_table(path, smiles_column, canonical=writes_canonically(model.config))
 
 
 def _require_molecules(model: Graphormer) -> None:
@@ -245,11 +248,14 @@ def _write_rejected(
 
 
 def _columns(model: Graphormer) -> list[str]:
-    columns = ["row", "smiles"]
+    return ["row", "smiles", *_predicted_columns(model), "target", *LEDGER, "relevance", "picture"]
+
+
+def _predicted_columns(model: Graphormer) -> list[str]:
+    columns = []
     for task in model.config.tasks:
-        columns += [task.name]
-        columns += [f"{task.name}: {name}" for name in task.classes]
-    return [*columns, "target", *LEDGER, "relevance", "picture"]
+        columns += [task.name, *(f"{task.name}: {name}" for name in task.classes)]
+    return columns
 
 
 LEDGER = ("output", "nodes", "graph_token", "biases", "unexplained")

@@ -11,7 +11,7 @@ from graphxai.models.graphormer.config import GraphormerConfig, Task
 Choice = str | int | tuple[str | int, str | int] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResolvedTarget:
     """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
 

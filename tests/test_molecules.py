@@ -127,7 +127,8 @@ def test_an_rdkit_molecule_keeps_the_order_of_its_atoms() -> None:
     mol = Chem.RenumberAtoms(Chem.MolFromSmiles("CCO"), [2, 0, 1])
     data = molecule_to_data(mol)
     assert data.x[:, 0].tolist() == [7, 5, 5]
-    assert data.mol is mol
+    assert [atom.GetSymbol() for atom in data.mol.GetAtoms()] == ["O", "C", "C"]
+    assert data.mol is not mol  # what the user does to it later changes nothing
     assert data.smiles == "CCO"
 
 
@@ -227,3 +228,80 @@ def test_the_data_folder_is_the_argument_then_the_environment(
     assert data_root("x") == Path("x")
     monkeypatch.delenv("GRAPHXAI_DATA")
     assert data_root().name == "graphxai"
+
+
+VERUBECESTAT = "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
+RING_STEREO = "C[C@H]1CC[C@@H](O)CC1"  # no centre of its own kind: cis and trans
+
+
+@pytest.mark.parametrize(
+    "smiles", [VERUBECESTAT, RING_STEREO, "N[C@@H](C)C(=O)O", "F/C=C/[C@H](O)C"]
+)
+def test_canonical_chirality_is_the_same_however_a_molecule_is_written(smiles: str) -> None:
+    mol = Chem.MolFromSmiles(smiles)
+    expected = None
+    for seed in range(20):
+        text = Chem.MolToRandomSmilesVect(mol, 1, randomSeed=seed + 1)[0]
+        data = molecule_to_data(text, canonical=True)
+        order = list(Chem.CanonicalRankAtoms(Chem.MolFromSmiles(text)))
+        rows = sorted(zip(order, data.x.tolist(), strict=True))
+        expected = expected or rows
+        assert rows == expected
+
+
+def test_enantiomers_have_opposite_canonical_chirality() -> None:
+    left, right = (molecule_to_data(s, canonical=True).x for s in ("N[C@@H](C)CO", "N[C@H](C)CO"))
+    assert left[1, 1] != right[1, 1]
+    assert torch.equal(left[[0, 2, 3, 4]], right[[0, 2, 3, 4]])
+
+
+def test_molecules_from_rdkit_in_any_state_equal_their_smiles() -> None:
+    for smiles in ("F/C=C/F", "C[C@H](C)O", "Oc1ccccc1", VERUBECESTAT):
+        expected = molecule_to_data(smiles)
+        raw = Chem.MolFromSmiles(smiles, sanitize=False)
+        kekulised = Chem.MolFromSmiles(smiles)
+        Chem.Kekulize(kekulised, clearAromaticFlags=True)
+        for mol in (raw, kekulised):
+            found = molecule_to_data(mol)
+            assert torch.equal(found.x, expected.x)
+            assert torch.equal(found.edge_attr, expected.edge_attr)
+
+
+def test_explicit_hydrogens_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs"):
+        molecule_to_data(Chem.AddHs(Chem.MolFromSmiles("CCO")))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("CC O", "text after the SMILES 'CC'"),
+        ("CC\nO", "text after the SMILES 'CC'"),
+        ("CCO>>CC=O", "is a reaction"),
+    ],
+)
+def test_more_than_a_smiles_is_refused(text: str, message: str) -> None:
+    with pytest.raises(MoleculeError, match=message):
+        molecule_to_data(text)
+
+
+def test_an_unclosed_quote_is_named_and_not_swallowed(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text('smiles,note\nCCO,fine\nCC,"oops\nCCN,x\nCCC,y\n')
+    with pytest.raises(ValueError, match="a quote opened in line 3 is never closed"):
+        read_table(path)
+    path.write_text('smiles,note\nCCO,"two\nlines"\nCC,"said ""so"""\n')
+    assert len(read_table(path)[0]) == 2
+
+
+def test_long_cells_padded_headers_and_utf_16_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("id, smiles\n1,CCO\n2," + "C" * 200_000 + "\n3,CC\n")
+    graphs, rejected = read_table(path)
+    assert [int(g.row) for g in graphs] == [1, 3]
+    assert "200000 atoms" in rejected[0].reason
+    path.write_text("smiles;name\r\nCCO;é\r\n", encoding="utf-16")
+    assert len(read_table(path)[0]) == 1
+    path.write_text("smiles,smiles\nC,CC\n")
+    with pytest.raises(ValueError, match="more than once"):
+        read_table(path)

@@ -12,7 +12,7 @@ from graphxai.explainers import Explainer
 from graphxai.models.graphormer import Graphormer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Conservation:
     """Sums of relevance and outputs of n graphs under one method.
 

@@ -16,7 +16,7 @@ from graphxai.target import ResolvedTarget, Target
 from .removal import Operator, outputs_of_parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """Values over the fraction of nodes added or removed, both (K,)."""
 
@@ -40,7 +40,7 @@ def node_counts(n: int, steps: int | None = None) -> Tensor:
     return torch.tensor([math.ceil(round(k / (steps - 1) * n, 9)) for k in range(steps)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Series:
     """What one graph's outputs do as nodes come and go in the order of relevance.
 

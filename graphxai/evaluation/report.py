@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 COLUMNS = ("graph", "method", "operator", "metric", "value")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """Figures of several methods on the same graphs.
 

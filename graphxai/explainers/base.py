@@ -13,7 +13,7 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.target import ResolvedTarget, Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attribution:
     """Relevance of a batch of B graphs with at most N nodes.
 

@@ -36,7 +36,8 @@ class StructureEncoding(BaseTransform):
 
     `edge_cardinalities`: number of values of each categorical edge feature in `edge_attr`
     (E, F); empty for graphs whose edges carry no features, whose bags then hold the distance
-    alone. A graph that is encoded already is given back as it is.
+    alone. A graph that is encoded already, with the same settings (`structure`), is given back as
+    it is.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class StructureEncoding(BaseTransform):
         self.max_distance = max_distance
         self.num_hops = num_hops
         self.ties = ties
+        sizes = "x".join(map(str, self.edge_cardinalities))
+        self.settings = f"{ties} {num_hops} of {sizes or 'none'} to {max_distance}"
 
     @classmethod
     def from_config(cls, config: GraphormerConfig) -> "StructureEncoding":
@@ -58,16 +61,19 @@ class StructureEncoding(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         """Encode one graph."""
-        if "bag_codes" in data:
+        if data.get("structure") == self.settings:
             return data
         n = int(data.num_nodes or 0)
         source, target = data.edge_index.numpy()
+        if len(np.unique(source * n + target)) < len(source):
+            raise ValueError("edge_index names an edge twice: use torch_geometric's coalesce.")
         data.out_degree = torch.from_numpy(np.bincount(source, minlength=n))
         data.in_degree = torch.from_numpy(np.bincount(target, minlength=n))
         bags = self._bags(n, source, target, self._bond_codes(data))
         data.bag_codes = torch.from_numpy(bags.codes)
         data.bag_weights = torch.from_numpy(bags.weights)
         data.bag_sizes = torch.from_numpy(bags.sizes)
+        data.structure = self.settings
         return data
 
     def _bond_codes(self, data: Data) -> IntArray | None:
@@ -101,7 +107,7 @@ class StructureEncoding(BaseTransform):
         return _sort_into_bags(n, codes.ravel(), replace(hops, bond=bonds))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hops:
     """Edges on shortest paths: pair = i * n + j, hop from 0, bond code, weight, each (M,)."""
 
@@ -111,7 +117,7 @@ class Hops:
     weight: FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bags:
     """Entries sorted by pair: codes, weights (M,), and how many each pair has (N, N)."""
 
@@ -223,7 +229,7 @@ def _sort_into_bags(n: int, distance_codes: IntArray, hops: Hops | None) -> Bags
     return Bags(codes.astype(np.int16), weights.astype(np.float32), sizes.astype(np.int16))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GraphBatch:
     """Graphs padded to one size: B graphs of at most N nodes; T = N + 1 tokens.
 

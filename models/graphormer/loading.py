@@ -73,7 +73,7 @@ class SizeBuckets(Sampler[list[int]]):
 def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
     """The graphs with their structure encoded (see `StructureEncoding`); the input is kept."""
     encode = StructureEncoding.from_config(config)
-    return [graph if "bag_codes" in graph else encode(graph.clone()) for graph in graphs]
+    return [encode(graph.clone()) for graph in graphs]
 
 
 def make_loader(
