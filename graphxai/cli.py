@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from graphxai.explanation import Explanation
     from graphxai.models.graphormer import Graphormer
 
-TABLES = (".csv", ".tsv", ".smi", ".txt")
+TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 INTERRUPTED = 130
 WRITABLE = (".svg", ".png", ".csv", ".json")
@@ -118,6 +118,9 @@ def explain(
     from graphxai.console import print_explanation
 
     loaded = _load(name)
+    _require_kind(loaded, source, kind)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
     found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
     for explanation in found:
         print_explanation(explanation)
@@ -143,6 +146,7 @@ def predict(
     """
     kind = _kind_of(source)
     loaded = _load(model or ("mnist-superpixels" if kind == "image" else "bace"))
+    _require_kind(loaded, source, kind)
     if kind != "table":
         import graphxai
 
@@ -160,10 +164,14 @@ def predict(
                 loaded, source, sys.stdout, smiles_column=smiles_column, tick=tick
             )
         else:
-            with partial.open("w", encoding="utf-8", newline="") as file:
-                counts, rejected = predict_table(
-                    loaded, source, file, smiles_column=smiles_column, tick=tick
-                )
+            try:
+                with partial.open("w", encoding="utf-8", newline="") as file:
+                    counts, rejected = predict_table(
+                        loaded, source, file, smiles_column=smiles_column, tick=tick
+                    )
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
     if partial and out:
         partial.replace(out)
         typer.echo(f"{counts.done} predicted: {out}")
@@ -287,7 +295,7 @@ def main() -> None:
 
 
 def _interrupted() -> SystemExit:
-    typer.echo("interrupted; finished work is kept (--resume goes on).", err=True)
+    typer.echo("interrupted; tables and training go on with --resume.", err=True)
     return SystemExit(INTERRUPTED)
 
 
@@ -298,6 +306,9 @@ def _kind_of(source: str) -> str:
         if not Path(source).is_file():
             raise FileNotFoundError(f"{source}: no such file.")
         return "table" if suffix in TABLES else "image"
+    if len(source) < 4096 and Path(source).exists():
+        known = ", ".join(TABLES + IMAGES)
+        raise ValueError(f"{source}: files of this type are not read; use {known}.")
     return "smiles"
 
 
@@ -325,15 +336,19 @@ def _limit(scale: str) -> float | None:
     return limit
 
 
+def _require_kind(model: "Graphormer", source: str, kind: str) -> None:
+    from graphxai.inputs import reads_molecules
+
+    if reads_molecules(model.config) != (kind in ("smiles", "table")):
+        wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {wanted}; {source!r} is not that.")
+
+
 def _explain_one(
     model: "Graphormer", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
     import graphxai
-    from graphxai.inputs import reads_molecules
 
-    if reads_molecules(model.config) != (kind == "smiles"):
-        wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {wanted}; {source!r} is not that.")
     explanation: Explanation = graphxai.explain(model, _value(source, kind), method, target=target)
     return explanation
 
@@ -352,7 +367,6 @@ def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float 
         raise typer.BadParameter("several methods are compared in a picture: --out x.svg or x.png.")
     from graphxai.pictures import compare
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     save_picture(compare(found, palette=palette.value, scale=scale), out)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from graphxai.explanation import Explanation
 
 
@@ -12,27 +14,36 @@ def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options:
     Scores of different methods have different units, so no scale is shared. Options as for
     `Explanation.svg`.
     """
-    _require(explanations)
+    explanations = _drawable(explanations)
     first = explanations[0]
+    if any(not _same_input(first, other) for other in explanations[1:]):
+        raise ValueError("compare shows one input under several methods; use grid for several.")
+    targets = {e.target for e in explanations}
+    names = [e.title if len(targets) == 1 else f"{e.title}: {e.target}" for e in explanations]
+    headline = first.headline if len({e.headline for e in explanations}) == 1 else ""
+    about = f"relevance for {first.target}" if len(targets) == 1 else ""
     if first.image is not None and first.segments is not None:
         from graphxai.visualization import superpixel_row_svg
 
         return superpixel_row_svg(
             first.image,
             first.segments,
-            {e.title: e.relevance for e in explanations},
-            title=first.headline,
-            subtitle=f"relevance for {first.target}",
+            {name: e.relevance for name, e in zip(names, explanations, strict=True)},
+            title=headline,
+            subtitle=about,
             **options,
         )
     from graphxai.visualization import grid_svg
 
-    panels = [e.svg(title=e.title, subtitle="", **options) for e in explanations]
-    return grid_svg(panels, columns, first.headline)
+    panels = [
+        e.svg(title=name, subtitle="", **options)
+        for name, e in zip(names, explanations, strict=True)
+    ]
+    return grid_svg(panels, columns, headline)
 
 
 def grid(
-    explanations: Sequence[Explanation],
+    explanations: Sequence[Explanation | None],
     *,
     columns: int = 3,
     title: str = "",
@@ -44,9 +55,12 @@ def grid(
     """SVG of several inputs explained by one method.
 
     titles: one above each panel, instead of the prediction. shared_scale: one colour scale for
-    all, with one bar; otherwise each panel has its own. Options as for `Explanation.svg`.
+    all, with one bar; otherwise each panel has its own. Options as for `Explanation.svg`. Inputs
+    that could not be explained (None) are left out.
     """
-    _require(explanations)
+    if titles is not None:
+        titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
+    explanations = _drawable(explanations)
     titles = titles or [e.headline for e in explanations]
     title = title or explanations[0].title
     from graphxai.visualization import Scale, grid_svg
@@ -67,6 +81,16 @@ def grid(
     return grid_svg(panels, columns, title, scale=scale, legend=legend)
 
 
-def _require(explanations: Sequence[Explanation]) -> None:
-    if not explanations:
+def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:
+    if isinstance(explanations, Explanation):
+        return [explanations]
+    found = [e for e in explanations if e is not None]
+    if not found:
         raise ValueError("there is no explanation to draw.")
+    return found
+
+
+def _same_input(one: Explanation, other: Explanation) -> bool:
+    if one.image is None or other.image is None:
+        return one.smiles == other.smiles and len(one) == len(other)
+    return np.array_equal(one.image, other.image) and len(one) == len(other)

@@ -1,8 +1,8 @@
 """Explain or predict every row of a table: streamed, restartable, bad rows reported.
 
 A run folder holds `explanations.csv` (one row a molecule), `rejected.csv` (rows left out, with
-the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and `pictures/`. Rows are written when
-they are done, so that an interrupted run can go on.
+the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and
+`pictures/`. Rows are written when they are done, so that an interrupted run can go on.
 """
 
 import csv

@@ -216,6 +216,23 @@ def test_pairs_beyond_the_published_limit_do_not_attend(tmp_path):
     assert torch.equal(masked, apart >= 19)
 
 
+def test_an_encoding_for_another_model_is_made_anew():
+    ours, published_like = random_graphormer(), random_graphormer(ties="floyd", max_distance=509)
+    first = StructureEncoding.from_config(ours.config)(molecule_to_data(CAGE))
+    encode = StructureEncoding.from_config(published_like.config)
+    again, fresh = encode(first.clone()), encode(molecule_to_data(CAGE))
+    assert torch.equal(again.bag_codes, fresh.bag_codes)
+    assert not torch.equal(again.bag_codes, first.bag_codes)
+
+
+def test_an_edge_named_twice_is_refused():
+    data = molecule_to_data("CCO")
+    data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
+    data.edge_attr = torch.cat([data.edge_attr, data.edge_attr])
+    with pytest.raises(ValueError, match="names an edge twice"):
+        StructureEncoding((5, 6, 2))(data)
+
+
 def test_tasks_lay_out_the_output_columns():
     config = GraphormerConfig(
         tasks=(
@@ -239,6 +256,11 @@ def test_tasks_lay_out_the_output_columns():
         ({"num_layers": 0}, "at least 1"),
         ({"node_cardinalities": ()}, "either node_cardinalities or num_node_features"),
         ({"ties": "first"}, "ties must be"),
+        ({"layernorm_eps": "x"}, "layernorm_eps is 'x'"),
+        ({"mask_distance": "a"}, "mask_distance is 'a'"),
+        ({"num_heads": "8"}, "num_heads is '8'"),
+        ({"pre_layernorm": 1}, "pre_layernorm is 1"),
+        ({"node_feature_names": ("a", "b")}, "2 names for 1 features"),
         ({"head": "mlp"}, "head must be"),
     ],
 )

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -108,4 +109,9 @@ def get_explainer(method: "str | Explainer | type[Explainer]", **options: Any) -
             raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
         method = REGISTRY[method]
     factory: Callable[..., Explainer] = method
+    known_options = [] if method.__init__ is object.__init__ else list(signature(method).parameters)
+    for option in options:
+        if option not in known_options:
+            told = ", ".join(known_options) or "none"
+            raise ValueError(f"method {method.name!r} has no option {option!r}; it has {told}.")
     return factory(**options)

@@ -16,8 +16,8 @@ from .base import Attribution, Explainer, register, scored
 class Random(Explainer):
     """Standard normal scores.
 
-    With a `seed`, a graph's scores follow from the seed and the graph alone, whatever else is in
-    the batch. With a `generator`, they are drawn from it, graph after graph.
+    With a `seed`, a graph's scores follow from the seed and its node features alone, whatever else
+    is in the batch. With a `generator`, they are drawn from it, graph after graph.
     """
 
     name = "random"

@@ -81,6 +81,7 @@ class GraphormerConfig:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not tasks:
             raise ValueError("tasks is empty: name at least one task.")
+        self._check_types()
         for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
@@ -95,6 +96,29 @@ class GraphormerConfig:
             raise ValueError(f"ties must be 'average' or 'floyd', not {self.ties!r}.")
         if self.head not in ("linear", "transform"):
             raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
+
+    def _check_types(self) -> None:
+        """Values come from a file: name the one that is of another type."""
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name == "mask_distance":
+                fits = value is None or type(value) is int
+            elif entry.type is float:
+                fits = type(value) in (int, float)
+            elif entry.type in (int, bool):
+                fits = type(value) is entry.type
+            else:
+                continue
+            if not fits:
+                raise ValueError(f"{entry.name} is {value!r}, which is not of its type.")
+        for name in ("node_cardinalities", "edge_cardinalities"):
+            if not all(isinstance(size, int) and size > 0 for size in getattr(self, name)):
+                raise ValueError(f"{name} must hold positive integers.")
+        width = len(self.node_cardinalities) or self.num_node_features
+        if self.node_feature_names and len(self.node_feature_names) != width:
+            raise ValueError(
+                f"node_feature_names has {len(self.node_feature_names)} names for {width} features."
+            )
 
     @property
     def num_outputs(self) -> int:
