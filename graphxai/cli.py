@@ -258,7 +258,7 @@ def demo(
     written = run(out, typer.echo)
     typer.echo(f"\n{len(written)} pictures; look at these first:")
     for path in written:
-        if path.stem in ("molecules", "verubecestat-methods", "digits", "digit-methods"):
+        if path.stem in ("molecules", "elenbecestat-methods", "digits", "digit-methods"):
             typer.echo(f"  {path.resolve()}")
 
 

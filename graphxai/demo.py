@@ -35,10 +35,10 @@ def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
     titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
     panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
     written.append(save_picture(panels, folder / "molecules.png"))
-    first = MOLECULES["verubecestat"]
+    first = MOLECULES["elenbecestat"]
     several = [explain(model, first, method) for method in COMPARED if method in methods()]
     panels = compare(several, width=420, height=360)
-    written.append(save_picture(panels, folder / "verubecestat-methods.png"))
+    written.append(save_picture(panels, folder / "elenbecestat-methods.png"))
     return written
 
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from graphxai.explanation import Explanation
 
+SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
+
 
 def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options: Any) -> str:
     """SVG of one input explained by several methods, each on its own colour scale.
@@ -55,7 +57,9 @@ def grid(
     """SVG of several inputs explained by one method.
 
     titles: one above each panel, instead of the prediction. shared_scale: one colour scale for
-    all, with one bar; otherwise each panel has its own. Options as for `Explanation.svg`. Inputs
+    all, with one bar; it ends at the 97.5 % quantile of |relevance|, so that one strong atom does
+    not bleach the other molecules, and its pointed ends say so. Otherwise each panel has its own
+    scale. Options as for `Explanation.svg`. Inputs
     that could not be explained (None) are left out.
     """
     if titles is not None:
@@ -65,9 +69,11 @@ def grid(
     title = title or explanations[0].title
     from graphxai.visualization import Scale, grid_svg
 
+    values = np.concatenate([e.relevance for e in explanations])
     scale = None
     if shared_scale:
-        scale = Scale.fit(*[e.relevance for e in explanations], palette=palette)
+        limit = float(np.quantile(np.abs(values), SATURATED))
+        scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
     shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None} | options
     panels = [
         e.svg(scale=scale, palette=palette, title=name, **shared)
@@ -78,7 +84,7 @@ def grid(
     target = explanations[0].target
     same = all(e.target == target for e in explanations)
     legend = (f"against {target}", f"for {target}") if same else ("against", "for")
-    return grid_svg(panels, columns, title, scale=scale, legend=legend)
+    return grid_svg(panels, columns, title, scale=scale, legend=legend, values=values)
 
 
 def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:

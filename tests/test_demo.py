@@ -11,7 +11,7 @@ def test_demonstration_draws_molecules_and_digits(tmp_path):
     assert {p.name for p in written} >= {
         "verubecestat.png",
         "molecules.png",
-        "verubecestat-methods.png",
+        "elenbecestat-methods.png",
         "digits.png",
         "digit-methods.png",
     }

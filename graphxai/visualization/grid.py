@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from numpy.typing import ArrayLike
+
 from graphxai.visualization.color import Scale
 from graphxai.visualization.frame import BAR_ROOM, MARGIN, color_bar, document, heading
 from graphxai.visualization.text import number
@@ -23,6 +25,7 @@ def grid_svg(
     subtitle: str = "",
     scale: Scale | None = None,
     legend: Sequence[str] = ("against", "for"),
+    values: ArrayLike = (),
 ) -> str:
     """Return one SVG with ``panels`` set row by row.
 
@@ -32,6 +35,7 @@ def grid_svg(
         title, subtitle: plain text above all panels.
         scale: where given, one colour bar below all panels says what its colours mean.
         legend: words at the negative and the positive end of that bar.
+        values: all relevances drawn; if one lies beyond the scale, the bar gets pointed ends.
 
     Raises:
         ValueError: if there is no panel, ``columns`` is below 1, or a panel is not an SVG.
@@ -55,7 +59,7 @@ def grid_svg(
             x += cell
         y += max(panel[2] for panel in row)
     if scale is not None:
-        body.append(color_bar(scale, 0, y, width, legend))
+        body.append(color_bar(scale, 0, y, width, legend, values=values))
         y += BAR_ROOM
     count = f"{len(panels)} pictures in {len(rows)} rows." if len(panels) > 1 else "One picture."
     return document(
