@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
@@ -26,7 +27,8 @@ def document(width: float, height: float, body: str, *, title: str, description:
     """
     # Two pictures in one page must not share ids unless they are the same picture.
     key = "t" + digest(body, title, description)
-    w, h = number(width), number(height)
+    # Whole pixels: a fraction of one at the edge would be drawn half transparent.
+    w, h = str(math.ceil(width)), str(math.ceil(height))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}"'
         f' viewBox="0 0 {w} {h}" role="img" aria-labelledby="{key} {key}d">'
