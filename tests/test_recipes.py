@@ -15,7 +15,8 @@ from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, env
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import random_split
 from graphxai.models.graphormer import Task, load_checkpoint, recipes
-from graphxai.models.graphormer.recipes import Link, distil, pretrain
+from graphxai.models.graphormer.recipes import Link, blend, distil
+from graphxai.models.graphormer.recipes_pretraining import pretrain
 from graphxai.models.graphormer.training import TrainingSettings, predict
 
 DRUGS = [
@@ -108,13 +109,20 @@ def test_a_student_learns_from_an_ensemble(tmp_path: Path, monkeypatch: pytest.M
         random_split(len(graphs), 0),
         tmp_path,
         molecules=10,
+        rounds=2,
         links=[Link("large", "size", 13.5)],
         start=None,
         teacher_settings=QUICK,
         settings=QUICK,
     )
     assert extra == [0, 10, 10]
-    assert predict(model, graphs[:3]).shape == (3, 2)
+    before = predict(model, graphs[:3])
+    blend(model, Link("large", "size", 13.5, slope=2.0), share=0.25)
+    after = predict(model, graphs[:3])
+    value = 14 + 3 * before[:, 1]
+    expected = 0.75 * before[:, 0] + 0.25 * 2.0 * (value - 13.5)
+    assert torch.allclose(after[:, 0], expected, atol=1e-5)
+    assert torch.equal(after[:, 1], before[:, 1])
 
 
 def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     assert (whole.epoch, whole.scores) == (resumed.epoch, resumed.scores)
     again = fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
     assert same_weights(resumed.model, again.model)
+    rows = [(tmp_path / name / "metrics.csv").read_text() for name in ("whole", "broken")]
+    assert rows[0] == rows[1]
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import math
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,6 +196,7 @@ def run(
         log_every_n_steps=1,
     )
     loaders = make_loaders(train, valid, settings, module)
+    earlier = _read_metrics(out)  # Lightning starts the file afresh
     trainer.fit(
         module,
         *loaders,
@@ -201,10 +204,33 @@ def run(
         ckpt_path=str(last) if last.exists() else None,
         weights_only=True,
     )
+    _join_metrics(out, earlier)
     if module.kept.weights is None:
         save_checkpoint(module.current_model, state / "best")
         module.kept = Kept(state / "best", trainer.current_epoch - 1)
     return module.kept
+
+
+def _read_metrics(out: Path) -> list[dict[str, str]]:
+    path = out / "metrics.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
+    """Put the rows of the epochs before an interruption in front of those after it."""
+    if not earlier:
+        return
+    later = _read_metrics(out)
+    first = min((int(row["epoch"]) for row in later), default=sys.maxsize)
+    rows = [row for row in earlier if int(row["epoch"]) < first] + later
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with (out / "metrics.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _moving_average(decay: float) -> Any:

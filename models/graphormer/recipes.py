@@ -1,4 +1,4 @@
-"""Recipes for molecules: pre-training, fine-tuning with a teacher, and the bundled BACE model."""
+"""Recipes for molecules: fine-tuning, and learning from an ensemble."""
 
 from __future__ import annotations
 
@@ -18,29 +18,19 @@ from graphxai.datasets.features import (
     BOND_CARDINALITIES,
 )
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import Split
 
-from .checkpoint import load_checkpoint, locate, save_checkpoint
+from .checkpoint import load_checkpoint, locate
 from .config import GraphormerConfig, Task
 from .loading import encode_all
 from .model import Graphormer
 from .teacher import Forests
-from .training import TrainingSettings, fit, initialise, predict, require_lightning
+from .training import TrainingSettings, fit, initialise, predict
 
-__all__ = ["Link", "distil", "finetune", "molecule_config", "pretrain"]
+__all__ = ["Link", "blend", "distil", "finetune", "molecule_config"]
 
 PRETRAINED = "molecules"
-PRETRAINING = TrainingSettings(
-    epochs=24,
-    batch_size=128,
-    learning_rate=1e-3,
-    ema_decay=None,
-    keep_best=False,
-    monitor="loss",
-    precision="bf16-mixed",
-)
 FINETUNING = TrainingSettings(
     epochs=20,
     batch_size=32,
@@ -90,73 +80,6 @@ def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
     return GraphormerConfig(tuple(tasks), **(values | changes))
 
 
-def pretrain(
-    out: str | Path,
-    tables: Sequence[str | Path],
-    *,
-    exclude: Sequence[str] = (),
-    count: int = 2048,
-    settings: TrainingSettings = PRETRAINING,
-    resume: bool = False,
-) -> Path:
-    """Pre-train on the molecules of CSV tables (column `smiles`, the others are labels).
-
-    Targets: the `count` most frequent atom environments (together weighing 30), descriptors
-    (together 1) and every label (1 each). The checkpoint in `out` keeps the outputs of
-    descriptors and labels; those of the environments served their purpose.
-    """
-    require_lightning()
-    molecules = collect(tables, exclude=exclude)
-    labels, label_tasks = _label_tasks(molecules.names, molecules.labels)
-    tasks = [
-        *(Task(name, "regression") for name in DESCRIPTORS),
-        *label_tasks,
-        *(Task(f"environment {k}", "binary", ("absent", "present")) for k in range(count)),
-    ]
-    kept = len(DESCRIPTORS) + len(label_tasks)
-    targets = torch.from_numpy(
-        np.concatenate(
-            [
-                descriptors(molecules.smiles),
-                labels,
-                environments(molecules.smiles, count).astype(np.float32),
-            ],
-            axis=1,
-        )
-    )
-    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
-    graphs = encode_all([molecule_to_data(text) for text in molecules.smiles], config)
-    for graph, y in zip(graphs, targets, strict=True):
-        graph.y = y[None]
-    order = np.random.default_rng(settings.seed).permutation(len(graphs))
-    held_out = min(1000, len(graphs) // 10)
-    weights = [
-        *([1 / len(DESCRIPTORS)] * len(DESCRIPTORS)),
-        *([1.0] * len(label_tasks)),
-        *([30 / count] * count),
-    ]
-    torch.manual_seed(settings.seed)
-    result = fit(
-        Graphormer(config),
-        [graphs[k] for k in order[held_out:]],
-        [graphs[k] for k in order[:held_out]],
-        replace(settings, task_weights=tuple(weights)),
-        Path(out) / "run",
-        resume=resume,
-    )
-    small = Graphormer(molecule_config(tasks[:kept]))
-    initialise(small, result.model)
-    with torch.no_grad():
-        for own, whole in zip(small.head.parameters(), result.model.head.parameters(), strict=True):
-            own.copy_(whole[:kept])
-    return save_checkpoint(
-        small,
-        out,
-        card=_pretraining_card(len(graphs), count, molecules.names),
-        metadata={"molecules": len(graphs), "validation_loss": result.loss},
-    )
-
-
 def finetune(
     graphs: Sequence[Data],
     tasks: Sequence[Task],
@@ -193,7 +116,7 @@ def distil(
     split: Split,
     out: str | Path,
     *,
-    teachers: int = 1,
+    rounds: int = 1,
     molecules: int = 3000,
     links: Sequence[Link] = (),
     start: str | Path | None = PRETRAINED,
@@ -203,42 +126,65 @@ def distil(
 ) -> Graphormer:
     """One Graphormer that learns from the labels and from an ensemble's predictions.
 
-    The ensemble is random forests and `teachers` fine-tuned Graphormers, all fitted on the
-    training part alone. It labels new molecules recombined from the training molecules; the first
-    Graphormer of the ensemble goes on to learn from both. Validation and test molecules are
-    neither recombined nor labelled, and a product equal to one of them is dropped.
+    It is fine-tuned on the training part. Then, `rounds` times, new molecules are recombined from
+    the training molecules and labelled by an ensemble: random forests and every Graphormer so far,
+    all fitted on the training part alone. The last Graphormer goes on to learn from both.
+    Validation and test molecules are neither recombined nor labelled, and a product equal to one
+    of them is dropped. With 0 rounds this is plain fine-tuning.
     """
     out = Path(out)
     train = [graphs[k].smiles for k in split.train]
     held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
     y = torch.cat([graphs[k].y for k in split.train]).numpy()
-    models = [
-        finetune(
-            graphs,
-            tasks,
-            split,
-            out / f"teacher-{k}",
-            start=start,
-            settings=replace(teacher_settings, seed=teacher_settings.seed + k),
-            resume=resume,
-        )
-        for k in range(teachers)
-    ]
-    products = recombine(train, molecules, seed=settings.seed, exclude=held_out, max_atoms=60)
-    extra = encode_all([molecule_to_data(text) for text in products], models[0].config)
-    labels = ensemble_predictions(Forests(tasks, train, y), models, extra, links)
-    for graph, label in zip(extra, labels, strict=True):
-        graph.y = torch.from_numpy(label)[None]
-    return finetune(
+    first = finetune(
         graphs,
         tasks,
         split,
-        out / "student",
-        start=models[0],
-        settings=settings,
+        out / "round-0",
+        start=start,
+        settings=teacher_settings,
         resume=resume,
-        extra=extra,
     )
+    models = [first]
+    forests = Forests(tasks, train, y) if rounds else None
+    for number in range(1, rounds + 1):
+        assert forests is not None
+        seed = settings.seed + number - 1
+        products = recombine(train, molecules, seed=seed, exclude=held_out, max_atoms=60)
+        extra = encode_all([molecule_to_data(text) for text in products], first.config)
+        labels = ensemble_predictions(forests, models, extra, links)
+        for graph, label in zip(extra, labels, strict=True):
+            graph.y = torch.from_numpy(label)[None]
+        student = finetune(
+            graphs,
+            tasks,
+            split,
+            out / f"round-{number}",
+            start=models[-1],
+            settings=settings,
+            resume=resume,
+            extra=extra,
+        )
+        models.append(student)
+    return models[-1]
+
+
+@torch.no_grad()
+def blend(model: Graphormer, link: Link, share: float = 0.5) -> None:
+    """Let the class logit of `link` read the regressed value too, in the weights of the head.
+
+    The logit becomes (1 - share) * logit + share * slope * (value - threshold). Both are linear in
+    the graph token, so the model stays one model.
+    """
+    if not isinstance(model.head, torch.nn.Linear):
+        raise ValueError("the value can only be folded into a linear head.")
+    _, binary = model.config.task_columns(link.binary)
+    task, regression = model.config.task_columns(link.regression)
+    weight, bias = model.head.weight, model.head.bias
+    factor = share * link.slope
+    weight[binary] = (1 - share) * weight[binary] + factor * task.scale * weight[regression]
+    value = task.offset + task.scale * bias[regression]
+    bias[binary] = (1 - share) * bias[binary] + factor * (value - link.threshold)
 
 
 def ensemble_predictions(
@@ -266,39 +212,3 @@ def _readings(tasks: Sequence[Task], outputs: torch.Tensor) -> NDArray[np.float3
         for k, task in enumerate(tasks)
     ]
     return torch.stack(columns, dim=1).numpy()
-
-
-def _label_tasks(
-    names: Sequence[str], labels: NDArray[np.float32]
-) -> tuple[NDArray[np.float32], list[Task]]:
-    """Tasks for the labels of a table: 0 and 1 only is binary, the rest regression."""
-    tasks = []
-    for name, column in zip(names, labels.T, strict=True):
-        present = column[~np.isnan(column)]
-        if set(np.unique(present)) <= {0.0, 1.0}:
-            tasks.append(Task(name, "binary", ("0", "1")))
-        else:
-            scale = float(present.std()) or 1.0
-            tasks.append(Task(name, "regression", offset=float(present.mean()), scale=scale))
-    return labels, tasks
-
-
-def _pretraining_card(molecules: int, count: int, names: Sequence[str]) -> str:
-    return f"""# Pre-trained Graphormer for molecules
-
-A starting point for a table of one's own (`finetune`, `distil` in `recipes.py`), not a model to
-predict or explain with. 4 layers, width 128, 8 heads, 560,000 parameters.
-
-* {molecules:,} molecules of at most 60 atoms from MoleculeNet's tables BBBP, ESOL, Lipophilicity,
-  Tox21 and HIV (Wu 2018). Every molecule that shares its connectivity (first block of the
-  InChIKey) with a compound of BACE was left out.
-* Targets: the {count:,} most frequent chiral Morgan environments up to radius 3 (outputs not
-  kept), {len(DESCRIPTORS)} RDKit descriptors, and the measured labels
-  {", ".join(names)}.
-* {PRETRAINING.epochs} epochs of {PRETRAINING.batch_size} molecules a step, AdamW, learning rate
-  {PRETRAINING.learning_rate:g}, cosine, no dropout, bfloat16 arithmetic.
-
-    from graphxai.models.graphormer.recipes import pretrain
-    pretrain("runs/molecules", ["bbbp.csv", "esol.csv", "lipo.csv", "tox21.csv", "hiv.csv"],
-             exclude=bace_smiles)
-"""
