@@ -130,6 +130,7 @@ def train_bace(
         "seed": seed,
         "temperature": temperature,
         "scores": found,
+        "summary": f"ROC-AUC {found['graphormer']['roc_auc']:.3f}",
         "split": json.loads(parts.to_json()),
     }
     command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"

@@ -96,7 +96,11 @@ def pretrain(
         small,
         out,
         card=_pretraining_card(len(graphs), count, molecules.names),
-        metadata={"molecules": len(graphs), "validation_loss": result.loss},
+        metadata={
+            "molecules": len(graphs),
+            "validation_loss": result.loss,
+            "summary": "weights to start from",
+        },
     )
 
 
