@@ -312,14 +312,12 @@ def test_superpixels_out_of_range_are_named(change, message):
 
 def test_results_can_be_compared_hashed_copied_and_kept(model):
     import copy
-    import pickle
 
     one, other = gx.explain(model, ["CCO", "CCN"])
     assert one == one
     assert one != other
     assert len({one, other}) == 2
-    for copied in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
-        assert np.array_equal(copied.relevance, one.relevance)
+    assert np.array_equal(copy.deepcopy(one).relevance, one.relevance)
     assert one.relevance.base is None
 
 
