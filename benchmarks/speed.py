@@ -200,6 +200,9 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
         theirs = other.get(name)
         cells = f"{theirs:.2f} | {theirs / value:.1f}" if theirs else " | "
         lines.append(f"| {name} | {value:.2f} | {cells} |")
+    parse = own["parse SMILES (RDKit)"]
+    ours, theirs = own["SMILES to features"] - parse, own["SMILES to features, OGB"] - parse
+    lines.append(f"| features without parsing | {ours:.2f} | {theirs:.2f} | {theirs / ours:.1f} |")
     ratio = own["LRP"] / own["Gradient x Input"]
     lines += ["", f"LRP takes {ratio:.2f} of the time of Gradient x Input.", ""]
     lines += [
