@@ -78,7 +78,7 @@ def explain_table(
     _require_molecules(model)
     folder = Path(folder)
     settings = {
-        "table": hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+        "table": _digest(Path(path)),
         "smiles_column": smiles_column,
         "model": model.origin.name,
         "sha256": model.origin.sha256,
@@ -99,8 +99,10 @@ def explain_table(
         leftovers = _writer(refused, REJECTED_COLUMNS)
         rows = (row for row in _rows(model, path, smiles_column) if row.row not in seen)
         for chunk in _chunks(rows, CHUNK):
-            good = _write_rejected(model, chunk, leftovers)
+            good, bad = _encoded(model, chunk)
             explained = dict(explain_prepared(model, good, explainer, target=target))
+            leftovers.writerows(vars(row) for row in bad)
+            refused.flush()
             for row, explanation in sorted(explained.items()):
                 picture = ""
                 if pictures is not None:
@@ -109,10 +111,9 @@ def explain_table(
                 table.writerow(_record(row, explanation, picture))
                 results.flush()  # what is done stays done, whatever happens next
                 tick(1)
-            refused.flush()
-            tick(len(chunk) - len(good))
+            tick(len(bad))
             done += len(good)
-            rejected += len(chunk) - len(good)
+            rejected += len(bad)
     return Counts(done, rejected, len(seen))
 
 
@@ -131,12 +132,8 @@ def predict_table(
     rejected: list[RejectedRow] = []
     done = 0
     for chunk in _chunks(_rows(model, path, smiles_column), CHUNK):
-        good = []
-        for item in chunk:
-            if isinstance(item, RejectedRow):
-                rejected.append(item)
-            else:
-                good.append((int(item.row), prepare(model.config, item)))
+        good, bad = _encoded(model, chunk)
+        rejected += bad
         smiles = {row: prepared.smiles for row, prepared in good}
         for row, predictions in sorted(predict_prepared(model, good)):
             writer.writerow({"row": row, "smiles": smiles[row]} | _predicted(predictions))
@@ -157,11 +154,7 @@ def largest_relevance(
     """Largest absolute relevance of any atom in a table: the limit of a shared colour scale."""
     largest = 0.0
     for chunk in _chunks(_rows(model, path, smiles_column), CHUNK):
-        good = [
-            (int(item.row), prepare(model.config, item))
-            for item in chunk
-            if not isinstance(item, RejectedRow)
-        ]
+        good, _ = _encoded(model, chunk)
         for _, explanation in explain_prepared(model, good, explainer, target=target):
             largest = max(largest, float(abs(explanation.relevance).max()))
         tick(len(chunk))
@@ -184,7 +177,11 @@ def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
     """Make the folder, or check that it holds the same run; rows that are done."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = folder / "run.json"
-    if not (folder / "explanations.csv").exists():
+    tables = folder / "explanations.csv", folder / "rejected.csv"
+    seen = _rows_in(tables[0]) | _rows_in(tables[1])
+    if not seen:  # a new run, or one that failed before its first row
+        for table in tables:
+            table.unlink(missing_ok=True)
         stored.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         return set()
     if not resume:
@@ -201,7 +198,12 @@ def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
                 f"{folder} holds a run with {name} = {before.get(name)!r}, not {value!r}: choose"
                 " another folder."
             )
-    return _rows_in(folder / "explanations.csv") | _rows_in(folder / "rejected.csv")
+    return seen
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _rows_in(path: Path) -> set[int]:
@@ -234,17 +236,13 @@ def _chunks(rows: Iterable[Data | RejectedRow], size: int) -> Iterator[list[Data
         yield chunk
 
 
-def _write_rejected(
-    model: Graphormer, chunk: list[Data | RejectedRow], writer: "csv.DictWriter[str]"
-) -> list[tuple[int, Input]]:
-    """Encode the good rows of a chunk; note the others."""
-    good = []
-    for item in chunk:
-        if isinstance(item, RejectedRow):
-            writer.writerow({"row": item.row, "smiles": item.smiles, "reason": item.reason})
-        else:
-            good.append((int(item.row), prepare(model.config, item)))
-    return good
+def _encoded(
+    model: Graphormer, chunk: list[Data | RejectedRow]
+) -> tuple[list[tuple[int, Input]], list[RejectedRow]]:
+    """The rows of a chunk that can be used, encoded and by number; and the others."""
+    rejected = [item for item in chunk if isinstance(item, RejectedRow)]
+    graphs = [item for item in chunk if not isinstance(item, RejectedRow)]
+    return [(int(graph.row), prepare(model.config, graph)) for graph in graphs], rejected
 
 
 def _columns(model: Graphormer) -> list[str]:

@@ -191,6 +191,15 @@ def test_a_missing_column_lists_those_there(run, checkpoint, table, tmp_path):
     assert "has no column 'mol'; its columns: 'name', 'smiles'" in error
 
 
+def test_a_run_that_failed_before_its_first_row_can_be_corrected(run, checkpoint, table, tmp_path):
+    arguments = ("explain", table, "--model", checkpoint, "--out", tmp_path / "r")
+    assert run(*arguments, "--smiles-column", "mol")[0] == 1
+    assert run(*arguments, "--method", "lrp", "--target", "toxic", "--pictures", "none")[0] == 1
+    code, text, _ = run(*arguments)
+    assert code == 0
+    assert "3 explained" in text
+
+
 def test_debug_shows_the_traceback(run, checkpoint):
     with pytest.raises(ValueError, match="cannot be read"):
         run("explain", "C1CC", "--model", checkpoint, "--debug")
