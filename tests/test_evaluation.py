@@ -146,7 +146,9 @@ def test_a_graph_of_one_node_has_curves():
     model = random_graphormer()
     series = node_series(model, encoded(model, "C"), torch.tensor([1.0]), Target())
     assert series.fractions.tolist() == [0, 1]
-    assert all(math.isfinite(metric.measure(series)) for metric in METRICS.values())
+    assert all(
+        math.isfinite(metric.measure(series)) for metric in METRICS.values() if metric.measure
+    )
 
 
 @pytest.mark.parametrize(

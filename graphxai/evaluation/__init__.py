@@ -1,11 +1,12 @@
-"""Faithfulness of explanations: removal of nodes, curves, statistics."""
+"""Faithfulness of explanations: removal of nodes, curves, checks, statistics, reports."""
 
+from .benchmark import evaluate
 from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
 from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
-from .report import Report, evaluate
-from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm
+from .report import Report, merged
+from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm, kendall_tau
 
 __all__ = [
     "METRICS",
@@ -23,6 +24,8 @@ __all__ = [
     "conservation",
     "evaluate",
     "holm",
+    "kendall_tau",
+    "merged",
     "node_series",
     "outputs_of_parts",
 ]

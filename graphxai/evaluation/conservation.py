@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import explain
-from graphxai.explainers import Explainer
+from graphxai.explainers.base import Method
 from graphxai.models.graphormer import Graphormer
 
 
@@ -54,7 +54,7 @@ class Conservation:
 def conservation(
     model: Graphormer,
     inputs: Iterable[Any],
-    methods: Sequence[str | Explainer | type[Explainer]] = ("gradient_input", "lrp_ah_ln", "lrp"),
+    methods: Sequence[Method] = ("gradient_input", "lrp_ah_ln", "lrp"),
     *,
     target: Any = None,
 ) -> dict[str, Conservation]:
