@@ -230,6 +230,9 @@ def _explanation(
             graph_token=float(attribution.graph_token[row]),
             biases=float(attribution.biases[row]),
             output=float(attribution.output[row]),
+            structure={
+                name: float(share[row]) for name, share in (attribution.structure or {}).items()
+            },
         ),
         features=None if features is None else features[row, :n].float().cpu().numpy().copy(),
         feature_names=model.feature_names if features is not None else (),

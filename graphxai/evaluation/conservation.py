@@ -17,8 +17,9 @@ class Conservation:
     """Sums of relevance and outputs of n graphs under one method.
 
     outputs, tokens (n,): f_c and the summed relevance of nodes and graph token; biases (n,): the
-    share of additive parameters. `slope` and `correlation` are of tokens against outputs, `gap`
-    is the mean absolute difference of the two, `unexplained` the same once biases are counted.
+    share of additive parameters and, where it is told apart, of the structural bias. `slope` and
+    `correlation` are of tokens against outputs, `gap` is the mean absolute difference of the two,
+    `unexplained` the same once biases are counted.
     """
 
     method: str
@@ -73,6 +74,8 @@ def conservation(
             explained[0].method,
             outputs=np.array([ledger.output for ledger in ledgers]),
             tokens=np.array([ledger.nodes + ledger.graph_token for ledger in ledgers]),
-            biases=np.array([ledger.biases for ledger in ledgers]),
+            biases=np.array(
+                [ledger.total - ledger.nodes - ledger.graph_token for ledger in ledgers]
+            ),
         )
     return found

@@ -192,7 +192,12 @@ class Report:
                     tokens=np.array(
                         [ledger["nodes"] + ledger["graph_token"] for ledger in ledgers]
                     ),
-                    biases=np.array([ledger["biases"] for ledger in ledgers]),
+                    biases=np.array(
+                        [
+                            ledger["total"] - ledger["nodes"] - ledger["graph_token"]
+                            for ledger in ledgers
+                        ]
+                    ),
                 )
         return found
 
