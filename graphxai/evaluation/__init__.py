@@ -7,6 +7,7 @@ from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
 from .report import Report, merged
 from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm, kendall_tau
+from .truth import evaluate_truth, model_score
 
 __all__ = [
     "METRICS",
@@ -23,9 +24,11 @@ __all__ = [
     "compare_pairs",
     "conservation",
     "evaluate",
+    "evaluate_truth",
     "holm",
     "kendall_tau",
     "merged",
+    "model_score",
     "node_series",
     "outputs_of_parts",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.models.graphormer import Graphormer, GraphBatch, StructureEncoding, collate
+from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding, collate
 
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
