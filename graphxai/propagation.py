@@ -44,10 +44,13 @@ class Tape:
     token's row) unless `all_queries` was asked for. `hidden`: token states (B, T, D) entering
     the first layer and leaving each one. `biases`: every additive parameter as used, one copy a
     graph (B, 1, D), so that its share of each graph's output can be told apart.
+    `attention_gradients`: attention that a rule holds constant can still be asked for its
+    gradient; nothing flows beyond it.
     """
 
     all_queries: bool = False
     with_biases: bool = False
+    attention_gradients: bool = False
     attention: list[Tensor] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
@@ -94,13 +97,15 @@ def conservative(
 
 
 @contextmanager
-def record(*, all_queries: bool = False, biases: bool = False) -> Iterator[Tape]:
+def record(
+    *, all_queries: bool = False, biases: bool = False, attention_gradients: bool = False
+) -> Iterator[Tape]:
     """Record attention, hidden states and (with `biases`) bias terms of passes in the block.
 
     `all_queries` makes the model compute every row of its last layer instead of the graph
-    token's row alone.
+    token's row alone. `attention_gradients`: see `Tape`.
     """
-    tape = Tape(all_queries=all_queries, with_biases=biases)
+    tape = Tape(all_queries, biases, attention_gradients)
     token = _tape.set(tape)
     try:
         yield tape
@@ -122,6 +127,8 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
     tape = _tape.get()
     if tape is not None:
+        if tape.attention_gradients and not weights.requires_grad:
+            weights.requires_grad_()
         tape.attention.append(weights)
     return weights
 

@@ -19,6 +19,7 @@ METHODS = (
     "lrp_ln",
     "lrp_ah_ln",
     "lrp",
+    "lrp_path",
     "attention_last",
     "rollout",
     "gae",

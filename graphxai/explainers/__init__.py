@@ -1,6 +1,7 @@
 """Explainers: one file a family, one base class, one registry."""
 
 from .activation import AttCat, Cam, GradCam
+from .activation_path import LrpPath
 from .attention import AttentionLast, Gae, GaeRollout, Rollout
 from .base import REGISTRY, Attribution, Explainer, get_explainer, register
 from .control import Random
@@ -33,6 +34,7 @@ __all__ = [
     "LrpAh",
     "LrpAhLn",
     "LrpLn",
+    "LrpPath",
     "LrpZPlus",
     "MaskedLrp",
     "Occlusion",

@@ -1,0 +1,77 @@
+"""LRP along the activation path: its two points, against autograd through the softmax."""
+
+import math
+
+import pytest
+import torch
+
+from graphxai import propagation
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.explainers import get_explainer
+from graphxai.explainers.activation_path import LrpPath, _pass
+from graphxai.models.graphormer import StructureEncoding, collate
+from graphxai.target import Target
+from toy import random_graphormer
+
+
+def batch_of(model, smiles):
+    encode = StructureEncoding.from_config(model.config)
+    return collate([encode(molecule_to_data(s)) for s in smiles])
+
+
+@pytest.mark.parametrize("pre_layernorm", [True, False])
+def test_effect_of_presence_is_the_derivative_through_the_softmax(
+    pre_layernorm, smiles, monkeypatch
+):
+    model = random_graphormer(pre_layernorm=pre_layernorm).double()
+    batch = batch_of(model, smiles)
+    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    generator = torch.Generator().manual_seed(0)
+    presence = torch.rand(tokens.shape[:2], generator=generator, dtype=torch.double) + 0.1
+    *_, found = _pass(model, batch, tokens, bias, presence, Target())
+
+    def attention(query, key, bias):
+        """Scores are constant, what is added to them is not."""
+        return torch.softmax((query @ key.transpose(-2, -1)).detach() + bias, dim=-1)
+
+    monkeypatch.setattr(propagation, "softmax_attention", attention)
+    logs = presence.log().requires_grad_()
+    with propagation.conservative(attention=False, activation="ratio"):
+        outputs = model.encode(tokens, batch, bias=bias + logs[:, None, None, :])
+    f = Target().resolve(model.config, outputs)(outputs)
+    (expected,) = torch.autograd.grad(f.sum(), logs)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
+
+
+def test_with_everything_present_it_is_lrp_twice_and_the_effect_of_presence(smiles):
+    model = random_graphormer().double()
+    batch = batch_of(model, smiles)
+    lrp = get_explainer("lrp").attribute(model, batch).relevance
+    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    *_, effect = _pass(model, batch, tokens, bias, torch.ones_like(tokens[..., 0]), Target())
+    found = LrpPath(floor=1.0).attribute(model, batch).relevance
+    expected = (2 * lrp + effect[:, 1:]).masked_fill(~batch.mask, 0)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
+
+
+def test_presence_falls_from_one_to_the_floor_and_is_equal_for_equal_relevance():
+    model = random_graphormer()
+    batch = batch_of(model, ["CCCCCC", "CCC"])
+    relevance = torch.tensor([[0.0, 5.0, 5.0, 0.0, 0.0, -5.0, -5.0], [0.0, 2.0, 2.0, 2.0, 9, 9, 9]])
+    presence = LrpPath(floor=0.05, steepness=50)._presence(relevance, batch)
+    middle = math.sqrt(0.05)
+    expected = torch.tensor([1, 1, 1, middle, middle, 0.05, 0.05])
+    torch.testing.assert_close(presence[0], expected)
+    torch.testing.assert_close(presence[1], torch.tensor([1, middle, middle, middle, 1, 1, 1]))
+
+
+def test_symmetric_atoms_have_equal_scores():
+    model = random_graphormer()
+    found = get_explainer("lrp_path").attribute(model, batch_of(model, ["Cc1ccccc1"])).relevance[0]
+    torch.testing.assert_close(found[[2, 3]], found[[6, 5]], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("options", "message"), [({"floor": 0}, "floor"), ({"steepness": -1}, "steepness")])
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        LrpPath(**options)
