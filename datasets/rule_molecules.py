@@ -1,0 +1,177 @@
+"""Data sets of a rule: balanced molecules with labels, true atoms and a split."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem, rdBase
+
+from .download import data_root
+from .rules import RuleTask, Truth, get_rule
+from .splits import FRACTIONS, Split, random_split
+
+__all__ = ["RuleDataset", "local_smiles", "rule_dataset"]
+
+
+@dataclass(frozen=True, eq=False)
+class RuleDataset:
+    """Different molecules with the answer to a rule's question.
+
+    smiles: canonical, n of them; labels (n,): 0 or 1, or the value; truths: n arrays (N,), see
+    `RuleTask`, in the order of the atoms in `smiles`; unreadable: how many of the SMILES looked
+    at were left out because RDKit cannot read them.
+    """
+
+    rule: RuleTask
+    smiles: tuple[str, ...]
+    labels: NDArray[np.float32]
+    truths: tuple[Truth, ...]
+    split: Split
+    unreadable: int = 0
+
+    def scored(self, positions: Iterable[int] | None = None, limit: int | None = None) -> list[int]:
+        """Positions where some atoms are true and others not, or all of an additive rule.
+
+        positions: those to choose from, by default the test part; limit: at most so many.
+        """
+        among = self.split.test if positions is None else positions
+        chosen = [k for k in among if self.rule.kind == "additive" or _divides(self.truths[k])]
+        return chosen[:limit]
+
+
+def rule_dataset(
+    smiles: Iterable[str],
+    rule: str | RuleTask,
+    *,
+    size: int = 4000,
+    balance: float = 0.5,
+    seed: int = 0,
+    fractions: Sequence[float] = FRACTIONS,
+    max_atoms: int = 60,
+) -> RuleDataset:
+    """Choose molecules for a rule: `size` of them, a share `balance` of which are positives.
+
+    The SMILES are shuffled by `seed` and taken in that order, each molecule once; where one class
+    runs short the other is cut down, so that the balance holds and the set is smaller. An additive
+    rule takes them as they come. `fractions`: training, validation and test part, at random by
+    `seed`. SMILES that cannot be read are counted, molecules of more than `max_atoms` passed over.
+
+    Raises:
+        ValueError: an unknown rule, a balance outside of 0 to 1, or not enough molecules of a
+            class for one in each part.
+    """
+    task = get_rule(rule)
+    if not 0 < balance < 1:
+        raise ValueError(f"balance must lie between 0 and 1, not {balance:g}.")
+    chance = random.Random(seed)
+    order = list(smiles)
+    chance.shuffle(order)
+    shares: dict[_Class, float] = (
+        {None: 1.0} if task.kind == "additive" else {True: balance, False: 1 - balance}
+    )
+    wanted = {answer: round(size * share) for answer, share in shares.items()}
+    rows, unreadable = _take(order, task, wanted, max_atoms)
+    total = min(len(rows[answer]) / share for answer, share in shares.items())
+    chosen = [
+        row for answer, share in shares.items() for row in rows[answer][: round(total * share)]
+    ]
+    if len(chosen) < 10:
+        found = ", ".join(f"{len(r)} {_class_name(c)}" for c, r in rows.items())
+        raise ValueError(
+            f"too few molecules for the rule {task.name!r}: {found} among {len(order)} SMILES."
+        )
+    chance.shuffle(chosen)
+    truths = tuple(truth for _, truth in chosen)
+    return RuleDataset(
+        task,
+        tuple(text for text, _ in chosen),
+        np.array([task.label_of(truth) for truth in truths], dtype=np.float32),
+        truths,
+        random_split(len(chosen), seed, fractions),
+        unreadable,
+    )
+
+
+def local_smiles(
+    root: str | os.PathLike[str] | None = None, *, smiles_column: str = "smiles"
+) -> list[str]:
+    """SMILES of all tables `<root>/molecules/*.csv`, in the order of names and rows.
+
+    root: folder of the data sets; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
+
+    Raises:
+        FileNotFoundError: there is no such table.
+        ValueError: a table has no column of that name.
+    """
+    folder = data_root(root) / "molecules"
+    tables = sorted(folder.glob("*.csv"))
+    if not tables:
+        raise FileNotFoundError(
+            f"no tables in {folder}: put CSV files with a column {smiles_column!r} there (any"
+            " drug-like molecules will do), name the folder that holds molecules/ with root=... or"
+            " the environment variable GRAPHXAI_DATA, or hand over a list of SMILES."
+        )
+    found: list[str] = []
+    for table in tables:
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            if smiles_column not in (reader.fieldnames or ()):
+                raise ValueError(f"{table} has no column {smiles_column!r}.")
+            found += [row[smiles_column] or "" for row in reader]
+    return found
+
+
+def _divides(truth: Truth) -> bool:
+    return bool(truth.any() and not truth.all())
+
+
+_Row = tuple[str, Truth]
+_Class = bool | None  # the answer; None stands for all molecules of an additive rule
+
+
+def _take(
+    smiles: Sequence[str],
+    task: RuleTask,
+    wanted: dict[_Class, int],
+    max_atoms: int,
+) -> tuple[dict[_Class, list[_Row]], int]:
+    """The first molecules of each class, as many as wanted; and how many could not be read."""
+    rows: dict[_Class, list[_Row]] = {answer: [] for answer in wanted}
+    seen: set[str] = set()
+    unreadable = 0
+    with rdBase.BlockLogs():
+        for mol in _read(smiles):
+            if all(len(rows[answer]) >= count for answer, count in wanted.items()):
+                break
+            if mol is None:
+                unreadable += 1
+                continue
+            canonical = Chem.MolToSmiles(mol)
+            if canonical in seen or not 0 < mol.GetNumAtoms() <= max_atoms:
+                continue
+            seen.add(canonical)
+            # Read again: the truth must follow the order of the atoms in the canonical SMILES.
+            mol = Chem.MolFromSmiles(canonical)
+            if mol is None:
+                unreadable += 1
+                continue
+            truth = task.mark(mol)
+            answer = None if task.kind == "additive" else bool(truth.any())
+            if len(rows[answer]) < wanted[answer]:
+                rows[answer].append((canonical, truth))
+    return rows, unreadable
+
+
+def _read(smiles: Iterable[str]) -> Iterator[Chem.Mol | None]:
+    for text in smiles:
+        yield Chem.MolFromSmiles(text) if text else None
+
+
+def _class_name(answer: _Class) -> str:
+    return {True: "positives", False: "negatives", None: "molecules"}[answer]

@@ -1,0 +1,180 @@
+"""Molecules labelled by a rule, so that the atoms behind every label are known.
+
+The tasks follow B-XAIC (Proszewska et al. 2025): presence of a substructure or an element, an
+alert, ring size, number of rings. One task more is additive: logP after Wildman and Crippen
+(1999), of which every atom has a signed share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem
+from rdkit.Chem import rdMolDescriptors
+from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
+
+__all__ = ["RULES", "RuleTask", "crippen_shares", "get_rule", "pattern_rule"]
+
+Truth = NDArray[Any]  # bool (N,) or float64 (N,)
+
+HALOGENS = frozenset({9, 17, 35, 53, 85})
+INDOLE = "c1ccc2nccc2c1"  # n with or without hydrogen; carbazoles hold it too
+LARGE_RING = 6
+MANY_RINGS = 4
+
+
+@dataclass(frozen=True)
+class RuleTask:
+    """A question about a molecule of which the true atoms are known.
+
+    `mark(mol)` gives the truth, one entry an atom in the molecule's order. For a "presence" task
+    it is bool (N,): the atoms that make the answer yes, none where the answer is no. Explanations
+    can then be scored on molecules with the answer yes only; what is true of a no is not defined.
+    For an "additive" task it is float64 (N,): every atom's signed share, in `unit`.
+    """
+
+    name: str
+    question: str
+    mark: Callable[[Chem.Mol], Truth]
+    kind: Literal["presence", "additive"] = "presence"
+    unit: str = ""
+
+    def truth(self, mol: Chem.Mol | str) -> Truth:
+        """True atoms (N,), bool, or their shares (N,), float64; see the class.
+
+        Raises ValueError for a SMILES that cannot be read.
+        """
+        return self.mark(_molecule(mol))
+
+    def label(self, mol: Chem.Mol | str) -> bool | float:
+        """The answer: whether any atom is marked, or the sum of the shares."""
+        return self.label_of(self.truth(mol))
+
+    def label_of(self, truth: Truth) -> bool | float:
+        """The answer that follows from a truth (N,)."""
+        return bool(truth.any()) if self.kind == "presence" else float(truth.sum())
+
+
+def pattern_rule(name: str, question: str, *smarts: str) -> RuleTask:
+    """A task of one's own: the presence of any of the SMARTS patterns.
+
+    The truth is the atoms of all matches. Raises ValueError for a pattern that cannot be read.
+    """
+    patterns = [_pattern(text) for text in smarts]
+    if not patterns:
+        raise ValueError(f"rule {name!r} needs at least one SMARTS pattern.")
+    return RuleTask(name, question, lambda mol: _matched(mol, patterns))
+
+
+def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
+    """Every atom's contribution (N,) to Crippen's logP; the sum is `Crippen.MolLogP(mol)`.
+
+    An implicit hydrogen has a contribution of its own there; it is added to the heavy atom that
+    holds it. Source: Wildman and Crippen 1999, as in RDKit.
+    """
+    whole = Chem.AddHs(mol)
+    contributions = rdMolDescriptors._CalcCrippenContribs(whole)
+    shares = np.array([logp for logp, _ in contributions], dtype=np.float64)
+    n = mol.GetNumAtoms()
+    holders = [
+        whole.GetAtomWithIdx(k).GetNeighbors()[0].GetIdx() for k in range(n, whole.GetNumAtoms())
+    ]
+    np.add.at(shares, holders, shares[n:])
+    return shares[:n]
+
+
+def get_rule(rule: str | RuleTask) -> RuleTask:
+    """A rule by its name in `RULES`, or the rule itself; ValueError for an unknown name."""
+    if isinstance(rule, RuleTask):
+        return rule
+    if rule not in RULES:
+        raise ValueError(f"unknown rule {rule!r}; there are {', '.join(RULES)}.")
+    return RULES[rule]
+
+
+def _molecule(mol: Chem.Mol | str) -> Chem.Mol:
+    if not isinstance(mol, str):
+        return mol
+    read = Chem.MolFromSmiles(mol)
+    if read is None:
+        raise ValueError(f"{mol!r} cannot be read as SMILES.")
+    return read
+
+
+def _pattern(smarts: str) -> Chem.Mol:
+    pattern = Chem.MolFromSmarts(smarts)
+    if pattern is None:
+        raise ValueError(f"{smarts!r} cannot be read as SMARTS.")
+    return pattern
+
+
+def _among(mol: Chem.Mol, atoms: set[int]) -> NDArray[np.bool_]:
+    marked = np.zeros(mol.GetNumAtoms(), dtype=np.bool_)
+    marked[list(atoms)] = True
+    return marked
+
+
+def _matched(mol: Chem.Mol, patterns: list[Chem.Mol]) -> NDArray[np.bool_]:
+    """Atoms of all matches of the patterns."""
+    matches = (match for pattern in patterns for match in mol.GetSubstructMatches(pattern))
+    return _among(mol, {atom for match in matches for atom in match})
+
+
+def _of_elements(*numbers: int) -> Callable[[Chem.Mol], NDArray[np.bool_]]:
+    def mark(mol: Chem.Mol) -> NDArray[np.bool_]:
+        return np.array([atom.GetAtomicNum() in numbers for atom in mol.GetAtoms()], dtype=np.bool_)
+
+    return mark
+
+
+@cache
+def _pains() -> FilterCatalog:
+    wanted = FilterCatalogParams()
+    wanted.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
+    return FilterCatalog(wanted)
+
+
+def _pains_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
+    """Atoms of every match of every PAINS filter; the catalog itself reports one match a filter."""
+    found = _pains().GetFilterMatches(mol)
+    return _matched(mol, [each.filterMatch.GetPattern() for each in found])
+
+
+def _large_ring_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
+    """Atoms of the largest ring, of all of them where several are equally large."""
+    rings = mol.GetRingInfo().AtomRings()
+    largest = max(map(len, rings), default=0)
+    if largest <= LARGE_RING:
+        return _among(mol, set())
+    return _among(mol, {atom for ring in rings if len(ring) == largest for atom in ring})
+
+
+def _many_ring_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
+    rings = mol.GetRingInfo().AtomRings()
+    if len(rings) <= MANY_RINGS:
+        return _among(mol, set())
+    return _among(mol, {atom for ring in rings for atom in ring})
+
+
+RULES: dict[str, RuleTask] = {
+    rule.name: rule
+    for rule in (
+        pattern_rule("indole", "Is there an indole?", INDOLE),
+        RuleTask("halogen", "Is there a halogen atom?", _of_elements(*HALOGENS)),
+        RuleTask("phosphorus", "Is there a phosphorus atom?", _of_elements(15)),
+        RuleTask("boron", "Is there a boron atom?", _of_elements(5)),
+        RuleTask("pains", "Does a PAINS filter match (Baell and Holloway 2010)?", _pains_atoms),
+        RuleTask(
+            "large-ring",
+            f"Is there a ring of more than {LARGE_RING} atoms?",
+            _large_ring_atoms,
+        ),
+        RuleTask("rings", f"Are there more than {MANY_RINGS} rings?", _many_ring_atoms),
+        RuleTask("logp", "What is Crippen's logP?", crippen_shares, kind="additive"),
+    )
+}
