@@ -71,7 +71,9 @@ def test_symmetric_atoms_have_equal_scores():
     torch.testing.assert_close(found[[2, 3]], found[[6, 5]], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("options", "message"), [({"floor": 0}, "floor"), ({"steepness": -1}, "steepness")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"floor": 0}, "floor"), ({"steepness": -1}, "steepness")]
+)
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LrpPath(**options)

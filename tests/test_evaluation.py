@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from graphxai.evaluation import (
     node_series,
     outputs_of_parts,
 )
+from graphxai.evaluation.ceiling import best_areas
 from graphxai.evaluation.curves import node_counts
 from graphxai.inputs import prepare
 from graphxai.models.graphormer import StructureEncoding, Task, collate
@@ -247,3 +249,22 @@ def test_curves_of_500_nodes_stay_within_the_memory_budget():
     run = [sys.executable, str(script), "--peak", "500"]
     found = subprocess.run(run, check=True, capture_output=True, text=True)
     assert float(found.stdout) < 200  # MB
+
+
+def test_local_search_finds_the_best_of_all_orderings():
+    """On a graph of five nodes, where every ordering can be tried."""
+    model = random_graphormer()
+    data, target = encoded(model, "CC(O)CN"), Target("inactive")
+    series = [
+        node_series(model, data, torch.tensor(p, dtype=torch.float), target)
+        for p in permutations(range(1, 6))
+    ]
+    starts = [torch.tensor([1.0, 4.0, 2.0, 5.0, 3.0])]
+    auac, au_mse = best_areas(model, data, target, starts)
+    all_auac = sorted(s.activation.area for s in series)
+    all_au_mse = sorted(s.pruning.area for s in series)
+    assert all_auac[-4] - 1e-6 <= auac <= all_auac[-1] + 1e-6  # among the best four of 120
+    assert all_au_mse[0] - 1e-6 <= au_mse <= all_au_mse[3] + 1e-6
+    of_start = node_series(model, data, starts[0], target)
+    assert auac >= of_start.activation.area - 1e-6
+    assert au_mse <= of_start.pruning.area + 1e-6

@@ -149,7 +149,7 @@ def several_series(
     keep, where = torch.unique(wanted, dim=0, return_inverse=True)
     outputs = outputs_of_parts(model, data, keep, operator).cpu()
     full = outputs[where[len(counts) - 1]][None]
-    explained = _explained(model.config, target, full)
+    explained = explained_class(model.config, target, full)
     logits = class_logits(model.config, target, outputs)[where]
     return [
         Series(relevance, counts, fractions, *_three(of_method), explained)
@@ -196,7 +196,7 @@ def _first(order: Tensor, counts: Tensor) -> Tensor:
     return rank[None, :] < counts[:, None]
 
 
-def _explained(config: GraphormerConfig, target: Target, full: Tensor) -> int | None:
+def explained_class(config: GraphormerConfig, target: Target, full: Tensor) -> int | None:
     """Column of the class explained, chosen on the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
     label = target.resolve(config, full).labels[0]
