@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 from graphxai.capture import evaluating
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explanation import Explanation, Ledger, Prediction
-from graphxai.inputs import Input, as_list, prepare
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, collate
+from graphxai.inputs import Input, as_list, prepare_for
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
 from graphxai.progress import Tick, progress_bar
 from graphxai.target import Target
 
@@ -121,7 +121,7 @@ def _chunks(
         chunk = []
         for index, value in enumerate(values[start : start + CHUNK], start):
             try:
-                chunk.append((index, prepare(model.config, value)))
+                chunk.append((index, prepare_for(model, value)))
             except (ValueError, OSError) as error:
                 if strict:
                     raise
@@ -141,9 +141,9 @@ def explain_prepared(
     wanted = Target.of(target)
     provenance = _provenance(model, explainer)
     device = next(model.parameters()).device
-    for part in in_batches(prepared):
+    for part in in_batches(prepared, getattr(model, "same_size_only", False)):
         with torch.inference_mode(False):  # what gradients pass through must not be made in it
-            batch = collate([_outside_inference(item.data) for _, item in part]).to(device)
+            batch = model.collate([_outside_inference(item.data) for _, item in part]).to(device)
             attribution = explainer.attribute(model, batch, wanted)
         for row, (key, item) in enumerate(part):
             yield key, _explanation(model, item, attribution, row, explainer, wanted, provenance)
@@ -154,9 +154,9 @@ def predict_prepared(
 ) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
     """Predictions of encoded inputs in batches of like size, with their keys."""
     device = next(model.parameters()).device
-    for part in in_batches(prepared):
+    for part in in_batches(prepared, getattr(model, "same_size_only", False)):
         with evaluating(model), torch.inference_mode():
-            outputs = model(collate([item.data for _, item in part]).to(device)).cpu()
+            outputs = model(model.collate([item.data for _, item in part]).to(device)).cpu()
         for row, (key, _) in enumerate(part):
             yield key, read_outputs(model.config, outputs[row])
 
@@ -166,13 +166,16 @@ def _outside_inference(data: Data) -> Data:
     return data.clone() if data.x.is_inference() else data
 
 
-def in_batches(prepared: Iterable[tuple[int, Input]]) -> Iterator[list[tuple[int, Input]]]:
-    """Group inputs of like size, within MAX_GRAPHS and MAX_PAIRS."""
+def in_batches(
+    prepared: Iterable[tuple[int, Input]], same_size: bool = False
+) -> Iterator[list[tuple[int, Input]]]:
+    """Group inputs of like (or of the same) size, within MAX_GRAPHS and MAX_PAIRS."""
     part: list[tuple[int, Input]] = []
     for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
         tokens = int(item[1].data.num_nodes) + 1
         full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
-        if part and full:
+        other = bool(part) and same_size and int(part[0][1].data.num_nodes) + 1 != tokens
+        if part and (full or other):
             yield part
             part = []
         part.append(item)

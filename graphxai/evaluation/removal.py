@@ -6,14 +6,14 @@
 * `delete`: the induced subgraph is encoded afresh, with its own degrees and shortest paths.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
+from graphxai.models.graphormer import Graphormer, StructureEncoding
 
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
@@ -38,12 +38,12 @@ def outputs_of_parts(
     rows = max(1, MAX_PAIRS // (n + 1) ** 2)
     if operator == "delete":
         parts = [
-            collate([_induced(model, data, choice) for choice in some], pad_to=1).to(device)
+            model.collate([_induced(model, data, choice) for choice in some], pad_to=1).to(device)
             for some in keep.cpu().split(rows)
         ]
         return torch.cat([model(part) for part in parts])
-    batch = collate([data]).to(device)
-    tokens, bias = model.embed(batch), model.bias(batch)
+    batch = model.collate([data]).to(device)
+    tokens, bias = model.embed(batch), _structural_bias(model, batch)
     outputs = []
     for some in keep.to(device).split(rows):
         if operator == "mask":
@@ -54,8 +54,11 @@ def outputs_of_parts(
     return torch.cat(outputs)
 
 
-def _induced(model: Graphormer, data: Data, choice: Tensor) -> Data:
-    """The subgraph on the chosen nodes (N,), encoded."""
+def _induced(model: Any, data: Data, choice: Tensor) -> Data:
+    """The subgraph on the chosen nodes (N,), encoded; a wrapped model makes its own."""
+    if hasattr(model, "induced"):
+        own: Data = model.induced(data, choice)
+        return own
     edges, attributes = subgraph(
         choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
     )
@@ -64,3 +67,8 @@ def _induced(model: Graphormer, data: Data, choice: Tensor) -> Data:
         part.pos = data.pos[choice]
     part.num_nodes = int(choice.sum())
     return StructureEncoding.from_config(model.config)(part)
+
+
+def _structural_bias(model: Any, batch: Any) -> Tensor | None:
+    """What all choices of nodes share; a wrapped model has nothing of the kind."""
+    return model.bias(batch) if hasattr(model, "bias") else None

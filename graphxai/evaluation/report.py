@@ -10,7 +10,7 @@ import torch
 
 from graphxai.api import explain_prepared
 from graphxai.explainers import Explainer, get_explainer
-from graphxai.inputs import Input, prepare
+from graphxai.inputs import Input, prepare_for
 from graphxai.models.graphormer import Graphormer
 from graphxai.progress import progress_bar
 from graphxai.target import Target
@@ -168,7 +168,7 @@ def _prepare(
     prepared, rejected = [], []
     for index, value in enumerate(inputs):
         try:
-            prepared.append((index, prepare(model.config, value)))
+            prepared.append((index, prepare_for(model, value)))
         except (ValueError, OSError) as error:
             rejected.append((index, str(error)))
     return prepared, rejected

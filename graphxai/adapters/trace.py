@@ -1,0 +1,78 @@
+"""What is known of a tensor on its way through a model that is being watched.
+
+Tensors that depend on the explained nodes have a `Trace`; all others are constants of the pass.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Rule = Literal["attention", "layernorm", "activation"]
+Role = Literal["exponential", "sum", "probability"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A step that keeps its gradient although `rule` was asked for: what it is and where."""
+
+    rule: Rule
+    what: str
+    place: str
+
+
+@dataclass(eq=False)
+class Softmax:
+    """One softmax: its group index (E,) if sparse, its attention (B, H, T, T) if recordable."""
+
+    place: str
+    index: Tensor | None = None
+    attention: Tensor | None = None
+    used: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`curves` on the way here; `role` and `softmax` if the tensor is part of a softmax."""
+
+    curves: frozenset[Curve] = frozenset()
+    role: Role | None = None
+    softmax: Softmax | None = None
+
+
+class Traces:
+    """The traces of one pass, beside the tensors and not in them."""
+
+    def __init__(self) -> None:
+        self._known = WeakTensorKeyDictionary()
+
+    def of(self, value: Any) -> Trace | None:
+        """The trace of a tensor; None for constants.
+
+        The result of a custom autograd function, which no mode sees, counts as depending on nodes.
+        """
+        if not isinstance(value, Tensor):
+            return None
+        found: Trace | None = self._known.get(value)
+        node = value.grad_fn
+        if found is None and isinstance(node, torch.autograd.function.BackwardCFunction):
+            what = f"the custom function {type(node).__name__.removesuffix('Backward')}"
+            return Trace(frozenset({Curve("attention", what, "")}))
+        return found
+
+    def mark(self, value: Tensor, trace: Trace) -> Tensor:
+        """Note the trace of a tensor and give the tensor back."""
+        self._known[value] = trace
+        return value
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Tensors among the values and in their lists and tuples, at any depth."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from tensors_in(value)
