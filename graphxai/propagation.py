@@ -151,9 +151,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return add_bias(centred * scale * weight, bias)
 
 
-def rms_norm(
-    x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)
-) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)) -> Tensor:
     """`x / sqrt(mean(x^2) + eps) * weight` over `axes`, with a constant scale under the rule LN."""
     held = x.detach() if _rules.get().layernorm else x
     y = x * (held.square().mean(dim=axes, keepdim=True) + eps).rsqrt()

@@ -21,7 +21,8 @@ class WrappedBatch:
 
     mask (B, N), True at nodes; x (B, N, ...): what stands at each node in the input; graphs: the
     PyG batch for models of graphs; dense: the model's input (B, ...) for models of tokens.
-    `has_graph_token`: whether the model's own sequence begins with one.
+    `has_graph_token`: whether the model's own sequence begins with one; if not, `readout` (B, N)
+    are the weights with which nodes enter the output, where attention methods start.
     """
 
     mask: Tensor
@@ -30,6 +31,12 @@ class WrappedBatch:
     graphs: Batch | None = None
     dense: Tensor | None = None
     has_graph_token: bool = False
+    readout: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.readout is None and not self.has_graph_token:
+            mean = self.mask.float() / self.mask.sum(-1, keepdim=True).clamp(min=1)
+            object.__setattr__(self, "readout", mean)
 
     def __len__(self) -> int:
         return self.mask.shape[0]
@@ -52,7 +59,7 @@ class WrappedBatch:
             raise ValueError(f"{times} rows of tokens do not fit a batch of {len(self)}.")
         wide = {
             name: getattr(self, name).expand(times, *getattr(self, name).shape[1:])
-            for name in ("mask", "x", "num_nodes", "dense")
+            for name in ("mask", "x", "num_nodes", "dense", "readout")
             if getattr(self, name) is not None
         }
         if self.graphs is not None:

@@ -266,12 +266,19 @@ class Interception(TorchFunctionMode):
     def _curve(self, name: str, traces: list[Trace]) -> Curve | None:
         if name in PRODUCTS and len(traces) > 1:
             what = f"a product ({name}) of two quantities that depend on the input"
-            return Curve("attention", what, self._place())
+            return Curve(self._rule_here(), what, self._place())
         if name in ROOTS:
             return Curve("layernorm", f"{name} outside of a normalisation layer", self._place())
         if name in NONLINEAR:
             return Curve("activation", name, self._place())
         return None
+
+    def _rule_here(self) -> Rule:
+        """The rule that a product in the running module would be a matter of."""
+        if self._in_norm():
+            return "layernorm"
+        kind = type(self._running[-1]).__name__ if self._running else ""
+        return "activation" if ACTIVATION_MODULE.search(kind) else "attention"
 
     def _like(self, x: Tensor, out: Tensor) -> Tensor:
         trace = self._traces.of(x)
@@ -392,8 +399,9 @@ class Interception(TorchFunctionMode):
                 generalized_kernel(t, module.projection_matrix, module.kernel) for t in (query, key)
             )
             weights = q @ k.transpose(-2, -1)  # (B, H, N, N)
-            if self._layout is not None and self._layout.key_mask.shape[1] == weights.shape[-1]:
-                weights = weights * self._layout.key_mask[:, None, None, :]
+            length = weights.shape[-1]
+            if self._layout is not None and self._layout.fits(length):
+                weights = weights * self._layout.key_mask[:, None, None, :length]
             total = weights.sum(-1, keepdim=True)
             weights = self._mixing(weights / total.masked_fill(total == 0, 1.0))
             return self._like(value, weights @ value)

@@ -39,6 +39,11 @@ class Layout:
         """(B, S): True at tokens of the model's own sequence that exist."""
         return F.pad(self.mask, (1, 0), value=True) if self.graph_token else self.mask
 
+    def fits(self, length: int) -> bool:
+        """Whether a sequence is as long as the model's own: the longest graph, or all padding."""
+        own = self.key_mask
+        return length in (own.shape[1], int(own.sum(-1).max()))
+
 
 def expose_dense(weights: Tensor, layout: Layout | None) -> tuple[Tensor | None, Tensor]:
     """Recorded attention (B, H, T, T) and the same weights as a function of it.
@@ -48,14 +53,15 @@ def expose_dense(weights: Tensor, layout: Layout | None) -> tuple[Tensor | None,
     """
     if layout is None:
         return (weights, weights) if weights.dim() == 4 else (None, weights)
-    size, length = len(layout.mask), layout.mask.shape[1] + int(layout.graph_token)
-    if weights.shape[-2:] != (length, length) or weights.numel() % (size * length**2):
+    size, length = len(layout.mask), weights.shape[-1]
+    square = weights.dim() > 1 and weights.shape[-2] == length and layout.fits(length)
+    if not square or weights.numel() % (size * length**2):
         return None, weights
-    attention = weights.reshape(size, -1, length, length)
-    if layout.graph_token:
-        return attention, attention.reshape(weights.shape)
-    attention = F.pad(attention, (1, 0, 1, 0))
-    return attention, attention[..., 1:, 1:].reshape(weights.shape)
+    first = int(not layout.graph_token)
+    after = layout.tokens - first - length
+    attention = F.pad(weights.reshape(size, -1, length, length), (first, after, first, after))
+    own = slice(first, first + length)
+    return attention, attention[..., own, own].reshape(weights.shape)
 
 
 def expose_sparse(

@@ -52,15 +52,16 @@ class Traces:
     def of(self, value: Any) -> Trace | None:
         """The trace of a tensor; None for constants.
 
-        The result of a custom autograd function, which no mode sees, counts as depending on nodes.
+        What a custom autograd function gives counts as depending on nodes: no mode sees inside.
         """
         if not isinstance(value, Tensor):
             return None
         found: Trace | None = self._known.get(value)
         node = value.grad_fn
-        if found is None and isinstance(node, torch.autograd.function.BackwardCFunction):
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
             what = f"the custom function {type(node).__name__.removesuffix('Backward')}"
-            return Trace(frozenset({Curve("attention", what, "")}))
+            before = frozenset() if found is None else found.curves
+            return Trace(before | {Curve("attention", what, "")})
         return found
 
     def mark(self, value: Tensor, trace: Trace) -> Tensor:

@@ -230,8 +230,8 @@ class WrappedModel:
         """
         del bias
         batch = batch.repeated(len(tokens))
-        if keep is not None and batch.graphs is not None:
-            return self._outputs_of_rest(tokens, batch, keep)
+        if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
+            return self._outputs_of_rest(tokens, batch, batch.mask if keep is None else keep)
         shown = batch.mask if keep is None else batch.mask & keep
         if not self._masks_padding and not bool(shown.all()):
             raise ValueError(
@@ -281,6 +281,11 @@ class WrappedModel:
             watch.trace_inputs([rows])
             outputs = self._call(rows, batch, shown)
             watch.warn_of(outputs)
+        if tape is not None and not tape.with_biases and not tape.attention:
+            raise ValueError(
+                f"no attention between nodes was seen in {type(self.module).__name__}: methods that"
+                " read attention cannot explain it."
+            )
         if tape is not None and tape.with_biases:
             outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
         return outputs
@@ -317,6 +322,8 @@ class WrappedModel:
 
     def _outputs_of_rest(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
         last = int(batch.num_nodes.argmax())
+        if not int(batch.num_nodes[last]):
+            raise ValueError("there is no graph with nodes among these.")
         shown = batch.mask & keep
         rest = batch.without(shown, last)
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
@@ -327,23 +334,20 @@ class WrappedModel:
         replaced = rows is not None and self._at is None
         size, columns = len(batch), self.config.num_outputs
         if batch.graphs is not None:
-            graphs = (
-                batch.graphs.clone()
-                if replaced or batch.graphs.x.is_floating_point()
-                else (batch.graphs)
-            )
+            graphs = batch.graphs.clone().apply(self._in_own_type)
             if replaced:
                 graphs.x = rows
-            elif graphs.x.is_floating_point():
-                graphs.x = graphs.x.to(self._dtype)
             run = self._forward or call_with_graphs
             return as_outputs(run(self.module, graphs), size, columns)
         x = rows if replaced else batch.dense
         assert x is not None
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
-        x = x.to(self._dtype) if x.is_floating_point() and not replaced else x
+        x = x if replaced else self._in_own_type(x)
         return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
+
+    def _in_own_type(self, value: Tensor) -> Tensor:
+        return value.to(self._dtype) if value.is_floating_point() else value
 
     def _embedded(self, batch: WrappedBatch) -> Tensor:
         """What the module `at` gives in a pass: node rows (n, D), or tokens (B, S, D)."""

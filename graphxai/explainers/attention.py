@@ -102,9 +102,10 @@ class Gae(Explainer):
 def _first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     """(B, T): one at the graph token, or at the graph token and all nodes."""
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
-    if not getattr(batch, "has_graph_token", True):  # the read-out is a mean over nodes
-        row[:, 1:] = batch.mask.to(row.dtype) / batch.mask.sum(-1, keepdim=True).clamp(min=1)
-        return row if readout == "token" else row * batch.mask.sum(-1, keepdim=True)
+    weights = getattr(batch, "readout", None)  # of the nodes, where there is no graph token
+    if weights is not None:
+        row[:, 1:] = batch.mask if readout == "sum" else weights
+        return row
     row[:, 0] = 1.0
     if readout == "sum":
         row[:, 1:] = batch.mask.to(row.dtype)
