@@ -117,6 +117,13 @@ class Algorithm(ExplainerAlgorithm):
         if node_level:
             whole[COLUMN] = columns
         size = 1 if group is None else int(group.max()) + 1
+        rows = len(x) if node_level else size
+        if len(columns) != rows:
+            raise ValueError(
+                f"the model gives {len(columns)} rows for {rows}"
+                f" {'nodes' if node_level else 'graphs'}:"
+                " check task_level in model_config."
+            )
         groups = [] if group is None else [torch.eq(group, b) for b in range(size)]
         parts = [whole] if size == 1 else [part(whole, inside) for inside in groups]
         for b, graph in enumerate(parts):
@@ -162,11 +169,6 @@ def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
     rows (n, C) or (B, C). A binary model's single logit counts for class 1, its negative for 0.
     """
     columns = batch[COLUMN]
-    if len(rows) != len(columns):
-        raise ValueError(
-            f"the model gives {len(rows)} rows for {len(columns)} nodes or graphs: check task_level"
-            " in model_config."
-        )
     asked = columns >= 0
     picked = rows.gather(
         1, (torch.zeros_like(columns) if binary else columns.clamp(min=0))[:, None]
