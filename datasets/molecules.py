@@ -128,6 +128,28 @@ def iter_table(
         FileNotFoundError: there is no such file.
         ValueError: a column is missing (the message lists those there) or a quote is not closed.
     """
+    for number, record in iter_records(path, (smiles_column, *label_columns)):
+        text = record[smiles_column]
+        try:
+            data = molecule_to_data(text, max_atoms=max_atoms, canonical=canonical)
+            if label_columns:
+                values = [_number(name, record[name]) for name in label_columns]
+                data.y = torch.tensor([values], dtype=torch.float32)
+        except MoleculeError as error:
+            yield RejectedRow(number, text, str(error))
+            continue
+        data.row = number
+        yield data
+
+
+def iter_records(
+    path: str | os.PathLike[str], columns: Sequence[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file one by one: number (the first after the header is 1), cells by column.
+
+    The first of `columns` tells the separator. A missing cell is empty. Encoding, line ends and
+    errors are those of `iter_table`.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file.")
@@ -135,28 +157,18 @@ def iter_table(
         header = file.readline()
         file.seek(0)
         lines = _Lines(file)
-        reader = csv.reader(lines, delimiter=_delimiter(header, smiles_column))
-        columns = [name.strip() for name in next(reader, [])]
+        reader = csv.reader(lines, delimiter=_delimiter(header, columns[0]))
+        named = [name.strip() for name in next(reader, [])]
         lines.of_row.clear()
-        for wanted in (smiles_column, *label_columns):
-            if wanted not in columns:
-                there = ", ".join(repr(name) for name in columns) or "none: the file is empty"
+        for wanted in columns:
+            if wanted not in named:
+                there = ", ".join(repr(name) for name in named) or "none: the file is empty"
                 raise ValueError(f"{path} has no column {wanted!r}; its columns: {there}.")
-            if columns.count(wanted) > 1:
+            if named.count(wanted) > 1:
                 raise ValueError(f"{path} has the column {wanted!r} more than once.")
         for number, cells in enumerate(_records(lines, reader, path), start=1):
-            record = dict(zip(columns, cells, strict=False))
-            text = record.get(smiles_column, "").strip()
-            try:
-                data = molecule_to_data(text, max_atoms=max_atoms, canonical=canonical)
-                if label_columns:
-                    values = [_number(name, record.get(name)) for name in label_columns]
-                    data.y = torch.tensor([values], dtype=torch.float32)
-            except MoleculeError as error:
-                yield RejectedRow(number, text, str(error))
-                continue
-            data.row = number
-            yield data
+            record = dict(zip(named, cells, strict=False))
+            yield number, {name: record.get(name, "").strip() for name in columns}
 
 
 def read_table(

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphxai.adapters import wrap
     from graphxai.api import explain, load, methods, predict, pretrained_models
-    from graphxai.evaluation.report import Report, evaluate
+    from graphxai.evaluation.benchmark import evaluate
+    from graphxai.evaluation.report import Report
     from graphxai.explanation import Explanation, Ledger, Prediction
     from graphxai.pictures import compare, grid
     from graphxai.propagation import conservative, record
     from graphxai.target import Target
 
 _HOME = {
-    "evaluate": "evaluation.report",
+    "evaluate": "evaluation.benchmark",
     "explain": "api",
     "load": "api",
     "methods": "api",

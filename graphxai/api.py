@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from graphxai.capture import evaluating
 from graphxai.explainers import Attribution, Explainer, get_explainer
+from graphxai.explainers.base import Method
 from graphxai.explanation import Explanation, Ledger, Prediction
 from graphxai.inputs import Input, as_list, prepare_for
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
@@ -25,6 +26,7 @@ MAX_PAIRS = 250_000
 CHUNK = 4096  # inputs encoded at a time: about 300 MB of molecules
 
 OnError = Literal["warn", "raise"]
+Key = TypeVar("Key")  # what a caller knows an input by
 
 
 def load(name_or_folder: str | Path) -> Graphormer:
@@ -59,7 +61,7 @@ def methods() -> dict[str, type[Explainer]]:
 def explain(
     model: Graphormer | str | Path,
     inputs: Any,
-    method: str | Explainer | type[Explainer] = "lrp",
+    method: Method = "lrp",
     *,
     target: Any = None,
     on_error: OnError = "warn",
@@ -69,9 +71,10 @@ def explain(
     """Explain one input, or each of a list.
 
     model: from `load`, or its name. inputs: a SMILES, an RDKit molecule, a path or array of a
-    digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`; options go to its
-    constructor. target: see `Target`; by default the predicted class, for two classes the second
-    one, for a regression its value. progress: a bar on stderr, by default on a terminal.
+    digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`, or a function
+    `(model, batch, target) -> scores` of your own; options go to a method's constructor.
+    target: see `Target`; by default the predicted class, for two classes the second one, for a
+    regression its value. progress: a bar on stderr, by default on a terminal.
 
     Returns an Explanation, or a list of the inputs' length. An input in a list that cannot be
     used gives None and a warning that names it (`on_error="raise"`: an error); a single one
@@ -132,11 +135,11 @@ def _chunks(
 
 def explain_prepared(
     model: Graphormer,
-    prepared: Sequence[tuple[int, Input]],
+    prepared: Sequence[tuple[Key, Input]],
     explainer: Explainer,
     *,
     target: Any = None,
-) -> Iterator[tuple[int, Explanation]]:
+) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs in batches of like size; yields (key, explanation) as they come."""
     wanted = Target.of(target)
     provenance = _provenance(model, explainer)
@@ -150,8 +153,8 @@ def explain_prepared(
 
 
 def predict_prepared(
-    model: Graphormer, prepared: Sequence[tuple[int, Input]]
-) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
+    model: Graphormer, prepared: Sequence[tuple[Key, Input]]
+) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
     """Predictions of encoded inputs in batches of like size, with their keys."""
     device = next(model.parameters()).device
     for part in in_batches(prepared, getattr(model, "same_size_only", False)):
@@ -167,10 +170,10 @@ def _outside_inference(data: Data) -> Data:
 
 
 def in_batches(
-    prepared: Iterable[tuple[int, Input]], same_size: bool = False
-) -> Iterator[list[tuple[int, Input]]]:
+    prepared: Iterable[tuple[Key, Input]], same_size: bool = False
+) -> Iterator[list[tuple[Key, Input]]]:
     """Group inputs of like (or of the same) size, within MAX_GRAPHS and MAX_PAIRS."""
-    part: list[tuple[int, Input]] = []
+    part: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
         tokens = int(item[1].data.num_nodes) + 1
         full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
@@ -230,6 +233,9 @@ def _explanation(
             graph_token=float(attribution.graph_token[row]),
             biases=float(attribution.biases[row]),
             output=float(attribution.output[row]),
+            structure={
+                name: float(share[row]) for name, share in (attribution.structure or {}).items()
+            },
         ),
         features=None if features is None else features[row, :n].float().cpu().numpy().copy(),
         feature_names=model.feature_names if features is not None else (),
@@ -253,8 +259,13 @@ def _provenance(model: Graphormer, explainer: Explainer) -> dict[str, Any]:
         "sha256": model.origin.sha256,
         "method": explainer.name,
         "options": options,
-        "versions": {name: _version(name) for name in ("graphxai", "torch", "rdkit")},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that a result depends on."""
+    return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
 
 
 def _version(package: str) -> str:

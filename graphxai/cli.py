@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.cli_benchmark import benchmark
 from graphxai.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ def predict(
         typer.echo(f"left out: {len(rejected) - 10} rows more", err=True)
 
 
+app.command()(benchmark)
+
+
 @app.command()
 def train(
     dataset: Annotated[Dataset, typer.Argument(help="What to train on.")],
@@ -295,7 +299,7 @@ def main() -> None:
 
 
 def _interrupted() -> SystemExit:
-    typer.echo("interrupted; tables and training go on with --resume.", err=True)
+    typer.echo("interrupted; tables, benchmarks and training go on with --resume.", err=True)
     return SystemExit(INTERRUPTED)
 
 

@@ -22,19 +22,22 @@ TABLES = (".csv", ".json")
 class Ledger:
     """How the explained output f_c divides up.
 
-    `nodes + graph_token + biases + unexplained = output`. Under `lrp` nothing is unexplained but
-    rounding; under other rules `unexplained` is their gap.
+    `nodes + graph_token + biases + sum of structure + unexplained = output`. Under `lrp` nothing
+    is unexplained but rounding; under other rules `unexplained` is their gap. `structure`: the
+    share of each term of the structural bias, by name, where relevance flows there and the method
+    tells it apart; otherwise empty.
     """
 
     nodes: float
     graph_token: float
     biases: float
     output: float
+    structure: dict[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def total(self) -> float:
-        """What is accounted for: nodes, graph token and biases."""
-        return self.nodes + self.graph_token + self.biases
+        """What is accounted for: nodes, graph token, biases and structure."""
+        return self.nodes + self.graph_token + self.biases + sum(self.structure.values())
 
     @property
     def unexplained(self) -> float:
@@ -42,11 +45,12 @@ class Ledger:
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
-        """All six figures by name."""
+        """All six figures by name, and the terms of the structure where there are any."""
         return {
             "nodes": self.nodes,
             "graph_token": self.graph_token,
             "biases": self.biases,
+            **{f"structure: {name}": value for name, value in self.structure.items()},
             "unexplained": self.unexplained,
             "total": self.total,
             "output": self.output,
@@ -170,6 +174,8 @@ class Explanation:
             "atoms" if self.smiles is not None else nodes: ledger.nodes,
             "graph token and biases": ledger.graph_token + ledger.biases,
         }
+        if ledger.structure:
+            terms["structure"] = sum(ledger.structure.values())
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
         told = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items())

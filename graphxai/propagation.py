@@ -6,7 +6,9 @@ make a transformer non-linear are treated as constants (Ali et al., ICML 2022, s
 * attention (AH):   `y_i = sum_j A_ij v_j`, with A detached after the softmax;
 * LayerNorm (LN):   `y = (x - mean) / sqrt(var + eps) * w + b`, with the square root detached
   (the mean is not);
-* activation:       `y = x * [f(x) / x]`, with the ratio in brackets detached.
+* activation:       `y = x * [f(x) / x]`, with the ratio in brackets detached;
+* products:         in `A v` and in `q k^T` each of the two factors gets half of the relevance
+  (Achtibat et al., ICML 2024), where Gradient x Input gives all of it to both.
 
 A model takes part by calling the functions below instead of PyTorch's own. Outside of
 `conservative` and `record` they compute exactly what PyTorch computes. The state is a context
@@ -31,6 +33,7 @@ class Rules:
     attention: bool = False
     layernorm: bool = False
     activation: Literal["ratio"] | None = None
+    products: bool = False
 
 
 @dataclass
@@ -70,6 +73,7 @@ def conservative(
     attention: bool = True,
     layernorm: bool = True,
     activation: Literal["ratio"] | None = None,
+    products: bool = False,
     *,
     model: nn.Module | None = None,
 ) -> Iterator[Rules]:
@@ -78,12 +82,14 @@ def conservative(
     The forward pass must run inside; the backward pass may run outside. With
     `activation="ratio"` and the two others the network is affine in its input, so that
     Gradient x Input and the biases' shares sum to the output (source: Ali 2022, section 4;
-    Achtibat 2024 for the activation). `model`: any PyTorch module, which need not call the
-    functions of this file; the rules act on it as `adapters.interception` says.
+    Achtibat 2024 for the activation). `products` halves the gradient to both factors of `A v`
+    and `q k^T`; it is meant for attention that is not constant (Achtibat 2024). `model`: any
+    PyTorch module, which need not call the functions of this file; the rules act on it as
+    `adapters.interception` says.
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
-    rules = Rules(bool(attention), bool(layernorm), activation)
+    rules = Rules(bool(attention), bool(layernorm), activation, bool(products))
     token = _rules.set(rules)
     try:
         with nullcontext() if model is None else _interception(model):
@@ -129,6 +135,7 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     query (B, H, Q, d), already scaled; key (B, H, T, d); bias (B, H, Q, T), -inf where a key is
     excluded. Returns (B, H, Q, T).
     """
+    query, key = _factors(query, key)
     if _rules.get().attention:
         with torch.no_grad():  # no gradient reaches q, k or the bias: the pass gets cheaper too
             weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
@@ -138,6 +145,12 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     if tape is not None:
         tape.attention.append(weights)
     return weights
+
+
+def mix_values(weights: Tensor, values: Tensor) -> Tensor:
+    """The product `A v` of weights (B, H, Q, T) and values (B, H, T, d)."""
+    weights, values = _factors(weights, values)
+    return weights @ values
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -197,6 +210,18 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     copies = bias.detach().expand(shape).requires_grad_()
     tape.biases.append(copies)
     return x + copies
+
+
+def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Both factors of a product, with half of the gradient under the products rule."""
+    if not _rules.get().products:
+        return left, right
+    return halved(left), halved(right)
+
+
+def halved(x: Tensor) -> Tensor:
+    """x with half of its gradient."""
+    return x / 2 + x.detach() / 2
 
 
 def _records_biases() -> bool:

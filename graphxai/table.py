@@ -256,11 +256,13 @@ def _predicted_columns(model: Graphormer) -> list[str]:
     return columns
 
 
-LEDGER = ("output", "nodes", "graph_token", "biases", "unexplained")
+LEDGER = ("output", "nodes", "graph_token", "biases", "structure", "unexplained")
 
 
 def _record(row: int, explanation: Explanation, picture: str) -> dict[str, Any]:
-    ledger = explanation.ledger.to_dict()
+    ledger = explanation.ledger.to_dict() | {
+        "structure": sum(explanation.ledger.structure.values())
+    }
     return {
         "row": row,
         "smiles": explanation.smiles,

@@ -10,6 +10,18 @@ from torch_geometric.nn import GATv2Conv, GINEConv, GPSConv, TransformerConv, gl
 
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
+from graphxai.explainers import REGISTRY, Explainer, get_explainer
+
+# read a Graphormer's layers, its distances or its hidden states, which nobody else's model shows
+GRAPHORMER_ONLY = ("transformer_attribution", "lrp_zplus", "partial_lrp", "masked_lrp", "att_cat")
+
+
+def explainers() -> list[Explainer]:
+    """Every registered explainer that needs the contract alone, the slow ones with few steps."""
+    options = {"gnn_explainer": {"epochs": 2}, "shapley_sampling": {"permutations": 2}}
+    options["integrated_gradients"] = {"steps": 4}
+    names = [name for name in REGISTRY if name not in GRAPHORMER_ONLY]
+    return [get_explainer(name, **options.get(name, {})) for name in names]
 
 
 def molecules() -> list[Data]:

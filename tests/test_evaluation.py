@@ -1,6 +1,9 @@
 """Node removal, curves and statistics against loops, formulas and other libraries."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,7 +149,9 @@ def test_a_graph_of_one_node_has_curves():
     model = random_graphormer()
     series = node_series(model, encoded(model, "C"), torch.tensor([1.0]), Target())
     assert series.fractions.tolist() == [0, 1]
-    assert all(math.isfinite(metric.measure(series)) for metric in METRICS.values())
+    assert all(
+        math.isfinite(metric.measure(series)) for metric in METRICS.values() if metric.measure
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,3 +237,13 @@ def test_conservation_is_exact_for_lrp_and_only_for_it():
     assert found["lrp"].slope == pytest.approx(fitted[0])
     assert found["lrp"].gap == pytest.approx(np.abs(found["lrp"].biases).mean(), abs=1e-5)
     assert -1 <= found["gradient_input"].correlation <= 1
+
+
+def test_curves_of_500_nodes_stay_within_the_memory_budget():
+    """In a process of its own, so that nothing else counts; the budget is in the benchmark."""
+    script = Path(__file__).parents[1] / "benchmarks" / "evaluation_speed.py"
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the resident set is read from /proc")
+    run = [sys.executable, str(script), "--peak", "500"]
+    found = subprocess.run(run, check=True, capture_output=True, text=True)
+    assert float(found.stdout) < 200  # MB

@@ -22,6 +22,17 @@ METHODS = (
     "attention_last",
     "rollout",
     "gae",
+    "gae_rollout",
+    "attention_flow",
+    "cam",
+    "grad_cam",
+    "att_cat",
+    "saliency",
+    "integrated_gradients",
+    "attn_lrp",
+    "occlusion",
+    "shapley_sampling",
+    "gnn_explainer",
 )
 
 

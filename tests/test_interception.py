@@ -324,6 +324,7 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(m
         softmax_attention = staticmethod(
             lambda q, k, bias: torch.softmax(q @ k.transpose(-2, -1) + bias, dim=-1)
         )
+        mix_values = staticmethod(torch.matmul)
         layer_norm = staticmethod(lambda x, w, b, eps: F.layer_norm(x, x.shape[-1:], w, b, eps))
 
     from graphxai.models.graphormer import layers

@@ -52,13 +52,11 @@ class WrappedBatch:
         return replace(self, **moved)
 
     def repeated(self, times: int) -> "WrappedBatch":
-        """A batch of one input as a batch of `times` equal ones."""
-        if times == len(self):
+        """The whole batch so many times over."""
+        if times == 1:
             return self
-        if len(self) != 1:
-            raise ValueError(f"{times} rows of tokens do not fit a batch of {len(self)}.")
-        wide = {
-            name: getattr(self, name).expand(times, *getattr(self, name).shape[1:])
+        wide: dict[str, Any] = {
+            name: torch.cat([getattr(self, name)] * times)
             for name in ("mask", "x", "num_nodes", "dense", "readout")
             if getattr(self, name) is not None
         }

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ PRODUCTS = {
     "matmul", "bmm", "mm", "mv", "mul", "mul_", "multiply", "einsum", "baddbmm", "addmm",
     "tensordot", "div", "div_", "divide", "true_divide", "dot", "inner", "bilinear", "addcmul",
 }  # fmt: skip
+QUOTIENTS = {"div", "div_", "divide", "true_divide"}
 MULTIPLICATIONS = {"mul", "mul_", "multiply"}
 SUMS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "cat", "concat", "concatenate", "stack",
         "hstack", "vstack", "where"}  # fmt: skip
@@ -233,7 +235,7 @@ class Interception(TorchFunctionMode):
         if self._additive and name in SUMS:
             args = self._constants_as_tangents(args)
         out = func(*args, **kwargs)
-        if name in VALUELESS:
+        if name in VALUELESS or not (name == "setitem" or isinstance(out, Tensor | tuple | list)):
             return out
         if name in ROOTS and self._holds_scale(args):
             return _detached(out)
@@ -257,7 +259,7 @@ class Interception(TorchFunctionMode):
         trace = Trace(curves, *_role(self._traces, name, inputs, self._place()))
         if trace.role == "sum" and trace.softmax and name in GATHERED_SUMS:
             trace.softmax.index = _group_index(inputs)
-        into = args[0] if name in ("setitem", "setitem_") else out
+        into = args[0] if name == "setitem" else out
         for tensor in tensors_in([into]):
             if tensor.is_floating_point():
                 self._traces.mark(tensor, trace)
@@ -297,6 +299,7 @@ class Interception(TorchFunctionMode):
         """A softmax's result, of which nobody knows yet whether it is attention."""
         if propagation.current_tape() is not None:
             softmax.attention, out = self._expose(out, softmax.index)
+        curves -= {Curve("activation", "exp", softmax.place)}  # its own, if it is written out
         curve = Curve("attention", "a softmax whose result enters no product", self._place())
         return self._traces.mark(out, Trace(curves | {curve}, "probability", softmax))
 
@@ -326,7 +329,18 @@ class Interception(TorchFunctionMode):
         traced = sum(self._traces.of(t) is not None for t in tensors_in(values))
         if name in MULTIPLICATIONS and traced < 2:
             return values  # a mask or a weight on the way
-        return tuple(self._held(value) for value in values)
+        held = tuple(self._held(value) for value in values)
+        traced = sum(self._traces.of(t) is not None for t in tensors_in(held))
+        halve = propagation.current_rules().products and name not in QUOTIENTS
+        if traced < 2 or not halve or self._in_norm():
+            return held
+        return tuple(self._halved(value) for value in held)
+
+    def _halved(self, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(self._halved(v) for v in value)
+        trace = self._traces.of(value)
+        return value if trace is None else self._traces.mark(propagation.halved(value), trace)
 
     def _held(self, value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -352,7 +366,7 @@ class Interception(TorchFunctionMode):
         with propagation.unrecorded():
             weights = probabilities(query, key, bias)
         weights = self._mixing(weights)
-        return F.dropout(weights, dropout) @ value, weights
+        return propagation.mix_values(F.dropout(weights, dropout), value), weights
 
     def _mixing(self, weights: Tensor) -> Tensor:
         """Probabilities (B, H, Q, T) that mix values."""
@@ -404,7 +418,7 @@ class Interception(TorchFunctionMode):
                 weights = weights * self._layout.key_mask[:, None, None, :length]
             total = weights.sum(-1, keepdim=True)
             weights = self._mixing(weights / total.masked_fill(total == 0, 1.0))
-            return self._like(value, weights @ value)
+            return self._like(value, propagation.mix_values(weights, value))
 
     # -- normalisation and activation ----------------------------------------------------------
 
@@ -574,6 +588,7 @@ class Interception(TorchFunctionMode):
         return forward_ad.make_dual(plain, finite)
 
 
+@lru_cache(maxsize=4096)
 def _name_of(func: Any) -> str:
     """One name for the variants of an operation: function, method, operator, property."""
     name = getattr(func, "__name__", "")

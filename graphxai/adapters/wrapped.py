@@ -69,7 +69,8 @@ def wrap(
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
     its edges, so that it enters no message, no attention and no pooling, while the other nodes'
-    features stay as they were; for tokens it is added to the padding mask. Raises ValueError for
+    features stay as they were; for tokens it is added to the padding mask (where
+    nothing would be left, all tokens stand there as zeros). Raises ValueError for
     a module `at` that does not exist or tasks that are not told.
     """
     config = TaskSet(_tasks(tasks, kind, classes))
@@ -222,14 +223,15 @@ class WrappedModel:
         tokens: Tensor,
         batch: WrappedBatch,
         keep: Tensor | None = None,
-        bias: Tensor | None = None,
     ) -> Tensor:
         """Outputs (B, C) of tokens (B, T, D); keep (B, N) hides nodes where it is False.
 
-        `bias` is not used: a wrapped model computes its structure in each pass.
+        Tokens and keep may hold the batch several times over, (K * B, ...).
         """
-        del bias
-        batch = batch.repeated(len(tokens))
+        times, rest = divmod(len(tokens), len(batch))
+        if rest or not times:
+            raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
+        batch = batch.repeated(times)
         if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
             return self._outputs_of_rest(tokens, batch, batch.mask if keep is None else keep)
         shown = batch.mask if keep is None else batch.mask & keep
@@ -239,6 +241,10 @@ class WrappedModel:
                 " hidden, nor inputs of different lengths share a batch. Give wrap(...,"
                 " forward=...) that uses `batch.mask`, or remove nodes with the operator 'zero'."
             )
+        if batch.graphs is None and not self._graph_token:
+            nothing = ~shown.any(-1)
+            tokens = tokens.masked_fill(nothing[:, None, None], 0.0)
+            shown = shown | (nothing[:, None] & batch.mask)
         return self._pass(self._rows(tokens, batch), batch, shown)
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:

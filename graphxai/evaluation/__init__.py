@@ -1,11 +1,13 @@
-"""Faithfulness of explanations: removal of nodes, curves, statistics."""
+"""Faithfulness of explanations: removal of nodes, curves, checks, statistics, reports."""
 
+from .benchmark import evaluate
 from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
 from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
-from .report import Report, evaluate
-from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm
+from .report import Report, merged
+from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm, kendall_tau
+from .truth import evaluate_truth, model_score
 
 __all__ = [
     "METRICS",
@@ -22,7 +24,11 @@ __all__ = [
     "compare_pairs",
     "conservation",
     "evaluate",
+    "evaluate_truth",
     "holm",
+    "kendall_tau",
+    "merged",
+    "model_score",
     "node_series",
     "outputs_of_parts",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import explain
-from graphxai.explainers import Explainer
+from graphxai.explainers.base import Method
 from graphxai.models.graphormer import Graphormer
 
 
@@ -17,8 +17,9 @@ class Conservation:
     """Sums of relevance and outputs of n graphs under one method.
 
     outputs, tokens (n,): f_c and the summed relevance of nodes and graph token; biases (n,): the
-    share of additive parameters. `slope` and `correlation` are of tokens against outputs, `gap`
-    is the mean absolute difference of the two, `unexplained` the same once biases are counted.
+    share of additive parameters and, where it is told apart, of the structural bias. `slope` and
+    `correlation` are of tokens against outputs, `gap` is the mean absolute difference of the two,
+    `unexplained` the same once biases are counted.
     """
 
     method: str
@@ -54,7 +55,7 @@ class Conservation:
 def conservation(
     model: Graphormer,
     inputs: Iterable[Any],
-    methods: Sequence[str | Explainer | type[Explainer]] = ("gradient_input", "lrp_ah_ln", "lrp"),
+    methods: Sequence[Method] = ("gradient_input", "lrp_ah_ln", "lrp"),
     *,
     target: Any = None,
 ) -> dict[str, Conservation]:
@@ -73,6 +74,8 @@ def conservation(
             explained[0].method,
             outputs=np.array([ledger.output for ledger in ledgers]),
             tokens=np.array([ledger.nodes + ledger.graph_token for ledger in ledgers]),
-            biases=np.array([ledger.biases for ledger in ledgers]),
+            biases=np.array(
+                [ledger.total - ledger.nodes - ledger.graph_token for ledger in ledgers]
+            ),
         )
     return found

@@ -4,6 +4,7 @@ Source: Ali 2022, section 5 (activation, pruning), on all steps k = 0..N by defa
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.models.graphormer import Graphormer, GraphormerConfig
-from graphxai.target import ResolvedTarget, Target
+from graphxai.target import Target
 
 from .removal import Operator, outputs_of_parts
 
@@ -44,18 +45,38 @@ def node_counts(n: int, steps: int | None = None) -> Tensor:
 class Series:
     """What one graph's outputs do as nodes come and go in the order of relevance.
 
-    counts (K,): numbers of nodes k; fractions (K,): their share of all nodes. `with_top` (K,):
-    probability of the class explained from the k most relevant nodes alone; `without_top` (K,):
-    from all but them; `distance` (K,): squared distance of the task's logits, summed over the
-    classes, to the full graph's once the k nodes of smallest |relevance| are gone. For a
-    regression the probability is f_c rescaled so that the empty graph has 0 and the full one 1.
+    relevance (N,); counts (K,): numbers of nodes k; fractions (K,): their share of all nodes.
+    Logits (K, C) of the target's task: `logits_with_top` from the k most relevant nodes alone,
+    `logits_without_top` from all but them, `logits_pruned` once the k nodes of smallest
+    |relevance| are gone. explained: the class whose probability is followed; None for a
+    regression, whose one column is the value in its unit.
     """
 
+    relevance: Tensor
     counts: Tensor
     fractions: Tensor
-    with_top: Tensor
-    without_top: Tensor
-    distance: Tensor
+    logits_with_top: Tensor
+    logits_without_top: Tensor
+    logits_pruned: Tensor
+    explained: int | None
+
+    @property
+    def with_top(self) -> Tensor:
+        """Probability (K,) of the class explained from the k most relevant nodes alone.
+
+        For a regression: the value rescaled so that the empty graph has 0 and the full one 1.
+        """
+        return self._followed(self.logits_with_top)
+
+    @property
+    def without_top(self) -> Tensor:
+        """The same (K,) from all but the k most relevant nodes."""
+        return self._followed(self.logits_without_top)
+
+    @property
+    def distance(self) -> Tensor:
+        """Squared distance (K,) of `logits_pruned` to the full graph's, summed over the classes."""
+        return (self.logits_pruned - self.logits_pruned[:1]).square().sum(-1)
 
     @property
     def full(self) -> float:
@@ -72,10 +93,21 @@ class Series:
         """`distance` over the fraction of nodes (Ali 2022, node pruning)."""
         return Curve(self.fractions, self.distance)
 
+    def step(self, fraction: float) -> int:
+        """The step with ceil(fraction * N) nodes, or with the next number in the series."""
+        wanted = math.ceil(round(fraction * int(self.counts[-1]), 9))
+        return int(torch.searchsorted(self.counts, wanted))
+
     def at(self, values: Tensor, fraction: float) -> float:
         """The value at ceil(fraction * N) nodes, or at the next number of nodes in the series."""
-        wanted = math.ceil(round(fraction * int(self.counts[-1]), 9))
-        return float(values[int(torch.searchsorted(self.counts, wanted))])
+        return float(values[self.step(fraction)])
+
+    def _followed(self, logits: Tensor) -> Tensor:
+        if self.explained is not None:
+            return logits.softmax(-1)[:, self.explained]
+        value, ends = logits[:, 0], self.logits_with_top[:, 0]
+        empty, full = ends[0], ends[-1]
+        return (value - empty) / (full - empty) if full != empty else torch.zeros_like(value)
 
 
 def node_series(
@@ -89,31 +121,48 @@ def node_series(
 ) -> Series:
     """All outputs that the curve metrics need, for one encoded graph and node scores (N,).
 
-    Nodes are ordered by descending signed relevance, for `distance` by ascending |relevance|;
-    equal scores go by node number. Raises ValueError for scores of another length or not finite.
+    Nodes are ordered by descending signed relevance, for pruning by ascending |relevance|; equal
+    scores go by node number. Raises ValueError for scores of another length or not finite.
+    """
+    return several_series(model, data, [relevance], target, operator=operator, steps=steps)[0]
+
+
+def several_series(
+    model: Graphormer,
+    data: Data,
+    relevances: Sequence[Tensor],
+    target: Target,
+    *,
+    operator: Operator = "mask",
+    steps: int | None = None,
+) -> list[Series]:
+    """`node_series` of several methods' scores on one graph.
+
+    The graph is embedded once, and a part of it that several curves ask for is computed once.
     """
     n = int(data.num_nodes or 0)
+    for relevance in relevances:
+        check_scores(relevance, n)
+    counts = node_counts(n, steps)
+    fractions = counts / n if steps is None else torch.linspace(0, 1, steps)
+    wanted = torch.cat([_parts(relevance, counts) for relevance in relevances])  # (3 K M, N)
+    keep, where = torch.unique(wanted, dim=0, return_inverse=True)
+    outputs = outputs_of_parts(model, data, keep, operator).cpu()
+    full = outputs[where[len(counts) - 1]][None]
+    explained = _explained(model.config, target, full)
+    logits = class_logits(model.config, target, outputs)[where]
+    return [
+        Series(relevance, counts, fractions, *_three(of_method), explained)
+        for relevance, of_method in zip(relevances, logits.split(3 * len(counts)), strict=True)
+    ]
+
+
+def check_scores(relevance: Tensor, n: int) -> None:
+    """Raise ValueError unless relevance is one finite score for each of n nodes."""
     if relevance.shape != (n,):
         raise ValueError(f"relevance has shape {tuple(relevance.shape)}; the graph has {n} nodes.")
     if not torch.isfinite(relevance).all():
         raise ValueError("relevance holds values that are not finite.")
-    counts = node_counts(n, steps)
-    fractions = counts / n if steps is None else torch.linspace(0, 1, steps)
-    top = _first(relevance.argsort(descending=True, stable=True), counts)
-    smallest = _first(relevance.abs().argsort(stable=True), counts)
-    keep = torch.cat([top, ~top, ~smallest])
-    outputs = outputs_of_parts(model, data, keep, operator).cpu()
-    with_top, without_top, pruned = outputs.split(len(counts))
-    resolved = target.resolve(model.config, with_top[-1:])  # chosen on the full graph, then held
-    followed = _follow(model.config, target, resolved, torch.cat([with_top, without_top]))
-    logits = class_logits(model.config, target, pruned)
-    return Series(
-        counts=counts,
-        fractions=fractions,
-        with_top=followed[: len(counts)],
-        without_top=followed[len(counts) :],
-        distance=(logits - logits[:1]).square().sum(-1),
-    )
 
 
 def class_logits(config: GraphormerConfig, target: Target, outputs: Tensor) -> Tensor:
@@ -128,6 +177,18 @@ def class_logits(config: GraphormerConfig, target: Target, outputs: Tensor) -> T
     return torch.cat([-logits / 2, logits / 2], dim=-1) if task.kind == "binary" else logits
 
 
+def _three(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    with_top, without_top, pruned = logits.chunk(3)
+    return with_top, without_top, pruned
+
+
+def _parts(relevance: Tensor, counts: Tensor) -> Tensor:
+    """Nodes that stay (3 K, N): the top k, all but the top k, all but the k smallest."""
+    top = _first(relevance.argsort(descending=True, stable=True), counts)
+    smallest = _first(relevance.abs().argsort(stable=True), counts)
+    return torch.cat([top, ~top, ~smallest])
+
+
 def _first(order: Tensor, counts: Tensor) -> Tensor:
     """Choices (K, N): the first counts[k] nodes of `order`."""
     rank = torch.empty_like(order)
@@ -135,20 +196,12 @@ def _first(order: Tensor, counts: Tensor) -> Tensor:
     return rank[None, :] < counts[:, None]
 
 
-def _follow(
-    config: GraphormerConfig, target: Target, resolved: ResolvedTarget, outputs: Tensor
-) -> Tensor:
-    """Probability of the class explained, or the rescaled value, (2 K,).
-
-    The first K outputs go from the empty to the full graph.
-    """
+def _explained(config: GraphormerConfig, target: Target, full: Tensor) -> int | None:
+    """Column of the class explained, chosen on the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
+    label = target.resolve(config, full).labels[0]
     if task.kind == "regression":
-        value = (outputs * resolved.weights).sum(-1)
-        empty, full = value[0], value[len(value) // 2 - 1]
-        return (value - empty) / (full - empty) if full != empty else torch.zeros_like(value)
-    label = resolved.labels[0]
+        return None
     if label not in task.classes:
         raise ValueError(f"activation needs one class as target, not {label!r}.")
-    logits = class_logits(config, target, outputs)
-    return logits.softmax(-1)[:, task.classes.index(label)]
+    return task.classes.index(label)

@@ -1,28 +1,39 @@
 """Faithfulness metrics: each is one function of a graph's `Series`.
 
 p is the probability of the class explained for the whole graph, p(top k) that of the k most
-relevant nodes alone, p(rest k) that without them.
+relevant nodes alone, p(rest k) that without them. Where a source averages over a data set, a
+metric is the share that one graph has in it, so that every figure comes with an interval.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import torch
+
 from .curves import Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
+EXPLANATION = 0.25  # the share of nodes that Agarwal 2023 takes for the explanation
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of merit: its name, which way is better, its source, its function."""
+    """A figure of merit: its name, which way is better, its source, its function.
+
+    `classes_only`: it needs probabilities, so that a regression has none. `removal`: it depends
+    on how nodes are removed. `measure` is None for a figure that takes more than one pass over a
+    graph, see `checks`.
+    """
 
     name: str
     higher_is_better: bool
     source: str
-    measure: Callable[[Series], float]
-    probabilities_only: bool = False
+    summary: str
+    measure: Callable[[Series], float] | None
+    classes_only: bool = False
+    removal: bool = True
 
     @property
     def direction(self) -> str:
@@ -34,11 +45,13 @@ METRICS: dict[str, Metric] = {}
 
 
 def _metric(
-    higher_is_better: bool, source: str, probabilities_only: bool = False
+    higher_is_better: bool, source: str, *, classes_only: bool = False, removal: bool = True
 ) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
     def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
-        name = measure.__name__
-        METRICS[name] = Metric(name, higher_is_better, source, measure, probabilities_only)
+        name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
+        METRICS[name] = Metric(
+            name, higher_is_better, source, summary, measure, classes_only, removal
+        )
         return measure
 
     return add
@@ -56,32 +69,136 @@ def au_mse(series: Series) -> float:
     return series.pruning.area
 
 
+@_metric(False, "Chefer 2021b, positive perturbation", classes_only=True)
+def positive_perturbation(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the class explained still wins without the top k."""
+    return _mean(_winner(series.logits_without_top, series, k) == series.explained for k in TENTHS)
+
+
+@_metric(True, "Chefer 2021b, negative perturbation", classes_only=True)
+def negative_perturbation(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which it still wins without the k least relevant nodes."""
+    return _mean(_winner(series.logits_with_top, series, 1 - k) == series.explained for k in TENTHS)
+
+
 @_metric(True, "Song 2024, appendix D")
 def aopc(series: Series) -> float:
     """Mean of p - p(rest k) over k = 10 %, 20 %, ... 90 % of the nodes."""
-    return _mean(series.full - series.at(series.without_top, k) for k in TENTHS)
+    rest = series.without_top
+    return _mean(series.full - series.at(rest, k) for k in TENTHS)
 
 
-@_metric(False, "Song 2024, appendix D", probabilities_only=True)
+@_metric(False, "Song 2024, appendix D", classes_only=True)
 def lodds(series: Series) -> float:
     """Mean of ln(p(rest k) / p) over k = 10 %, 20 %, ... 90 % of the nodes."""
-    tiny = 1e-12
-    return _mean(
-        math.log(max(series.at(series.without_top, k), tiny) / max(series.full, tiny))
-        for k in TENTHS
-    )
+    tiny, rest, full = 1e-12, series.without_top, max(series.full, 1e-12)
+    return _mean(math.log(max(series.at(rest, k), tiny) / full) for k in TENTHS)
 
 
 @_metric(True, "DeYoung 2019, eq. 1 and 3")
 def comprehensiveness(series: Series) -> float:
     """Mean of p - p(rest k) over k = 1 %, 5 %, 10 %, 20 %, 50 % of the nodes."""
-    return _mean(series.full - series.at(series.without_top, k) for k in BINS)
+    rest = series.without_top
+    return _mean(series.full - series.at(rest, k) for k in BINS)
 
 
 @_metric(False, "DeYoung 2019, eq. 2 and 3")
 def sufficiency(series: Series) -> float:
     """Mean of p - p(top k) over k = 1 %, 5 %, 10 %, 20 %, 50 % of the nodes."""
-    return _mean(series.full - series.at(series.with_top, k) for k in BINS)
+    top = series.with_top
+    return _mean(series.full - series.at(top, k) for k in BINS)
+
+
+@_metric(True, "Amara 2022, fidelity+ (model), hard", classes_only=True)
+def fidelity_plus(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the predicted class changes without the top k."""
+    predicted = _winner(series.logits_with_top, series, 1.0)
+    return _mean(_winner(series.logits_without_top, series, k) != predicted for k in TENTHS)
+
+
+@_metric(False, "Amara 2022, fidelity- (model), hard", classes_only=True)
+def fidelity_minus(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the top k alone do not give the predicted class."""
+    predicted = _winner(series.logits_with_top, series, 1.0)
+    return _mean(_winner(series.logits_with_top, series, k) != predicted for k in TENTHS)
+
+
+@_metric(True, "Amara 2022, characterisation score", classes_only=True)
+def characterisation(series: Series) -> float:
+    """Harmonic mean of fidelity+ and 1 - fidelity-, 0 where both are."""
+    plus, minus = fidelity_plus(series), fidelity_minus(series)
+    total = plus + 1 - minus
+    return 2 * plus * (1 - minus) / total if total else 0.0
+
+
+@_metric(False, "Agarwal 2023, graph explanation unfaithfulness", classes_only=True)
+def unfaithfulness(series: Series) -> float:
+    """1 - exp(-KL(p, p(top 25 %))) over all classes."""
+    full = series.logits_with_top[-1].double().log_softmax(-1)
+    part = series.logits_with_top[series.step(EXPLANATION)].double().log_softmax(-1)
+    divergence = float((full.exp() * (full - part)).sum())
+    return 1 - math.exp(-max(divergence, 0.0))
+
+
+@_metric(True, "Chalasani 2020, Gini index", removal=False)
+def sparsity(series: Series) -> float:
+    """Gini index of |relevance|: 0 where all nodes share alike, near 1 where one has all."""
+    size = series.relevance.double().abs().sort().values
+    n, total = len(size), float(size.sum())
+    if not total:
+        return float("nan")
+    rank = torch.arange(1, n + 1, dtype=torch.double)
+    return float((size * (2 * rank - n - 1)).sum() / (n * total))
+
+
+@_metric(False, "Bhatt 2020, complexity", removal=False)
+def complexity(series: Series) -> float:
+    """Entropy (nats) of each node's share of the sum of |relevance|."""
+    size = series.relevance.double().abs()
+    if not float(size.sum()):
+        return float("nan")
+    return float(torch.special.entr(size / size.sum()).sum())
+
+
+METRICS["max_sensitivity"] = Metric(
+    "max_sensitivity",
+    higher_is_better=False,
+    source="Yeh 2019, max-sensitivity",
+    summary="Largest relative change of the scores under small noise on the node embeddings.",
+    measure=None,
+    removal=False,
+)
+METRICS["model_randomisation"] = Metric(
+    "model_randomisation",
+    higher_is_better=False,
+    source="Adebayo 2018, cascading randomisation",
+    summary="|Spearman correlation| of the scores with those of the model with shuffled weights.",
+    measure=None,
+    removal=False,
+)
+
+
+def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
+    """Metrics by name for a kind of task; "all": those that fit it.
+
+    Raises ValueError for an unknown name and for one that does not fit.
+    """
+    if names == "all":
+        return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
+    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in METRICS:
+            raise ValueError(f"unknown metric {name!r}; there are {', '.join(METRICS)}.")
+        if METRICS[name].classes_only and kind == "regression":
+            raise ValueError(f"metric {name!r} needs probabilities; the target is a regression.")
+    if not chosen:
+        raise ValueError(f"no metric is named; there are {', '.join(METRICS)}.")
+    return [METRICS[name] for name in chosen]
+
+
+def _winner(logits: torch.Tensor, series: Series, fraction: float) -> int:
+    """The class with the largest logit at a fraction of the nodes."""
+    return int(logits[series.step(fraction)].argmax())
 
 
 def _mean(values: Iterable[float]) -> float:

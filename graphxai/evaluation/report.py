@@ -1,55 +1,118 @@
-"""Measure explainers on a data set: one row a graph, method, metric and operator."""
+"""The figures of a benchmark: tables, tests, plots, and a folder that holds them all."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from graphxai.api import explain_prepared
-from graphxai.explainers import Explainer, get_explainer
-from graphxai.inputs import Input, prepare_for
-from graphxai.models.graphormer import Graphormer
-from graphxai.progress import progress_bar
-from graphxai.target import Target
-
-from .curves import node_series
+from .conservation import Conservation
 from .metrics import METRICS
-from .removal import Operator
-from .statistics import Comparison, Interval, bootstrap, compare_pairs
+from .statistics import Comparison, Interval, bootstrap, compare_pairs, kendall_tau
+from .units import Key, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
-COLUMNS = ("graph", "method", "operator", "metric", "value")
+COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
+GRID = np.linspace(0, 1, 21)  # fractions of nodes at which mean curves are kept
+PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
     """Figures of several methods on the same graphs.
 
-    rows: data frame with the columns graph, method, operator, metric, value; settings: what
-    makes it reproducible; rejected: (index, reason) of inputs left out.
+    units: one a graph and method; settings: what makes them reproducible; rejected: (key, reason)
+    of inputs left out. Where several checkpoints were measured, a graph's figure is the mean over
+    those that have it, so that a graph counts once in every interval and test.
     """
 
-    rows: "pd.DataFrame"
+    units: tuple[Unit, ...]
     settings: dict[str, Any] = field(default_factory=dict)
-    rejected: tuple[tuple[int, str], ...] = ()
+    rejected: tuple[tuple[Key, str], ...] = ()
 
-    def values(self, metric: str, operator: str = "mask") -> dict[str, Any]:
-        """Values (n,) of each method, in the same order of graphs."""
-        chosen = self.rows[(self.rows.metric == metric) & (self.rows.operator == operator)]
+    def __repr__(self) -> str:
+        return (
+            f"Report({len({u.graph for u in self.units})} graphs, methods:"
+            f" {', '.join(self.methods)}; metrics: {', '.join(self.metrics())})"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    @cached_property
+    def rows(self) -> "pd.DataFrame":
+        """One row a checkpoint, graph, method, operator and metric.
+
+        `operator` is "none" for figures that remove no node, `note` says why a value is missing.
+        """
+        import pandas as pd
+
+        rows = [
+            (u.checkpoint, u.graph, u.nodes, u.method, operator, metric, value, u.note)
+            for u in self.units
+            for operator, figures in u.values.items()
+            for metric, value in figures.items()
+        ]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Methods, in the order they were named."""
+        return tuple(dict.fromkeys(unit.method for unit in self.units))
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Ways in which nodes were removed."""
+        found = dict.fromkeys(op for unit in self.units for op in unit.values)
+        return tuple(op for op in found if op != "none")
+
+    def metrics(self, operator: str | None = None) -> tuple[str, ...]:
+        """Metrics under an operator, and those that need none; all without an operator."""
+        wanted = (operator, "none")
+        names = {m for u in self.units for op, of in u.values.items() for m in of
+                 if operator is None or op in wanted}  # fmt: skip
+        return tuple(name for name in METRICS if name in names) + tuple(
+            sorted(names - set(METRICS))
+        )
+
+    @property
+    def failures(self) -> dict[str, list[tuple[Key, str]]]:
+        """Method to (graph, reason), for every graph on which a method gave no scores."""
+        found: dict[str, list[tuple[Key, str]]] = {}
+        for unit in self.units:
+            if unit.note:
+                found.setdefault(unit.method, []).append((unit.graph, unit.note))
+        return found
+
+    def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
+        """Values (n,) of each method, in the same order of graphs; NaN where there is none."""
+        operator = operator or (self.operators or ("none",))[0]
+        rows = self.rows
+        chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
         if chosen.empty:
             raise ValueError(f"there is no metric {metric!r} under operator {operator!r}.")
-        wide = chosen.pivot(index="graph", columns="method", values="value")
-        methods = chosen.method.unique()
-        return {method: wide[method].to_numpy() for method in methods}
+        graphs = chosen.graph.drop_duplicates()
+        wide = chosen.pivot_table(
+            index="graph", columns="method", values="value", aggfunc="mean", dropna=False
+        ).reindex(index=graphs, columns=list(self.methods))
+        return {method: wide[method].to_numpy(dtype=float) for method in self.methods}
 
-    def intervals(self, metric: str, operator: str = "mask") -> dict[str, Interval]:
+    def intervals(self, metric: str, operator: str | None = None) -> dict[str, Interval]:
         """Mean and 95 % bootstrap interval of each method."""
         return {name: bootstrap(v) for name, v in self.values(metric, operator).items()}
+
+    def ranking(self, metric: str, operator: str | None = None) -> list[str]:
+        """Methods by their mean, the best first; those without a figure at the end."""
+        sign = -1 if metric not in METRICS or METRICS[metric].higher_is_better else 1
+        found = self.intervals(metric, operator)
+        return sorted(found, key=lambda name: sign * found[name].mean if found[name].n else np.inf)
 
     def compare(
         self,
@@ -57,118 +120,139 @@ class Report:
         second: str | None = None,
         *,
         metric: str = "auac",
-        operator: str = "mask",
+        operator: str | None = None,
     ) -> list[Comparison]:
-        """Paired tests with Holm's correction: of two methods, or of all pairs."""
+        """Paired tests with Holm's correction over all tests made in the call.
+
+        Of two methods; with `first` alone, of it against every other; by default of all pairs.
+        """
         values = self.values(metric, operator)
-        if first is None or second is None:
+        if first is None:
             pairs = list(combinations(values, 2))
+        elif second is None:
+            pairs = [(first, other) for other in values if other != first]
         else:
             pairs = [(first, second)]
-        unknown = {name for pair in pairs for name in pair} - set(values)
-        if unknown:
-            raise ValueError(f"no method {sorted(unknown)[0]!r} in the report.")
+        for name in (first, second):
+            if name is not None and name not in values:
+                raise ValueError(f"no method {name!r} in the report; it has {', '.join(values)}.")
         return compare_pairs(values, pairs)
 
-    def table(self, operator: str = "mask") -> "pd.DataFrame":
-        """Methods in rows, metrics in columns: mean [95 % interval]; n graphs in `attrs`."""
+    def table(self, operator: str | None = None) -> "pd.DataFrame":
+        """Methods in rows, metrics in columns: mean [95 % interval]; n graphs in `attrs`.
+
+        A cell that rests on fewer graphs than the table says so.
+        """
         import pandas as pd
 
-        metrics = self.rows.metric.unique()
-        found = {metric: self.intervals(metric, operator) for metric in metrics}
-        frame = pd.DataFrame({m: {k: str(v) for k, v in found[m].items()} for m in metrics})
+        operator = operator or (self.operators or ("none",))[0]
+        metrics = self.metrics(operator)
+        total = len({unit.graph for unit in self.units})
+        cells = {}
+        for metric in metrics:
+            found = self.intervals(metric, operator)
+            cells[metric] = {
+                name: str(i) + (f" (n = {i.n})" if 0 < i.n < total else "")
+                for name, i in found.items()
+            }
+        frame = pd.DataFrame(cells, index=list(self.methods))
         frame.index.name = "method"
-        frame.attrs["n"] = int(self.rows.graph.nunique())
+        frame.attrs["n"] = total
         return frame
 
+    def agreement(self, metric: str = "auac") -> "pd.DataFrame":
+        """Kendall's tau between the rankings of the methods under each pair of operators."""
+        import pandas as pd
+
+        means = {
+            op: [interval.mean for interval in self.intervals(metric, op).values()]
+            for op in self.operators
+        }
+        tau = [[kendall_tau(means[a], means[b]) for b in means] for a in means]
+        return pd.DataFrame(tau, index=list(means), columns=list(means))
+
+    def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
+        """Mean of each method under each checkpoint, with their mean and spread (SD)."""
+        operator = operator or (self.operators or ("none",))[0]
+        rows = self.rows
+        chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
+        table = chosen.pivot_table(index="method", columns="checkpoint", values="value")
+        table = table.reindex(list(self.methods))
+        return table.assign(mean=table.mean(axis=1), sd=table.std(axis=1, ddof=1))
+
+    def conservation(self) -> dict[str, Conservation]:
+        """Sums of relevance against outputs, of every method whose scores are shares of it."""
+        found = {}
+        for method in self.methods:
+            ledgers = [u.ledger for u in self.units if u.method == method and u.ledger]
+            if ledgers:
+                found[method] = Conservation(
+                    method,
+                    outputs=np.array([ledger["output"] for ledger in ledgers]),
+                    tokens=np.array(
+                        [ledger["nodes"] + ledger["graph_token"] for ledger in ledgers]
+                    ),
+                    biases=np.array(
+                        [
+                            ledger["total"] - ledger["nodes"] - ledger["graph_token"]
+                            for ledger in ledgers
+                        ]
+                    ),
+                )
+        return found
+
+    def curves(
+        self, kind: str = "activation", operator: str | None = None
+    ) -> dict[str, tuple[Any, Any, Any]]:
+        """Mean, lower and upper end (21,) of the 95 % interval of each method's curve on `GRID`."""
+        operator = operator or (self.operators or ("none",))[0]
+        found = {}
+        for method in self.methods:
+            by_graph: dict[Key, list[list[float]]] = {}
+            for unit in self.units:
+                if unit.method == method and operator in unit.curves:
+                    by_graph.setdefault(unit.graph, []).append(unit.curves[operator][kind])
+            if by_graph:
+                values = np.array([np.mean(several, axis=0) for several in by_graph.values()])
+                bands = [bootstrap(column, draws=1000) for column in values.T]
+                found[method] = (
+                    np.array([band.mean for band in bands]),
+                    np.array([band.low for band in bands]),
+                    np.array([band.high for band in bands]),
+                )
+        if not found:
+            raise ValueError(f"there is no {kind} curve under operator {operator!r}.")
+        return found
+
+    def randomisation(self) -> dict[str, dict[str, Interval]]:
+        """Method to block to |rank correlation| once the block and all above it are shuffled."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for unit in self.units:
+            for block, value in unit.stages.items():
+                found.setdefault(unit.method, {}).setdefault(block, []).append(value)
+        return {m: {b: bootstrap(v) for b, v in of.items()} for m, of in found.items()}
+
+    def plot(self, kind: str = "activation", *, operator: str | None = None) -> "Figure":
+        """A matplotlib figure: one of `PLOTS`."""
+        from .figures import draw
+
+        return draw(self, kind, operator)
+
     def save(self, folder: str | Path) -> Path:
-        """Write `results.csv` (every row) and `summary.md` (the table)."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.rows.to_csv(folder / "results.csv", index=False)
-        parts = [f"{self.rows.graph.nunique()} graphs; mean with 95 % bootstrap interval.", ""]
-        for operator in self.rows.operator.unique():
-            frame = self.table(operator)
-            head = " | ".join(f"{m} ({METRICS[m].direction})" for m in frame.columns)
-            parts += [f"Nodes removed by `{operator}`:", "", f"| method | {head} |"]
-            parts += ["|---" * (len(frame.columns) + 1) + "|"]
-            parts += [f"| {name} | {' | '.join(row)} |" for name, row in frame.iterrows()]
-            parts += [""]
-        (folder / "summary.md").write_text("\n".join(parts), encoding="utf-8")
-        return folder
+        """Write rows, tables, tests and figures into a folder; see `output.save_report`."""
+        from .output import save_report
+
+        return save_report(self, Path(folder))
 
 
-def evaluate(
-    model: Graphormer,
-    inputs: Iterable[Any],
-    methods: Sequence[str | Explainer | type[Explainer]] = ("lrp", "gradient_input"),
-    *,
-    target: Any = None,
-    metrics: Sequence[str] = ("auac", "au_mse"),
-    operators: Sequence[Operator] = ("mask",),
-    steps: int | None = None,
-    progress: bool | None = None,
-) -> Report:
-    """Measure the faithfulness of several methods on the same graphs.
-
-    inputs: what `explain` takes. target: as there. metrics: names in `METRICS`. operators: how
-    nodes are removed. steps: points of a curve; None takes every number of nodes, 11 is the grid
-    of Ali 2022. `random` is always among the methods. Inputs that cannot be used are counted in
-    `Report.rejected`.
-    """
-    import pandas as pd
-
-    explainers = [get_explainer(method) for method in methods]
-    if "random" not in {explainer.name for explainer in explainers}:
-        explainers.append(get_explainer("random"))
-    prepared, rejected = _prepare(model, inputs)
-    if not prepared:
-        raise ValueError("there is no graph to evaluate.")
-    graphs = {index: item.data for index, item in prepared}
-    wanted = Target.of(target)
-    _check_metrics(metrics, wanted.task_in(model.config).kind)
-    rows: list[tuple[int, str, str, str, float]] = []
-    total = len(prepared) * len(explainers)
-    with progress_bar("evaluating", total, show=progress) as tick:
-        for explainer in explainers:
-            for index, explanation in explain_prepared(model, prepared, explainer, target=wanted):
-                data = graphs[index]
-                scores = torch.from_numpy(explanation.relevance)
-                for operator in operators:
-                    series = node_series(
-                        model, data, scores, wanted, operator=operator, steps=steps
-                    )
-                    rows += [
-                        (index, explainer.name, operator, name, METRICS[name].measure(series))
-                        for name in metrics
-                    ]
-                tick(1)
-    settings = {
-        "model": model.origin.name,
-        "sha256": model.origin.sha256,
-        "methods": [explainer.name for explainer in explainers],
-        "steps": steps,
-        "target": repr(target),
-    }
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return Report(frame, settings, tuple(rejected))
-
-
-def _check_metrics(metrics: Sequence[str], kind: str) -> None:
-    for name in metrics:
-        if name not in METRICS:
-            raise ValueError(f"unknown metric {name!r}; there are {', '.join(METRICS)}.")
-        if METRICS[name].probabilities_only and kind == "regression":
-            raise ValueError(f"metric {name!r} needs probabilities; the target is a regression.")
-
-
-def _prepare(
-    model: Graphormer, inputs: Iterable[Any]
-) -> tuple[list[tuple[int, Input]], list[tuple[int, str]]]:
-    prepared, rejected = [], []
-    for index, value in enumerate(inputs):
-        try:
-            prepared.append((index, prepare_for(model, value)))
-        except (ValueError, OSError) as error:
-            rejected.append((index, str(error)))
-    return prepared, rejected
+def merged(reports: Iterable[Report]) -> Report:
+    """One report of several checkpoints, measured with the same settings."""
+    found: Sequence[Report] = list(reports)
+    if not found:
+        raise ValueError("there is no report to merge.")
+    settings = dict(found[0].settings)
+    settings["checkpoints"] = [c for r in found for c in r.settings.get("checkpoints", [])]
+    settings["sha256"] = [r.settings.get("sha256") for r in found]
+    rejected = dict(pair for report in found for pair in report.rejected)
+    units = tuple(unit for report in found for unit in report.units)
+    return Report(units, settings, tuple(rejected.items()))

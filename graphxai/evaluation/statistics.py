@@ -1,5 +1,7 @@
 """Intervals and tests: no figure without its n, no difference without its p."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,8 @@ class Interval:
     n: int
 
     def __str__(self) -> str:
+        if not self.n:
+            return "undefined"
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
@@ -38,35 +42,51 @@ class Comparison:
         """Whether the difference holds at 5 %, after Holm's correction."""
         return self.p_adjusted < 0.05
 
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        if not self.significant:
+            return "not significant"
+        return f"{self.first} {'higher' if self.difference.mean > 0 else 'lower'}"
+
 
 def bootstrap(
     values: ArrayLike, *, level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Mean of values (n,) with the percentile interval over `draws` resamplings of the graphs."""
+    """Mean of values (n,) with the percentile interval over `draws` resamplings of the graphs.
+
+    NaN, a graph without a figure, is left out and not counted in n.
+    """
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or not len(sample):
         raise ValueError("an interval needs at least one value.")
+    sample = sample[np.isfinite(sample)]
+    if not len(sample):
+        return Interval(math.nan, math.nan, math.nan, 0)
     picks = np.random.default_rng(seed).integers(0, len(sample), (draws, len(sample)))
     low, high = np.quantile(sample[picks].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(sample.mean()), float(low), float(high), len(sample))
 
 
 def compare_pairs(
-    values: dict[str, NDArray[np.floating]], pairs: list[tuple[str, str]], *, seed: int = 0
+    values: Mapping[str, NDArray[np.floating]], pairs: list[tuple[str, str]], *, seed: int = 0
 ) -> list[Comparison]:
     """Wilcoxon's signed-rank test of each pair of methods on the same graphs, Holm-corrected.
 
-    values: one array (n,) a method, in the same order of graphs.
+    values: one array (n,) a method, in the same order of graphs; a graph counts where both
+    methods have a figure.
     """
     from scipy.stats import wilcoxon
 
     tested = []
     for first, second in pairs:
         difference = np.asarray(values[first], float) - np.asarray(values[second], float)
+        difference = difference[np.isfinite(difference)]
         p = float(wilcoxon(difference).pvalue) if np.any(difference) else 1.0
         spread = difference.std(ddof=1) if len(difference) > 1 else 0.0
         effect = float(difference.mean() / spread) if spread > 0 else 0.0
-        tested.append((first, second, bootstrap(difference, seed=seed), p, effect))
+        interval = bootstrap(difference if len(difference) else [math.nan], seed=seed)
+        tested.append((first, second, interval, p, effect))
     adjusted = holm([p for *_, p, _ in tested])
     return [
         Comparison(first, second, interval, p, adjusted[k], effect)
@@ -81,3 +101,10 @@ def holm(p_values: list[float]) -> list[float]:
         running = max(running, min(1.0, (count - rank) * p_values[index]))
         adjusted[index] = running
     return adjusted
+
+
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Kendall's tau-b of two rankings, 1 where they agree; NaN where one is constant."""
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)

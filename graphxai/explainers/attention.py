@@ -1,19 +1,21 @@
-"""Methods that read attention: the last layer's row, rollout, and gradient-weighted attention.
+"""Methods that read attention: the last layer's row, rollout, gradient-weighted attention.
 
 All need the graph token's row of a product of (T, T) matrices only; it is built as a row vector
 from the last layer down, so the last layer may compute one query. `A[l]` are the probabilities
 (B, H, T, T) of layer l; padding keys have probability zero.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.capture import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.propagation import record
-from graphxai.target import Target
+from graphxai.target import ResolvedTarget, Target
 
 from .base import Attribution, Explainer, register, scored
 
@@ -38,7 +40,7 @@ class _Readout(Explainer):
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
         means = [weights.mean(1) for weights in tape.attention]
-        return outputs, means, _first_row(batch, outputs, self.readout)
+        return outputs, means, first_row(batch, outputs, self.readout)
 
 
 @register
@@ -55,7 +57,7 @@ class AttentionLast(_Readout):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
-        scores = _through(row, means[-1])
+        scores = through(row, means[-1])
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
 
@@ -75,7 +77,7 @@ class Rollout(_Readout):
         outputs, means, row = self._run(model, batch)
         for mean in reversed(means):
             # the rows of A sum to one, those of A + I to two
-            row = (_through(row, mean) + row) / 2
+            row = (through(row, mean) + row) / 2
         return scored(row, batch, outputs, target.resolve(model.config, outputs))
 
 
@@ -88,18 +90,65 @@ class Gae(Explainer):
     source = "Chefer 2021a"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        with record() as tape:
-            tokens = model.embed(batch).detach().requires_grad_()
-            outputs = model.encode(tokens, batch)
-        resolved = target.resolve(model.config, outputs)
-        gradients = torch.autograd.grad(resolved(outputs).sum(), tape.attention)
-        row = _first_row(batch, outputs, "token")
-        for weights, gradient in zip(reversed(tape.attention), reversed(gradients), strict=True):
-            row = row + _through(row, (weights.detach() * gradient).relu().mean(1))
-        return scored(row, batch, outputs, resolved)
+        traced = attention_gradients(model, batch, target)
+        row = first_row(batch, traced.outputs, "token")
+        for positive in reversed(traced.positive()):
+            row = row + through(row, positive)
+        return scored(row, batch, traced.outputs, traced.target)
 
 
-def _first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
+@register
+class GaeRollout(Explainer):
+    """Product over layers of `row_normalise(mean_h(relu(dA[l] * A[l])) + I)`, graph token's row.
+
+    The row-normalised variant of `gae` in the table of Ali 2022.
+    """
+
+    name = "gae_rollout"
+    title = "Gradient-weighted rollout"
+    source = "Chefer 2021a; Ali 2022, table 1"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        row = first_row(batch, traced.outputs, "token")
+        for positive in reversed(traced.positive()):  # (B, Q, T)
+            row = row / (1 + F.pad(positive.sum(-1), (0, row.shape[1] - positive.shape[1])))
+            row = row + through(row, positive)
+        return scored(row, batch, traced.outputs, traced.target)
+
+
+@dataclass(frozen=True, eq=False)
+class TracedAttention:
+    """A pass and a backward pass: A[l] and d f_c / dA[l] (B, H, Q, T) of every layer.
+
+    outputs (B, num_outputs); target: f_c resolved on them.
+    """
+
+    attention: list[Tensor]
+    gradients: list[Tensor]
+    outputs: Tensor
+    target: ResolvedTarget
+
+    def positive(self) -> list[Tensor]:
+        """`mean_h relu(dA[l] * A[l])`, (B, Q, T) of every layer."""
+        pairs = zip(self.attention, self.gradients, strict=True)
+        return [(weights * gradient).relu().mean(1) for weights, gradient in pairs]
+
+
+def attention_gradients(
+    model: ExplainableModel, batch: GraphBatch, target: Target
+) -> TracedAttention:
+    """Attention of every layer and the gradient of f_c by it."""
+    with record() as tape:
+        tokens = model.embed(batch).detach().requires_grad_()
+        outputs = model.encode(tokens, batch)
+    resolved = target.resolve(model.config, outputs)
+    gradients = torch.autograd.grad(resolved(outputs).sum(), tape.attention)
+    attention = [weights.detach() for weights in tape.attention]
+    return TracedAttention(attention, list(gradients), outputs, resolved)
+
+
+def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     """(B, T): one at the graph token, or at the graph token and all nodes."""
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
     weights = getattr(batch, "readout", None)  # of the nodes, where there is no graph token
@@ -112,6 +161,6 @@ def _first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     return row
 
 
-def _through(row: Tensor, matrix: Tensor) -> Tensor:
+def through(row: Tensor, matrix: Tensor) -> Tensor:
     """Row vector (B, T) times matrix (B, Q, T); Q = 1 where only the first row was computed."""
     return (row[:, None, : matrix.shape[1]] @ matrix)[:, 0]

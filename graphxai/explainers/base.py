@@ -21,7 +21,8 @@ class Attribution:
     relevance (B, N), zero at padding; graph_token (B,), the graph token's own; biases (B,), the
     share of additive parameters; output (B,), the f_c explained; outputs (B, num_outputs), all
     the model said; features (B, N, F), exact parts of `relevance`, or None; labels: f_c in
-    words; mask (B, N), True at nodes.
+    words; mask (B, N), True at nodes; structure, share of each term of the structural bias by
+    name, (B,) each, or None where nothing flows there or it was not told apart.
     """
 
     relevance: Tensor
@@ -32,11 +33,13 @@ class Attribution:
     labels: tuple[str, ...]
     mask: Tensor
     features: Tensor | None = None
+    structure: dict[str, Tensor] | None = None
 
     @property
     def unexplained(self) -> Tensor:
-        """What is missing for relevance and biases to sum to the output, (B,)."""
-        return self.output - self.relevance.sum(-1) - self.graph_token - self.biases
+        """What is missing for relevance, biases and structure to sum to the output, (B,)."""
+        rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
+        return rest - sum((self.structure or {}).values(), torch.zeros_like(rest))
 
 
 class Explainer(ABC):
@@ -51,6 +54,7 @@ class Explainer(ABC):
     source: ClassVar[str]
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
+    sampled: ClassVar[bool] = False  # whether random numbers, dealt out by node number, decide
 
     def attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Any = None
@@ -97,21 +101,41 @@ def register(cls: _Class) -> _Class:
     return cls
 
 
-def get_explainer(method: "str | Explainer | type[Explainer]", **options: Any) -> Explainer:
-    """The explainer for a name, a class or an instance; options go to its constructor."""
-    if isinstance(method, Explainer):
+Method = str | Explainer | type[Explainer] | Callable[..., Any]
+
+
+def get_explainer(method: Method, **options: Any) -> Explainer:
+    """The explainer for a name, a class, an instance or a function of the user's.
+
+    Options go to the constructor. For a function `(model, batch, target) -> scores` see `own`.
+    """
+    if not isinstance(method, str | type):
         if options:
-            raise ValueError(f"options {sorted(options)} come with a name, not with an instance.")
-        return method
+            told = sorted(options)
+            raise ValueError(f"options {told} come with a name or a class, not with {method!r}.")
+        if isinstance(method, Explainer):
+            return method
+        if not callable(method):
+            raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
+        from .own import OwnMethod
+
+        return OwnMethod(method)
     if isinstance(method, str):
         if method not in REGISTRY:
             known = ", ".join(REGISTRY)
             raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
-        method = REGISTRY[method]
-    factory: Callable[..., Explainer] = method
-    known_options = [] if method.__init__ is object.__init__ else list(signature(method).parameters)
+        return _made(REGISTRY[method], options)
+    if not issubclass(method, Explainer):
+        raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
+    return _made(method, options)
+
+
+def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
+    """An explainer of this class; raises ValueError for an option it does not have."""
+    factory: Callable[..., Explainer] = cls
+    known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
     for option in options:
         if option not in known_options:
             told = ", ".join(known_options) or "none"
-            raise ValueError(f"method {method.name!r} has no option {option!r}; it has {told}.")
+            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {told}.")
     return factory(**options)

@@ -24,6 +24,7 @@ class Random(Explainer):
     title = "Random"
     source = "control"
     cost = "1 forward"
+    sampled = True
 
     def __init__(self, seed: int = 0, generator: torch.Generator | None = None) -> None:
         self.seed = seed
@@ -34,10 +35,12 @@ class Random(Explainer):
             outputs = model.encode(model.embed(batch), batch)
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
         for b, n in enumerate(batch.num_nodes.tolist()):
-            generator = self.generator or self._generator_of(batch.x[b, :n])
+            generator = self.generator or generator_of(self.seed, batch.x[b, :n])
             scores[b, 1 : n + 1] = torch.randn(n, generator=generator).to(scores)
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
-    def _generator_of(self, x: Tensor) -> torch.Generator:
-        content = x.detach().cpu().contiguous().numpy().tobytes()
-        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed} ".encode() + content))
+
+def generator_of(seed: int, x: Tensor) -> torch.Generator:
+    """Random numbers that follow from a seed and a graph's node features x (n, F) alone."""
+    content = x.detach().cpu().contiguous().numpy().tobytes()
+    return torch.Generator().manual_seed(zlib.crc32(f"{seed} ".encode() + content))

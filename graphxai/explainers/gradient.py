@@ -1,7 +1,9 @@
 """Gradient x Input, and the LRP rules as Gradient x Input of a network with constants.
 
 `R_t = sum_d x_td * d f_c / d x_td` for every token t (Shrikumar 2017; Ali 2022, eq. 1). The
-variants differ in what `propagation.conservative` holds constant and in nothing else.
+variants differ in what `propagation.conservative` holds constant and in nothing else. Where
+attention is not constant, relevance also reaches the structural bias inside it: `LrpLn` and
+`AttnLrp` tell its terms apart.
 """
 
 from collections.abc import Sequence
@@ -12,10 +14,12 @@ from torch import Tensor
 
 from graphxai.capture import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.models.graphormer.model import Graphormer
 from graphxai.propagation import Rules, conservative, record
 from graphxai.target import Target
 
-from .base import Attribution, Explainer, register
+from .base import Attribution, Explainer, register, scored
+from .passes import encode, structural_bias
 
 
 @register
@@ -27,22 +31,25 @@ class GradientInput(Explainer):
     source = "Shrikumar 2017; Ali 2022, eq. 1"
     additive = True
     rules: ClassVar[Rules] = Rules()
+    with_structure: ClassVar[bool] = False
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with conservative(**vars(self.rules)), record(biases=True) as tape:
             tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
-            outputs = model.encode(tokens, batch)
+            inside = structural_bias(model, batch) if self.with_structure else None
+            inside = None if inside is None else inside.requires_grad_()  # (B, H, T, T)
+            outputs = encode(model, tokens, batch, bias=inside)
         resolved = target.resolve(model.config, outputs)
         f = resolved(outputs)
-        gradient, *bias_gradients = torch.autograd.grad(
-            f.sum(), [tokens, *tape.biases], allow_unused=True
-        )
+        leaves = [tokens, *tape.biases] if inside is None else [tokens, *tape.biases, inside]
+        gradient, *gradients = torch.autograd.grad(f.sum(), leaves, allow_unused=True)
+        structure = None if inside is None else structure_shares(model, batch, gradients.pop())
         relevance = (tokens * gradient).sum(-1).detach()  # (B, T)
         features = model.split_by_feature(batch, gradient[:, 1:])
         return Attribution(
             relevance=relevance[:, 1:].masked_fill(~batch.mask, 0.0),
             graph_token=relevance[:, 0],
-            biases=resolved.offset + _bias_shares(tape.biases, bias_gradients, f),
+            biases=resolved.offset + _bias_shares(tape.biases, gradients, f),
             output=f.detach(),
             outputs=outputs.detach(),
             labels=resolved.labels,
@@ -50,6 +57,7 @@ class GradientInput(Explainer):
             features=None
             if features is None
             else features.detach().masked_fill(~batch.mask[..., None], 0.0),
+            structure=structure,
         )
 
 
@@ -60,6 +68,20 @@ def _bias_shares(biases: Sequence[Tensor], gradients: Sequence[Tensor | None], f
         if gradient is not None:  # queries and keys have none when attention is constant
             total = total + (bias * gradient).flatten(1).sum(-1)
     return total.detach()
+
+
+def structure_shares(
+    model: ExplainableModel, batch: GraphBatch, gradient: Tensor
+) -> dict[str, Tensor]:
+    """`sum_ij b_ij * d f_c / d b_ij` for each term b of the structural bias, (B,) by name.
+
+    gradient (B, H, T, T): d f_c by the bias, summed over the layers, which share it.
+    """
+    if not isinstance(model, Graphormer):
+        raise TypeError(f"{type(model).__name__} does not take its structural bias apart.")
+    with torch.no_grad():
+        terms = model.bias.terms(batch)
+        return {name: (term * gradient).flatten(1).sum(-1) for name, term in terms.items()}
 
 
 @register
@@ -80,6 +102,7 @@ class LrpLn(GradientInput):
     title = "LRP (LN)"
     source = "Ali 2022, section 4"
     rules = Rules(layernorm=True)
+    with_structure = True
 
 
 @register
@@ -100,3 +123,35 @@ class Lrp(GradientInput):
     title = "LRP"
     source = "Ali 2022, section 4; Achtibat 2024 (activation)"
     rules = Rules(attention=True, layernorm=True, activation="ratio")
+
+
+@register
+class AttnLrp(GradientInput):
+    """LRP through the softmax: Gradient x Input there, half of the relevance to each factor of
+    `A v` and `q k^T`, LayerNorm's scale and the activation ratio constant.
+
+    Values get 1/2, queries and keys 1/4 each, and the structural bias, which is added to
+    `q k^T`, the 1/2 of the logits. The softmax is not conservative; its gap is unexplained.
+    """
+
+    name = "attn_lrp"
+    title = "AttnLRP"
+    source = "Achtibat 2024"
+    rules = Rules(layernorm=True, activation="ratio", products=True)
+    with_structure = True
+
+
+@register
+class Saliency(Explainer):
+    """Length of the gradient: `R_t = ||d f_c / d x_t||`, the L2 norm over the D embedding axes."""
+
+    name = "saliency"
+    title = "Saliency"
+    source = "Simonyan 2014"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
+        outputs = model.encode(tokens, batch)
+        resolved = target.resolve(model.config, outputs)
+        (gradient,) = torch.autograd.grad(resolved(outputs).sum(), tokens)
+        return scored(gradient.norm(dim=-1), batch, outputs, resolved)

@@ -65,7 +65,7 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     fill(model, tensors, folder / WEIGHTS)
     metadata = content.get("metadata")
     name = folder.resolve().name
-    model.origin = Origin(name, digest, metadata if isinstance(metadata, dict) else {})
+    model.origin = Origin(name, digest, metadata if isinstance(metadata, dict) else {}, folder)
     return model.eval()
 
 

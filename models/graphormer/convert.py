@@ -52,7 +52,7 @@ def load_huggingface(
     state |= layout.layers(read, config)
     fill(model, state, folder / WEIGHTS)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
-    model.origin = Origin(folder.resolve().name, digest, metadata)
+    model.origin = Origin(folder.resolve().name, digest, metadata, folder)
     return model.eval()
 
 

@@ -82,15 +82,7 @@ class StructuralBias(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Bias (B, H, T, T) with the graph token first; -inf at keys that are padding."""
         b, n = batch.mask.shape
-        table = self.table()
-        pairs = F.embedding_bag(
-            batch.bag_codes,
-            table,
-            batch.bag_offsets,
-            mode="sum",
-            per_sample_weights=batch.bag_weights.to(table.dtype),
-        ).reshape(b, n, n, -1)
-        nodes = pairs.permute(0, 3, 1, 2)  # (B, H, N, N)
+        nodes = _sum_bags(batch, self.table())  # (B, H, N, N)
         if self.position is not None:
             if batch.pos is None:
                 raise ValueError("the model reads node positions; the graph has no `pos`.")
@@ -104,6 +96,35 @@ class StructuralBias(nn.Module):
         row = token.expand(b, -1, 1, n).masked_fill(~batch.mask[:, None, None, :], -math.inf)
         rows = torch.cat([column, nodes], dim=-1)
         return torch.cat([torch.cat([token.expand(b, -1, 1, 1), row], dim=-1), rows], dim=-2)
+
+    def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
+        """The summands of the bias by name, (B, H, T, T) each; zero where it is -inf."""
+        table, distances = self.table(), len(self.spatial)
+        is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
+        nodes = {"spatial": _sum_bags(batch, table * is_distance)}
+        if self.cardinalities:
+            nodes["edge"] = _sum_bags(batch, table * ~is_distance)
+        if self.position is not None and batch.pos is not None:
+            nodes["position"] = self.position(batch.pos)
+        found = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
+        token = torch.zeros_like(found["spatial"])
+        token[:, :, 0, :] = token[:, :, :, 0] = self.graph_token[:, None]
+        excluded = self(batch).isinf()
+        found["graph token distance"] = token
+        return {name: term.masked_fill(excluded, 0.0) for name, term in found.items()}
+
+
+def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
+    """Weighted sum of the table rows (rows, H) that each pair of nodes names, (B, H, N, N)."""
+    b, n = batch.mask.shape
+    pairs = F.embedding_bag(
+        batch.bag_codes,
+        table,
+        batch.bag_offsets,
+        mode="sum",
+        per_sample_weights=batch.bag_weights.to(table.dtype),
+    )
+    return pairs.reshape(b, n, n, -1).permute(0, 3, 1, 2)
 
 
 def _too_far(batch: GraphBatch, limit: int) -> Tensor:
@@ -133,7 +154,7 @@ class Attention(nn.Module):
         k, v = self._split(self.key(x)), self._split(self.value(x))  # (B, H, T, d)
         weights = propagation.softmax_attention(q, k, bias[:, :, :queries])
         weights = F.dropout(weights, self.dropout, self.training)
-        mixed = (weights @ v).transpose(1, 2).flatten(2)  # (B, Q, D)
+        mixed = propagation.mix_values(weights, v).transpose(1, 2).flatten(2)  # (B, Q, D)
         return self.output(mixed)
 
     def _split(self, x: Tensor) -> Tensor:

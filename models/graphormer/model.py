@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from .position import ContinuousEmbedding
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from: its name, the SHA-256 of its weights, free metadata."""
+    """Where a model came from: its name, the SHA-256 of its weights, free metadata, its folder."""
 
     name: str = "unnamed"
     sha256: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 class NodeEmbedding(nn.Module):

@@ -1,0 +1,64 @@
+"""A picture of what the methods of a benchmark say, side by side on a few of its graphs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphxai.api import explain
+from graphxai.explainers import REGISTRY
+from graphxai.models.graphormer import Graphormer
+from graphxai.visualization import grid_svg
+
+from .report import Report
+from .units import Key
+
+GRAPHS, METHODS = 3, 4
+
+
+def examples_svg(
+    model: Graphormer,
+    inputs: Mapping[Key, Any],
+    report: Report,
+    methods: Sequence[Any] | None = None,
+) -> str:
+    """SVG with a graph in each row and a method in each column, every panel on its own scale.
+
+    The graphs stand at even distances in the order of the best method's AUAC, so that a good, a
+    middling and a bad case are seen. methods: by default the best registered ones by AUAC, with
+    `random` last.
+    """
+    if methods is None:
+        methods = _leading(report)
+    panels = []
+    for key in _typical(report):
+        for method in methods:
+            explanation = explain(model, inputs[key], method, target=_target(report, key, model))
+            title = f"{explanation.title} · {key}"
+            panels.append(explanation.svg(title=title, subtitle=explanation.headline))
+    return grid_svg(panels, len(methods))
+
+
+def _leading(report: Report) -> list[str]:
+    ranked = [name for name in report.ranking(_metric(report)) if name in REGISTRY]
+    return [*[name for name in ranked if name != "random"][: METHODS - 1], "random"]
+
+
+def _metric(report: Report) -> str:
+    return "auac" if "auac" in report.metrics() else report.metrics()[0]
+
+
+def _typical(report: Report) -> list[Key]:
+    """Keys of graphs at the lower, middle and upper end of the best method's AUAC."""
+    metric = _metric(report)
+    best = _leading(report)[0]
+    rows = report.rows
+    chosen = rows[(rows.metric == metric) & (rows.method == best)]
+    ranked = list(chosen.sort_values("value", kind="stable").graph.drop_duplicates())
+    count = min(GRAPHS, len(ranked))
+    places = [round((len(ranked) - 1) * (k + 0.5) / count) for k in range(count)]
+    return [ranked[p] for p in reversed(places)]
+
+
+def _target(report: Report, key: Key, model: Graphormer) -> Any:
+    """The class that the report followed on a graph; None for a regression."""
+    told = next(u.target for u in report.units if u.graph == key and u.target)
+    return None if told in {t.name for t in model.config.tasks if not t.classes} else told

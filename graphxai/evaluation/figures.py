@@ -1,0 +1,85 @@
+"""What a report shows in each of its figures."""
+
+from typing import TYPE_CHECKING
+
+from graphxai.visualization.curves import (
+    curves_figure,
+    forest_figure,
+    stages_figure,
+    sums_figure,
+)
+
+from .metrics import METRICS
+from .report import GRID, PLOTS, Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOREST = 4  # metrics side by side
+
+
+def draw(report: Report, kind: str, operator: str | None = None) -> "Figure":
+    """One of `PLOTS`; raises ValueError for another name and where there is nothing to draw."""
+    if kind not in PLOTS:
+        raise ValueError(f"unknown plot {kind!r}; there are {', '.join(PLOTS)}.")
+    operator = operator or (report.operators or ("none",))[0]
+    n = len({unit.graph for unit in report.units})
+    told = f"{n} graphs, nodes removed by {operator!r}"
+    if kind == "activation":
+        return curves_figure(
+            GRID,
+            report.curves("activation", operator),
+            title=f"Node activation ({told})",
+            x_label="fraction of nodes added, most relevant first",
+            y_label="probability of the class explained",
+            highlight=_leaders(report, "auac", operator),
+        )
+    if kind == "pruning":
+        return curves_figure(
+            GRID,
+            report.curves("pruning", operator),
+            title=f"Node pruning ({told})",
+            x_label="fraction of nodes removed, least |relevance| first",
+            y_label="squared distance of logits",
+            highlight=_leaders(report, "au_mse", operator),
+        )
+    if kind == "conservation":
+        return _conservation(report)
+    if kind == "forest":
+        return _forest(report, operator, told)
+    stages = report.randomisation()
+    if not stages:
+        raise ValueError("the metric 'model_randomisation' was not measured.")
+    spans = {
+        method: {block: (i.mean, i.low, i.high) for block, i in of.items()}
+        for method, of in stages.items()
+    }
+    return stages_figure(spans, title=f"Model randomisation ({n} graphs)")
+
+
+def _conservation(report: Report) -> "Figure":
+    sums = {
+        name: (c.outputs, c.tokens, f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}")
+        for name, c in report.conservation().items()
+    }
+    if not sums:
+        raise ValueError("no method of the report gives shares of the output.")
+    return sums_figure(sums, title="Does relevance add up?")
+
+
+def _forest(report: Report, operator: str, told: str) -> "Figure":
+    metrics = report.metrics(operator)[:FOREST]
+    panels = {
+        metric: {m: (i.mean, i.low, i.high) for m, i in report.intervals(metric, operator).items()}
+        for metric in metrics
+    }
+    ranked = report.ranking(metrics[0], operator)
+    panels = {metric: {name: of[name] for name in ranked} for metric, of in panels.items()}
+    directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
+    return forest_figure(panels, directions=directions, title=f"Mean, 95 % interval ({told})")
+
+
+def _leaders(report: Report, metric: str, operator: str) -> tuple[str, ...]:
+    if metric not in report.metrics(operator):
+        return ("random",)
+    return (report.ranking(metric, operator)[0], "random")

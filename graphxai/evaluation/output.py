@@ -1,0 +1,236 @@
+"""A report as a folder: every row, the tables, the tests, the figures, and how it was made."""
+
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .metrics import METRICS
+from .report import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEADING = ("auac", "au_mse")  # metrics whose tests are printed
+
+
+def save_report(report: Report, folder: Path) -> Path:
+    """Write `results.csv` and, with pyarrow, `.parquet`; `comparisons.csv`; `summary.json` and
+    `.md`; the figures as PNG and SVG.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    report.rows.to_csv(folder / "results.csv", index=False)
+    if find_spec("pyarrow") is not None:
+        rows = report.rows.assign(graph=report.rows.graph.astype(str))
+        rows.to_parquet(folder / "results.parquet", index=False)
+    comparisons(report).to_csv(folder / "comparisons.csv", index=False)
+    figures = _save_figures(report, folder)
+    summary = json.dumps(_summary(report), indent=1, allow_nan=False)
+    (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
+    (folder / "summary.md").write_text(summary_markdown(report, figures), encoding="utf-8")
+    return folder
+
+
+def comparisons(report: Report) -> "pd.DataFrame":
+    """Every pair of methods under every metric and operator; Holm within one such family."""
+    import pandas as pd
+
+    columns = ["operator", "metric", "first", "second", "n", "difference", "low", "high", "p"]
+    rows = []
+    for operator in report.operators or ("none",):
+        for metric in report.metrics(operator):
+            for c in report.compare(metric=metric, operator=operator):
+                d = c.difference
+                measured = (d.n, d.mean, d.low, d.high, c.p, c.p_adjusted, c.effect)
+                rows.append((operator, metric, c.first, c.second, *measured, c.significant))
+    return pd.DataFrame(rows, columns=[*columns, "p_holm", "effect", "significant"])
+
+
+def summary_markdown(report: Report, figures: list[str]) -> str:
+    """The report in words and tables."""
+    graphs = len({unit.graph for unit in report.units})
+    lines = [
+        "# Faithfulness",
+        "",
+        f"{graphs} graphs. Mean over graphs with its 95 % bootstrap interval (4,000 resamplings);"
+        " a cell with fewer graphs says so.",
+        "",
+    ]
+    if report.rejected:
+        lines += [f"{len(report.rejected)} inputs were left out:", ""]
+        lines += [f"* {key}: {_cell(reason)}" for key, reason in report.rejected[:10]]
+        lines += [f"* and {len(report.rejected) - 10} more"] if len(report.rejected) > 10 else []
+        lines += [""]
+    for method, failed in report.failures.items():
+        lines += [
+            f"`{_cell(method)}` gave no scores on {len(failed)} graphs: {_cell(failed[0][1])}",
+            "",
+        ]
+    for operator in report.operators or ("none",):
+        lines += [f"## Nodes removed by `{operator}`", ""] if report.operators else []
+        lines += _table(report, operator)
+        for metric in LEADING:
+            if metric in report.metrics(operator):
+                lines += _against_the_best(report, metric, operator)
+    lines += _operators(report) + _seeds(report) + _conservation(report)
+    lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
+    made = json.dumps(report.settings, indent=1).replace("<", "\\u003c")
+    lines += ["## How it was made", "", "```json", made, "```", ""]
+    return "\n".join(lines)
+
+
+def _table(report: Report, operator: str) -> list[str]:
+    frame = report.table(operator)
+    lines = []
+    for start in range(0, len(frame.columns), 6):  # wider tables cannot be read
+        some = frame.iloc[:, start : start + 6]
+        arrows = [f"{m} {_arrow(m)}".strip() for m in some.columns]
+        lines += [f"| method | {' | '.join(arrows)} |", "|---" * (len(arrows) + 1) + "|"]
+        lines += [f"| `{_cell(name)}` | {' | '.join(row)} |" for name, row in some.iterrows()]
+        lines += [""]
+    return lines
+
+
+def _against_the_best(report: Report, metric: str, operator: str) -> list[str]:
+    """The best method against every other, tested."""
+    if len(report.methods) < 2:
+        return []
+    best = report.ranking(metric, operator)[0]
+    lines = [
+        f"`{_cell(best)}` has the best mean {metric}. Against it (Wilcoxon, Holm):",
+        "",
+        "| method | difference [95 % interval] | p (Holm) | effect d_z | |",
+        "|---|---|---|---|---|",
+    ]
+    for c in report.compare(best, metric=metric, operator=operator):
+        verdict = "" if c.significant else "not significant"
+        lines.append(
+            f"| `{_cell(c.second)}` | {c.difference} | {c.p_adjusted:.2g} | {c.effect:+.2f}"
+            f" | {verdict} |"
+        )
+    return [*lines, ""]
+
+
+def _operators(report: Report) -> list[str]:
+    if len(report.operators) < 2:
+        return []
+    lines = ["## Does the ranking depend on how nodes are removed?", ""]
+    lines += ["Kendall's tau between the rankings of the methods by their means.", ""]
+    for metric in LEADING:
+        if metric in report.metrics(report.operators[0]):
+            frame = report.agreement(metric)
+            lines += [f"| {metric} | {' | '.join(frame.columns)} |"]
+            lines += ["|---" * (len(frame.columns) + 1) + "|"]
+            lines += [
+                f"| {name} | {' | '.join(f'{v:.2f}' for v in row)} |"
+                for name, row in frame.iterrows()
+            ]
+            lines += [""]
+    return lines
+
+
+def _seeds(report: Report) -> list[str]:
+    if len({unit.checkpoint for unit in report.units}) < 2:
+        return []
+    lines = ["## Between checkpoints", ""]
+    for metric in LEADING:
+        if metric in report.metrics():
+            frame = report.seeds(metric)
+            lines += [f"| {metric} | {' | '.join(_cell(str(c)) for c in frame.columns)} |"]
+            lines += ["|---" * (len(frame.columns) + 1) + "|"]
+            lines += [
+                f"| `{_cell(name)}` | {' | '.join(f'{v:.3f}' for v in row)} |"
+                for name, row in frame.iterrows()
+            ]
+            lines += [""]
+    return lines
+
+
+def _conservation(report: Report) -> list[str]:
+    found = report.conservation()
+    if not found:
+        return []
+    lines = [
+        "## Conservation",
+        "",
+        "Sum of relevance (nodes and graph token) against the output; gap: mean absolute"
+        " difference; unexplained: the same once biases are counted.",
+        "",
+        "| method | slope | correlation | gap | unexplained |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{_cell(name)}` | {c.slope:.3f} | {c.correlation:.3f} | {c.gap:.3f}"
+        f" | {c.unexplained:.2g} |"
+        for name, c in found.items()
+    ]
+    return [*lines, ""]
+
+
+def _summary(report: Report) -> dict[str, Any]:
+    """Everything a program would ask of the report."""
+    results: dict[str, Any] = {}
+    for operator in report.operators or ("none",):
+        for metric in report.metrics(operator):
+            found = report.intervals(metric, operator)
+            results.setdefault(operator, {})[metric] = {
+                name: {k: _number(v) for k, v in vars(i).items()} for name, i in found.items()
+            }
+    return {
+        "graphs": len({unit.graph for unit in report.units}),
+        "rejected": [[key, reason] for key, reason in report.rejected],
+        "failures": {name: len(found) for name, found in report.failures.items()},
+        "results": results,
+        "agreement": {
+            metric: report.agreement(metric).map(_number).to_dict()
+            for metric in LEADING
+            if len(report.operators) > 1 and metric in report.metrics(report.operators[0])
+        },
+        "conservation": {
+            name: {
+                k: _number(getattr(c, k)) for k in ("slope", "correlation", "gap", "unexplained")
+            }
+            for name, c in report.conservation().items()
+        },
+        "settings": report.settings,
+    }
+
+
+def _save_figures(report: Report, folder: Path) -> list[str]:
+    """Names of the figures that could be drawn."""
+    names = []
+    for operator in report.operators:
+        for kind in ("activation", "pruning", "forest"):
+            suffix = "" if operator == report.operators[0] else f"-{operator}"
+            _save(report, kind, folder / f"{kind}{suffix}", operator)
+            names.append(f"{kind}{suffix}")
+    if report.conservation():
+        _save(report, "conservation", folder / "conservation", None)
+        names.append("conservation")
+    if report.randomisation():
+        _save(report, "randomisation", folder / "randomisation", None)
+        names.append("randomisation")
+    return names
+
+
+def _save(report: Report, kind: str, stem: Path, operator: str | None) -> None:
+    figure = report.plot(kind, operator=operator)
+    figure.savefig(stem.with_suffix(".png"), dpi=160)
+    figure.savefig(stem.with_suffix(".svg"))
+
+
+def _arrow(metric: str) -> str:
+    if metric not in METRICS:
+        return ""
+    return "↑" if METRICS[metric].higher_is_better else "↓"
+
+
+def _number(value: Any) -> Any:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(text: str) -> str:
+    """Text that cannot break a Markdown table; a method's or an input's name is the user's."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

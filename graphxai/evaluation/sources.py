@@ -1,0 +1,110 @@
+"""The graphs a benchmark runs on, with their labels: a test set by name, or a table."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphxai.inputs import reads_molecules
+from graphxai.models.graphormer import Graphormer
+
+from .units import Key
+
+
+@dataclass(frozen=True)
+class Source:
+    """Inputs and labels by key."""
+
+    title: str
+    inputs: Mapping[Key, Any]
+    labels: Mapping[Key, Any] = field(default_factory=dict)
+
+    def sample(self, limit: int | None, seed: int = 0) -> "Source":
+        """At most `limit` graphs, chosen by the seed; in their order."""
+        if limit is None or limit >= len(self.inputs):
+            return self
+        if limit < 1:
+            raise ValueError(f"a benchmark needs at least one graph, not {limit}.")
+        keys = list(self.inputs)
+        chosen = set(random.Random(seed).sample(range(len(keys)), limit))
+        kept = {key: self.inputs[key] for k, key in enumerate(keys) if k in chosen}
+        return Source(self.title, kept, self.labels)
+
+
+def bace_test(model: Graphormer, root: str | Path | None = None) -> Source:
+    """BACE compounds (keys: their positions in the file) of the test part of the model's split."""
+    from graphxai.datasets.molecules import load_bace
+
+    split = model.origin.metadata.get("split")
+    test = split.get("test") if isinstance(split, dict) else None
+    graphs = load_bace(root)
+    if not isinstance(test, list) or not all(
+        isinstance(k, int) and 0 <= k < len(graphs) for k in test
+    ):
+        raise ValueError(
+            f"{model.origin.name!r} does not say which BACE compounds it was not trained on; name"
+            " a table of test compounds instead."
+        )
+    inputs: dict[Key, Any] = {k: graphs[k].smiles for k in test}
+    labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in test}
+    return Source("BACE, test part of the model's split", inputs, labels)
+
+
+def mnist_test(root: str | Path | None = None) -> Source:
+    """The 10,000 official test images of MNIST."""
+    from graphxai.datasets.mnist import load_mnist
+
+    images, labels = load_mnist(root, "test")
+    inputs: dict[Key, Any] = dict(enumerate(images))
+    return Source("MNIST, official test set", inputs, dict(enumerate(labels.tolist())))
+
+
+def table(
+    path: str | Path, smiles_column: str = "smiles", label_column: str | None = None
+) -> Source:
+    """Molecules of a CSV file; keys are its rows, labels a column's cells as they stand.
+
+    Raises ValueError, which names the column, where it is not in the table.
+    """
+    from graphxai.datasets.molecules import iter_records
+
+    inputs: dict[Key, Any] = {}
+    labels: dict[Key, Any] = {}
+    columns = (smiles_column, label_column) if label_column else (smiles_column,)
+    for row, record in iter_records(path, columns):
+        inputs[row] = record[smiles_column]
+        if label_column and record[label_column]:
+            labels[row] = _label(record[label_column])
+    return Source(Path(path).name, inputs, labels)
+
+
+def _label(cell: str) -> Any:
+    """A class's name, or its number."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def source(
+    model: Graphormer,
+    name: str,
+    *,
+    data: str | Path | None = None,
+    smiles_column: str = "smiles",
+    label_column: str | None = None,
+) -> Source:
+    """The source called `name`: "bace", "mnist-superpixels", or a path to a table.
+
+    Raises ValueError if the model does not read such inputs.
+    """
+    molecules = reads_molecules(model.config)
+    if (name == "mnist-superpixels") == molecules:
+        wanted = "molecules" if molecules else "digits"
+        raise ValueError(f"model {model.origin.name!r} reads {wanted}; {name!r} has none.")
+    if name == "bace":
+        return bace_test(model, data)
+    if name == "mnist-superpixels":
+        return mnist_test(data)
+    return table(name, smiles_column, label_column)

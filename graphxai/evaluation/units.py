@@ -1,0 +1,154 @@
+"""What one method got on one graph, and the file in which a run keeps it.
+
+A run folder holds `run.json` (settings of each checkpoint) and `units.jsonl`, one line a graph and
+method, written as soon as it is known; what is there is not computed again.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+Key = int | str
+UNITS, RUN = "units.jsonl", "run.json"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Figures of one method on one graph under one checkpoint.
+
+    digest: of the graph; target: what was explained, in words; values: operator, then metric, to
+    figure (operator "none" where no node is removed; NaN where a figure is undefined); curves:
+    operator, then "activation" or "pruning", to values on the common grid of fractions; ledger:
+    of an additive method; stages: block of the model to |rank correlation| once it and all above
+    it are shuffled; note: why there are no figures.
+    """
+
+    checkpoint: str
+    graph: Key
+    digest: str
+    method: str
+    nodes: int
+    target: str = ""
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    ledger: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    def to_json(self) -> str:
+        """One line of JSON; NaN is null."""
+        return json.dumps(_plain(asdict(self)), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Unit":
+        """Read what `to_json` wrote; raises ValueError for anything else."""
+        found = json.loads(line)
+        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
+            raise ValueError("not a line of a benchmark run.")
+        for name in ("values", "curves", "ledger", "stages"):
+            found[name] = _figures(found[name])
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of a run; see the module's text."""
+
+    folder: Path
+
+    def begin(self, checkpoint: str, settings: dict[str, Any], resume: bool) -> list[Unit]:
+        """Units of earlier runs, once their settings are found to be the same.
+
+        Raises FileExistsError if there are some and `resume` is off, ValueError if they were made
+        with other settings.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = self._settings()
+        if known and not resume:
+            raise FileExistsError(
+                f"{self.folder} holds a run already; go on with it (resume) or name another folder."
+            )
+        for other, before in known.items():
+            changed = [k for k in settings if k != "sha256" and before.get(k) != settings[k]]
+            if other == checkpoint and before.get("sha256") != settings.get("sha256"):
+                changed.append("sha256")
+            if changed:
+                names = ", ".join(sorted(changed))
+                raise ValueError(
+                    f"{self.folder} holds a run with other settings ({names}); name another folder."
+                )
+        known[checkpoint] = settings
+        partial = self.folder / (RUN + ".partial")
+        partial.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.folder / RUN)
+        return list(self.units())
+
+    def units(self) -> Iterator[Unit]:
+        """Every unit that was written whole; a torn last line is cut off."""
+        path = self.folder / UNITS
+        if not path.exists():
+            return
+        whole = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    yield Unit.from_json(line.decode("utf-8"))
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from None
+                whole += len(line)
+        if whole < path.stat().st_size:
+            with path.open("r+b") as file:
+                file.truncate(whole)
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """A function that appends units and sees that they are on disk."""
+        with (self.folder / UNITS).open("a", encoding="utf-8", newline="\n") as file:
+
+            def write(units: Iterable[Unit]) -> None:
+                file.write("".join(unit.to_json() + "\n" for unit in units))
+                file.flush()
+
+            yield write
+
+    def _settings(self) -> dict[str, Any]:
+        path = self.folder / RUN
+        if not path.exists():
+            return {}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+            raise ValueError(f"{path} is not a benchmark run's; name another folder.")
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """JSON values: NaN and infinities become null."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return round(value, 9) if math.isfinite(value) else None
+    return value
+
+
+def _figures(value: Any) -> Any:
+    """The way back: null is NaN."""
+    if isinstance(value, dict):
+        return {k: _figures(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_figures(v) for v in value]
+    if value is None:
+        return math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError("a figure is not a number.")

@@ -1,0 +1,96 @@
+"""Class activation maps of tokens: gradients at the last attention, or at every layer's tokens.
+
+Baselines of Song 2024 (section 5.2). `A[l]` are the attention probabilities of layer l, `dA[l]`
+the gradient of f_c by them, `h[l]` the tokens entering layer l.
+"""
+
+import torch
+from torch import Tensor
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.propagation import record
+from graphxai.target import Target
+
+from .attention import attention_gradients, first_row
+from .base import Attribution, Explainer, register, scored
+
+
+@register
+class Cam(Explainer):
+    """Gradient of the last attention, mean over heads, row of the graph token: `mean_h dA[L]`."""
+
+    name = "cam"
+    title = "CAM of attention"
+    source = "Zhou 2016, as in Song 2024"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
+        return scored(gradient.mean(1), batch, traced.outputs, traced.target)
+
+
+@register
+class GradCam(Explainer):
+    """Last attention weighted by its gradient, row of the graph token: `mean_h dA[L] * A[L]`.
+
+    `pooled=True`: one weight a head, its mean gradient, and positive scores only,
+    `relu(mean_h mean_j(dA[L]_j) A[L])`, as in the code of Chefer 2021b and Song 2024.
+    """
+
+    name = "grad_cam"
+    title = "Grad-CAM of attention"
+    source = "Selvaraju 2017, as in Song 2024"
+
+    def __init__(self, pooled: bool = False) -> None:
+        self.pooled = pooled
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
+        attention = _at_readout(traced.attention[-1], batch)
+        if self.pooled:
+            real = first_row(batch, attention, "sum")[:, None]  # (B, 1, T)
+            weight = (gradient * real).sum(-1, keepdim=True) / real.sum(-1, keepdim=True)
+            scores = (weight * attention).mean(1).relu()
+        else:
+            scores = (gradient * attention).mean(1)
+        return scored(scores, batch, traced.outputs, traced.target)
+
+
+@register
+class AttCat(Explainer):
+    """Gradient x Input at every layer, weighted by the attention a token receives there.
+
+    `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the mean over queries q
+    is over the tokens of the graph.
+    """
+
+    name = "att_cat"
+    title = "AttCAT"
+    source = "Qiang 2022"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        with record(all_queries=True) as tape:
+            tokens = model.embed(batch).detach().requires_grad_()
+            outputs = model.encode(tokens, batch)
+        resolved = target.resolve(model.config, outputs)
+        entering = tape.hidden[: len(tape.attention)]  # (B, T, D) each
+        if not entering:
+            raise ValueError("att_cat reads the tokens entering each layer; the model shows none.")
+        gradients = torch.autograd.grad(resolved(outputs).sum(), entering)
+        real = first_row(batch, outputs, "sum")  # (B, T)
+        scores = torch.zeros_like(real)
+        for weights, hidden, gradient in zip(tape.attention, entering, gradients, strict=True):
+            received = (real[:, None] @ weights.mean(1))[:, 0] / real.sum(-1, keepdim=True)
+            scores = scores + received * (hidden * gradient).sum(-1)
+        return scored(scores, batch, outputs, resolved)
+
+
+def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:
+    """The graph token's row (B, H, T) of a matrix (B, H, Q, T) of every head.
+
+    Where there is no graph token, the mean over the rows of the nodes.
+    """
+    row = first_row(batch, matrix, "token")[:, : matrix.shape[2]]
+    return torch.einsum("bq,bhqt->bht", row, matrix)

@@ -1,0 +1,81 @@
+"""Attention flow: how much can flow from the graph token's output to each input token."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.propagation import record
+from graphxai.target import Target
+
+from .attention import first_row
+from .base import Attribution, Explainer, register, scored
+
+UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-9
+
+
+@register
+class AttentionFlow(Explainer):
+    """Maximum flow from the graph token after the last layer to each token before the first.
+
+    Token q after layer l and token k before it are joined by an edge of capacity
+    `(mean_h A[l] + I)[q, k] / 2`. Where there is no graph token, the flow starts from a node joined
+    to every node after the last layer by its weight in the read-out. One maximum flow a node and
+    graph: slow for large graphs.
+    """
+
+    name = "attention_flow"
+    title = "Attention flow"
+    source = "Abnar 2020"
+    cost = "1 forward, 1 maximum flow a node"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        with torch.no_grad(), record() as tape:
+            outputs = model.encode(model.embed(batch), batch)
+        means = [weights.mean(1).double().cpu().numpy() for weights in tape.attention]
+        row = first_row(batch, outputs, "token").double().cpu().numpy()
+        pooled = not row[:, 0].any()
+        scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            capacities = [_with_residual(mean[b, : n + 1, : n + 1]) for mean in means]
+            capacities += [row[b : b + 1, : n + 1]] if pooled else []
+            scores[b, : n + 1] = torch.from_numpy(maximum_flows(capacities)).to(scores)
+        return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+
+def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Maximum flow (T,) from token 0 above the last layer to each token below the first.
+
+    capacities: one matrix (T, T) a layer, first layer first, row = token above, column = token
+    below; of the last layer the first row is enough. Rows sum to one at most.
+    """
+    bottom, *middle = [np.rint(matrix * UNIT).astype(np.int32) for matrix in capacities]
+    size = bottom.shape[1]
+    if not middle:  # one layer: one edge to each token
+        return bottom[0] / UNIT
+    # nodes: the source, then T tokens below each layer from the last to the second, the sink
+    sink = 1 + len(middle) * size
+    above, below, capacity = [np.zeros(size, np.int64)], [1 + np.arange(size)], [middle[-1][0]]
+    for depth, matrix in enumerate(reversed(middle[:-1])):
+        rows, columns = np.indices((size, size)).reshape(2, -1)
+        above.append(1 + depth * size + rows)
+        below.append(1 + (depth + 1) * size + columns)
+        capacity.append(matrix.ravel())
+    last = sink - size + np.arange(size)  # all that differs from sink to sink: edges into it
+    flows = np.zeros(size)
+    for token in range(size):
+        edges = np.concatenate([*capacity, bottom[:, token]])
+        ends = np.concatenate([*above, last]), np.concatenate([*below, np.full(size, sink)])
+        graph = csr_array((edges, ends), shape=(sink + 1, sink + 1))
+        flows[token] = maximum_flow(graph, 0, sink, method="dinic").flow_value
+    return flows / UNIT
+
+
+def _with_residual(attention: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(A + I) / 2 of A (Q, T): its rows sum to one."""
+    return (attention + np.eye(*attention.shape)) / 2

@@ -1,0 +1,74 @@
+"""Transformer attribution through important heads only (Song 2024)."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.target import Target
+
+from .base import Attribution, Explainer, register
+from .heads import FILE, HeadStatistics, count
+from .positive import Forward, attention_rollout, forward, propagate
+from .positive_rules import CHEFER
+
+
+@register
+class MaskedLrp(Explainer):
+    """Transformer attribution in which only positional and relational heads pass relevance on.
+
+    statistics: those of the model's heads over a data set (see `head_statistics`), or a folder
+    with their `heads.json`. None: those beside the checkpoint; if there are none, every graph's
+    own, by distances and bonds alone. A layer without an important head passes all relevance
+    around its attention, so that without any head the nodes score zero.
+    """
+
+    name = "masked_lrp"
+    title = "Masked LRP"
+    source = "Song 2024, section 4"
+    cost = "2 or 3 forward, 1 backward, 1 relevance pass"
+
+    def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
+        if isinstance(statistics, str | Path):
+            statistics = HeadStatistics.load(statistics)
+        self.statistics = statistics
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        seen = forward(model, batch, target)
+        statistics = self.statistics or stored_statistics(seen)
+        if statistics is None:
+            kinds = count(model, batch).important()
+        else:
+            _check_fit(statistics, seen)
+            kinds = statistics.positional[None], statistics.relational[None]
+        important = torch.from_numpy(np.stack(kinds, axis=1))  # (B or 1, 2, L, H)
+        _, relevance = propagate(seen, CHEFER, important=important.to(seen.bias.device))
+        return attention_rollout(seen, batch, relevance)
+
+
+def stored_statistics(seen: Forward) -> HeadStatistics | None:
+    """What is stored beside the model's weights and was measured on them, or None."""
+    origin = seen.model.origin
+    if origin.folder is None or not (origin.folder / FILE).exists():
+        return None
+    statistics = HeadStatistics.load(origin.folder / FILE)
+    return statistics if statistics.sha256 == origin.sha256 else None
+
+
+def _check_fit(statistics: HeadStatistics, seen: Forward) -> None:
+    """Raise ValueError for statistics of another model."""
+    config, digest = seen.model.config, seen.model.origin.sha256
+    layers, heads = statistics.distances.shape[:2]
+    if (layers, heads) != (config.num_layers, config.num_heads):
+        raise ValueError(
+            f"the statistics are of {layers} layers with {heads} heads; the model has"
+            f" {config.num_layers} with {config.num_heads}. Make its own: head_statistics(model,"
+            " inputs)."
+        )
+    if statistics.sha256 and digest and statistics.sha256 != digest:
+        raise ValueError(
+            "the statistics were measured on other weights. Make the model's own:"
+            " head_statistics(model, inputs)."
+        )

@@ -1,0 +1,148 @@
+"""Figures of a benchmark, from plain values: curves with bands, sums against outputs, forests.
+
+Matplotlib's object interface alone is used, so that no figure depends on a backend or stays open.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, safe for every colour vision; more methods go on in other dashes
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+CONTROL = "#8A8A8A"
+BANDS = 6  # with more curves than this, bands hide more than they show
+
+Band = tuple[Any, Any, Any]  # mean, lower, upper end
+Span = tuple[float, float, float]
+
+
+def curves_figure(
+    grid: Any,
+    curves: Mapping[str, Band],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    highlight: Sequence[str] = (),
+) -> "Figure":
+    """Mean curves with their bands over `grid`; `highlight`: whose bands are drawn when crowded."""
+    figure, axes = _canvas(7.2, 4.4)
+    styles = _styles(curves)
+    for name, (mean, low, high) in curves.items():
+        axes.plot(grid, mean, label=name, **styles[name])
+        if len(curves) <= BANDS or name in highlight:
+            axes.fill_between(grid, low, high, color=styles[name]["color"], alpha=0.15, lw=0)
+    axes.set(title=title, xlabel=x_label, ylabel=y_label, xlim=(0, 1))
+    _legend(axes, len(curves))
+    return figure
+
+
+def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Figure":
+    """Summed relevance against the output, one panel a method: outputs, sums, caption.
+
+    The diagonal is a method whose relevance adds up (Ali 2022, Fig. 3).
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(sums))
+    rows = -(-len(sums) // columns)
+    figure = Figure(figsize=(2.9 * columns, 2.9 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (name, (outputs, total, caption)) in zip(panels, sums.items(), strict=False):
+        ends = [float(np.min(outputs)), float(np.max(outputs))]
+        axes.plot(ends, ends, color=CONTROL, lw=1, zorder=0)
+        axes.scatter(outputs, total, s=9, color=COLORS[0], alpha=0.6, linewidths=0)
+        axes.set_title(f"{name}\n{caption}", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[len(sums) :]:
+        axes.remove()
+    figure.supxlabel("output", fontsize=10)
+    figure.supylabel("sum of relevance", fontsize=10)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def forest_figure(
+    panels: Mapping[str, Mapping[str, Span]], *, directions: Mapping[str, str], title: str
+) -> "Figure":
+    """Mean and interval of every method, one panel a metric; rows in the first panel's order.
+
+    directions: under each metric's name, which way is better.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(next(iter(panels.values())))
+    figure = Figure(
+        figsize=(1.8 + 2.6 * len(panels), 1.3 + 0.27 * len(names)), layout="constrained"
+    )
+    axes_row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    height = np.arange(len(names))[::-1]
+    for axes, (metric, spans) in zip(axes_row, panels.items(), strict=True):
+        for y, name in zip(height, names, strict=True):
+            mean, low, high = spans[name]
+            if not np.isfinite(mean):
+                continue
+            color = CONTROL if name == "random" else COLORS[0]
+            axes.plot([low, high], [y, y], color=color, lw=1.6, solid_capstyle="butt")
+            axes.plot(mean, y, "o", color=color, ms=4.5)
+        if "random" in spans and np.isfinite(spans["random"][0]):
+            axes.axvline(spans["random"][0], color=CONTROL, lw=0.8, ls=":", zorder=0)
+        axes.set_title(f"{metric}\n{directions.get(metric, '')}", fontsize=9)
+        axes.set_yticks(height, names)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "Figure":
+    """|Rank correlation| with the original scores as ever more of the model is shuffled."""
+    figure, axes = _canvas(7.2, 4.4)
+    blocks = list(next(iter(stages.values())))
+    styles = _styles(stages)
+    for name, by_block in stages.items():
+        means = [1.0, *(by_block[block][0] for block in blocks)]
+        axes.plot(range(len(means)), means, marker="o", ms=3.5, label=name, **styles[name])
+    axes.set_xticks(range(len(blocks) + 1), ["trained", *blocks], rotation=30, ha="right")
+    axes.set(title=title, ylabel="|rank correlation| with the trained model", ylim=(0, 1.03))
+    axes.set_xlabel("shuffled down to this block")
+    _legend(axes, len(stages))
+    return figure
+
+
+def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.title.set_fontsize(11)
+    return figure, axes
+
+
+def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Colour and dash of each line; the control is grey."""
+    styles, rank = {}, 0
+    for name in names:
+        if name == "random":
+            styles[name] = {"color": CONTROL, "ls": "-", "lw": 1.4}
+            continue
+        dash = DASHES[rank // len(COLORS) % len(DASHES)]
+        styles[name] = {"color": COLORS[rank % len(COLORS)], "ls": dash, "lw": 1.6}
+        rank += 1
+    return styles
+
+
+def _legend(axes: "Axes", count: int) -> None:
+    axes.legend(
+        loc="center left",
+        bbox_to_anchor=(1.01, 0.5),
+        frameon=False,
+        fontsize=9 if count <= 12 else 7.5,
+    )

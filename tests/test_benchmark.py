@@ -1,0 +1,401 @@
+"""Whole benchmarks: methods of the user's, targets, resuming, reports, the command line."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import entropy, kendalltau, spearmanr
+
+import graphxai as gx
+from graphxai.cli import main
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation import METRICS, merged, node_series, outputs_of_parts
+from graphxai.evaluation.checks import NoisyModel, shuffled_stages
+from graphxai.evaluation.curves import several_series
+from graphxai.evaluation.units import Store, Unit
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
+from graphxai.target import Target
+from toy import random_graphormer
+
+SMILES = ["CCO", "CC(=O)Oc1ccccc1C(=O)O", "CC(=O)[O-].[Na+]", "c1ccncc1", "CC(C)N"]
+
+
+def three_classes():
+    return random_graphormer(tasks=(Task("odour", "multiclass", ("sweet", "sour", "none")),))
+
+
+def encoded(model, smiles):
+    return StructureEncoding.from_config(model.config)(molecule_to_data(smiles))
+
+
+def by_number(model, batch, target):
+    """Scores (B, N): the atomic number."""
+    return batch.x[..., 0].float()
+
+
+def by_number_in_lists(model, batch, target):
+    return [row[:n].tolist() for row, n in zip(batch.x[..., 0], batch.num_nodes, strict=True)]
+
+
+@pytest.mark.parametrize("operator", ["mask", "delete"])
+def test_curves_of_several_methods_equal_those_of_each(operator):
+    model = three_classes()
+    data = encoded(model, SMILES[1])
+    scores = [torch.randn(13, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    scores.append(torch.zeros(13))
+    together = several_series(model, data, scores, Target("sour"), operator=operator)
+    for relevance, series in zip(scores, together, strict=True):
+        alone = node_series(model, data, relevance, Target("sour"), operator=operator)
+        torch.testing.assert_close(series.logits_with_top, alone.logits_with_top)
+        torch.testing.assert_close(series.logits_without_top, alone.logits_without_top)
+        torch.testing.assert_close(series.logits_pruned, alone.logits_pruned)
+
+
+def test_perturbation_metrics_equal_a_loop():
+    model = three_classes()
+    data = encoded(model, SMILES[1])
+    n, relevance = 13, torch.randn(13, generator=torch.Generator().manual_seed(5))
+    order = relevance.argsort(descending=True).tolist()
+
+    def outputs(kept):
+        keep = torch.zeros(1, n, dtype=torch.bool)
+        keep[0, kept] = True
+        return outputs_of_parts(model, data, keep)[0].double()
+
+    predicted = int(outputs(order).argmax())
+    explained = (predicted + 1) % 3
+    series = node_series(model, data, relevance, Target(explained))
+    sizes = [math.ceil(round(k * n / 10, 9)) for k in range(1, 10)]
+    without_top = [int(outputs(order[k:]).argmax()) for k in sizes]
+    top = [int(outputs(order[:k]).argmax()) for k in sizes]
+    expected = {
+        "positive_perturbation": np.mean([c == explained for c in without_top]),
+        "negative_perturbation": np.mean([c == explained for c in top]),
+        "fidelity_plus": np.mean([c != predicted for c in without_top]),
+        "fidelity_minus": np.mean([c != predicted for c in top]),
+    }
+    plus, kept = expected["fidelity_plus"], 1 - expected["fidelity_minus"]
+    expected["characterisation"] = 2 / (1 / plus + 1 / kept) if plus and kept else 0.0
+    whole, quarter = outputs(order).softmax(0), outputs(order[: math.ceil(n / 4)]).softmax(0)
+    expected["unfaithfulness"] = 1 - math.exp(-entropy(whole, quarter))
+    expected["complexity"] = entropy(relevance.abs())
+    size = relevance.abs().double().numpy()
+    pairs = np.abs(size[:, None] - size[None]).sum()
+    expected["sparsity"] = pairs / (2 * n * size.sum())  # the Gini index by its definition
+    for name, value in expected.items():
+        assert METRICS[name].measure(series) == pytest.approx(value, abs=1e-6), name
+
+
+def test_negative_perturbation_keeps_the_most_relevant():
+    """Without the least relevant 10 % the most relevant 90 % remain."""
+    model = three_classes()
+    data = encoded(model, SMILES[1])
+    relevance = torch.arange(13.0)
+    series = node_series(model, data, relevance, Target("sweet"))
+    reverse = node_series(model, data, -relevance, Target("sweet"))
+    torch.testing.assert_close(
+        series.logits_with_top, reverse.logits_without_top.flip(0), atol=1e-6, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("method", [by_number, by_number_in_lists])
+def test_a_function_of_the_users_is_a_method(method):
+    model = random_graphormer()
+    report = gx.evaluate(model, SMILES, [method, "lrp"])
+    assert report.methods == (method.__name__, "lrp", "random")
+    found = gx.explain(model, SMILES[1], method)
+    expected = [atom.GetAtomicNum() - 1 for atom in found.molecule.GetAtoms()]
+    assert found.relevance.tolist() == expected
+    assert not found.additive
+
+
+def test_a_method_that_fails_gets_a_note_and_the_run_goes_on():
+    model = random_graphormer()
+
+    def sometimes_nan(model, batch, target):
+        scores = batch.x[..., 0].float()
+        scores[batch.num_nodes == 5] = math.nan
+        return scores
+
+    def too_short(model, batch, target):
+        return [[1.0]] * len(batch)
+
+    def refuses_salts(model, batch, target):
+        if (batch.x[..., 0] == 10).any():  # sodium
+            raise RuntimeError("no <metals> | please")
+        return batch.x[..., 0].float()
+
+    report = gx.evaluate(model, SMILES, [sometimes_nan, too_short, refuses_salts])
+    notes = report.failures
+    assert [key for key, _ in notes["sometimes_nan"]] == [2]  # acetate and sodium: five atoms
+    assert notes["sometimes_nan"][0][1] == "the scores are not finite."
+    assert len(notes["too_short"]) == 5
+    assert "for a graph of 3 nodes" in dict(notes["too_short"])[0]
+    assert notes["refuses_salts"] == [(2, "RuntimeError: no <metals> | please")]
+    assert report.intervals("auac")["sometimes_nan"].n == 4
+    assert report.intervals("auac")["too_short"].n == 0
+    assert report.table().loc["too_short", "auac"] == "undefined"
+    assert report.table().loc["refuses_salts", "auac"].endswith("(n = 4)")
+    with pytest.raises(ValueError, match="called 'too_short'"):
+        gx.evaluate(model, SMILES, [too_short, too_short])
+    with pytest.raises(TypeError, match="a method is a name, an explainer or a function"):
+        gx.evaluate(model, SMILES, [3])
+
+
+def test_each_graph_is_followed_in_its_own_class():
+    model = three_classes()
+    names = ["sweet", "sour", "none"]
+    labels = ["sour", 2, None, float("nan"), 0.0]
+    report = gx.evaluate(model, SMILES, ["lrp"], labels=labels, target="true")
+    assert {u.graph: u.target for u in report.units} == {0: "sour", 1: "none", 4: "sweet"}
+    assert [key for key, _ in report.rejected] == [2, 3]
+    report = gx.evaluate(model, SMILES, ["lrp"], target="predicted")
+    predicted = [gx.predict(model, s)["odour"].label for s in SMILES]
+    assert [u.target for u in report.units if u.method == "lrp"] == predicted
+    one = gx.explain(model, SMILES[1], "lrp", target=names.index(predicted[1]))
+    series = node_series(
+        model, encoded(model, SMILES[1]), torch.from_numpy(one.relevance), Target(predicted[1])
+    )
+    assert report.values("auac")["lrp"][1] == pytest.approx(series.activation.area, abs=1e-6)
+    with pytest.raises(ValueError, match="needs the labels"):
+        gx.evaluate(model, SMILES, target="true")
+    with pytest.raises(ValueError, match="has no class 'salty'"):
+        gx.evaluate(model, SMILES, labels=["salty"] * 5, target="true")
+    with pytest.raises(ValueError, match="out of range"):
+        gx.evaluate(model, SMILES, target=7)
+    with pytest.raises(ValueError, match="follows one class"):
+        gx.evaluate(model, SMILES, target=("sweet", "sour"))
+
+
+def test_a_regression_has_the_metrics_that_fit_it():
+    model = random_graphormer()
+    report = gx.evaluate(model, SMILES, target="pIC50", metrics="all")
+    assert "lodds" not in report.metrics()
+    assert {"auac", "au_mse", "aopc", "sparsity", "max_sensitivity"} <= set(report.metrics())
+    with pytest.raises(ValueError, match="needs probabilities"):
+        gx.evaluate(model, SMILES, target="pIC50", metrics=["auac", "fidelity_plus"])
+
+
+def test_rankings_of_operators_are_compared_by_kendalls_tau():
+    model = random_graphormer()
+    report = gx.evaluate(model, SMILES, ["lrp", "gae", "rollout"], operators="all")
+    assert report.operators == ("mask", "zero", "delete")
+    tau = report.agreement("au_mse")
+    means = {op: [i.mean for i in report.intervals("au_mse", op).values()] for op in tau}
+    assert tau.loc["mask", "delete"] == pytest.approx(
+        kendalltau(means["mask"], means["delete"]).statistic
+    )
+    assert tau.loc["zero", "zero"] == pytest.approx(1)
+
+
+def test_shuffling_leaves_the_model_alone_and_reaches_every_block():
+    model = random_graphormer()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    blocks = []
+    for block, shuffled in shuffled_stages(model, seed=3):
+        blocks.append(block)
+        assert shuffled is not model
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+        other = shuffled.get_parameter(name)
+        torch.testing.assert_close(
+            other.flatten().sort().values, parameter.detach().flatten().sort().values
+        )
+        if parameter.numel() > 8:
+            assert not torch.equal(other, parameter)
+    assert blocks[0] == "head"
+    assert blocks.index("layers.2") < blocks.index("layers.1") < blocks.index("node_embedding")
+
+
+def test_checks_see_a_method_that_ignores_the_model():
+    model = random_graphormer()
+    report = gx.evaluate(
+        model, SMILES, ["lrp"], metrics=["max_sensitivity", "model_randomisation", "sparsity"]
+    )
+    assert report.operators == ()
+    assert report.intervals("max_sensitivity")["random"].mean == 0
+    assert report.intervals("model_randomisation")["random"].mean == pytest.approx(1)
+    assert report.intervals("model_randomisation")["lrp"].mean < 0.95
+    assert report.intervals("max_sensitivity")["lrp"].mean > 0
+    *_, (_, shuffled) = shuffled_stages(model, seed=0)
+    one = gx.explain(model, SMILES[1]).relevance
+    two = gx.explain(shuffled, SMILES[1]).relevance
+    expected = abs(spearmanr(one, two).statistic)
+    assert report.values("model_randomisation")["lrp"][1] == pytest.approx(expected, abs=1e-6)
+
+
+def test_noise_is_the_same_alone_and_in_a_batch():
+    model = random_graphormer()
+    noisy = NoisyModel(model, seed=1)
+    graphs = [encoded(model, s) for s in SMILES]
+    together = get_explainer("lrp").attribute(noisy, collate(graphs)).relevance
+    for row, graph in zip(together, graphs, strict=True):
+        alone = get_explainer("lrp").attribute(noisy, collate([graph])).relevance[0]
+        torch.testing.assert_close(row[: len(alone)], alone, atol=1e-5, rtol=1e-4)
+    plain = get_explainer("lrp").attribute(model, collate(graphs)).relevance
+    assert not torch.allclose(plain, together)
+
+
+class Interrupted:
+    """Atomic numbers, until the power goes."""
+
+    __name__ = "numbers"
+
+    def __init__(self, graphs):
+        self.left, self.seen = graphs, 0
+
+    def __call__(self, model, batch, target):
+        self.left -= len(batch)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        self.seen += len(batch)
+        return by_number(model, batch, target)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphxai.api.MAX_GRAPHS", 2)
+    model = random_graphormer()
+    settings = {"metrics": ["auac", "sparsity"], "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        gx.evaluate(model, SMILES, ["lrp", Interrupted(2)], **settings)
+    with pytest.raises(FileExistsError, match="resume"):
+        gx.evaluate(model, SMILES, ["lrp", Interrupted(9)], **settings)
+    with (tmp_path / "run" / "units.jsonl").open("a") as file:
+        file.write('{"checkpoint": "torn')
+    second = Interrupted(9)
+    report = gx.evaluate(model, SMILES, ["lrp", second], resume=True, **settings)
+    assert second.seen == 3
+    whole = gx.evaluate(model, SMILES, ["lrp", by_number], metrics=["auac", "sparsity"])
+    renamed = whole.rows.replace({"by_number": "numbers"})
+    pd.testing.assert_frame_equal(report.rows, renamed, rtol=1e-6)
+    more = gx.evaluate(model, SMILES, ["lrp", "gae", Interrupted(0)], resume=True, **settings)
+    assert more.methods == ("lrp", "gae", "numbers", "random")  # another method is added
+    assert len(list(Store(tmp_path / "run").units())) == 5 * 4
+    with pytest.raises(ValueError, match=r"other settings \(steps\)"):
+        gx.evaluate(model, SMILES, ["lrp"], resume=True, steps=11, **settings)
+    changed = gx.evaluate(model, ["CCN", *SMILES[1:]], ["lrp"], resume=True, **settings)
+    assert changed.units[0].digest != report.units[0].digest  # another graph under the same key
+
+
+def test_a_damaged_run_is_named(tmp_path):
+    (tmp_path / "units.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(ValueError, match=r"units\.jsonl, line 1: not a line of a benchmark run"):
+        list(Store(tmp_path).units())
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"run\.json is not a benchmark run's"):
+        Store(tmp_path).begin("x", {}, resume=True)
+
+
+def test_a_unit_survives_its_line():
+    unit = Unit("m 1", 3, "d", "lrp", 2, "active", {"mask": {"auac": math.nan, "au_mse": 0.5}})
+    again = Unit.from_json(unit.to_json())
+    assert math.isnan(again.values["mask"]["auac"])
+    assert again.values["mask"]["au_mse"] == 0.5
+    assert again.graph == 3
+
+
+def test_a_graph_counts_once_whatever_the_number_of_checkpoints():
+    models = [random_graphormer(), random_graphormer(num_layers=2)]
+    reports = [
+        gx.evaluate(model, {7: SMILES[1], 9: SMILES[2]}, ["lrp"], metrics="auac")
+        for model in models
+    ]
+    for report, model in zip(reports, models, strict=True):  # names, as saved models have
+        object.__setattr__(
+            report,
+            "units",
+            tuple(Unit(**{**vars(u), "checkpoint": str(id(model))}) for u in report.units),
+        )
+    both = merged(reports)
+    values = [report.values("auac")["lrp"] for report in reports]
+    np.testing.assert_allclose(both.values("auac")["lrp"], np.mean(values, axis=0))
+    assert both.intervals("auac")["lrp"].n == 2
+    spread = both.seeds("auac").loc["lrp"]
+    means = [v.mean() for v in values]
+    assert spread["mean"] == pytest.approx(np.mean(means))
+    assert spread["sd"] == pytest.approx(np.std(means, ddof=1))
+
+
+def test_a_saved_report_can_be_read_back(tmp_path):
+    model = random_graphormer()
+
+    def hostile(model, batch, target):
+        raise ValueError("<script>alert(1)</script> | `x`")
+
+    hostile.__name__ = "<img src=x>|"
+    report = gx.evaluate(
+        model, [*SMILES, "C1CC"], ["lrp", "gae", hostile], metrics="all", operators="all"
+    )
+    folder = report.save(tmp_path / "bench")
+    rows = pd.read_csv(folder / "results.csv")
+    assert len(rows) == len(report.rows) == 5 * 4 * (12 * 3 + 4)
+    parquet = pd.read_parquet(folder / "results.parquet")
+    np.testing.assert_allclose(parquet.value, report.rows.value)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["graphs"] == 5
+    assert summary["failures"] == {"<img src=x>|": 5}
+    mean = summary["results"]["delete"]["auac"]["lrp"]["mean"]
+    assert mean == pytest.approx(report.values("auac", "delete")["lrp"].mean())
+    text = (folder / "summary.md").read_text()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "not significant" in text
+    assert "Kendall's tau" in text
+    pictures = {path.stem for path in folder.glob("*.png")}
+    assert pictures >= {"activation", "activation-zero", "pruning-delete", "forest"}
+    assert pictures >= {"conservation", "randomisation"}
+    compared = pd.read_csv(folder / "comparisons.csv")
+    assert set(compared[compared.metric == "auac"].operator) == {"mask", "zero", "delete"}
+
+
+def run(arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["graphxai", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    save_checkpoint(random_graphormer(), tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys):
+    table = tmp_path / "molecules.csv"
+    lines = [f"{s},{k % 2}" for k, s in enumerate(SMILES)]
+    table.write_text("\n".join(["smiles,label", *lines, "C1CC,1", "CCC,"]))
+    out = tmp_path / "bench"
+    arguments = ["benchmark", checkpoint, table, "--label-column", "label", "--methods"]
+    arguments += ["lrp,gae", "--out", out]
+    assert run(arguments, monkeypatch) == 0
+    shown = capsys.readouterr()
+    assert "graphs: 5" in shown.out
+    assert "left out: 6:" in shown.err
+    assert "left out: 7: no label" in shown.err
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["settings"]["command"].startswith("graphxai benchmark ")
+    assert summary["settings"]["target"] == "true"
+    assert (out / "examples.svg").read_text().startswith("<svg")
+    assert run(arguments, monkeypatch) == 1
+    assert "--resume" not in capsys.readouterr().out
+    assert run([*arguments, "--resume"], monkeypatch) == 0
+    assert "graphs: 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mnist"], "'mnist' is not one of bace, mnist-superpixels"),
+        (["bace", "x.csv"], "a table comes with a checkpoint folder"),
+        (["bace", "--model", "mnist-superpixels"], "reads digits"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_is_refused(arguments, message, monkeypatch, capsys):
+    assert run(["benchmark", *arguments], monkeypatch) != 0
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,90 @@
+"""The learned mask against PyTorch Geometric's GNNExplainer, one graph at a time."""
+
+import pytest
+import torch
+from torch_geometric.explain import Explainer, GNNExplainer
+
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.testing import check_batching
+from toy import random_graphormer
+
+
+def batch_of(model, smiles):
+    encode = StructureEncoding.from_config(model.config)
+    return collate([encode(molecule_to_data(s)) for s in smiles])
+
+
+class Nodes(torch.nn.Module):
+    """A Graphormer as PyG calls a model: node tokens (N, D) to the outputs of one task."""
+
+    def __init__(self, model, batch, columns):
+        super().__init__()
+        self.model, self.batch, self.columns = model, batch, columns
+
+    def forward(self, x, edge_index):
+        tokens = torch.cat([self.model.embed(self.batch)[:, :1], x[None]], dim=1)
+        outputs = self.model.encode(tokens, self.batch)[:, self.columns]
+        if self.model.config.tasks[0].kind == "binary":
+            return torch.cat([-outputs / 2, outputs / 2], dim=-1)
+        return outputs
+
+
+class Start(GNNExplainer):
+    """PyG's algorithm from a given mask."""
+
+    def __init__(self, start, **settings):
+        super().__init__(**settings)
+        self.start = start
+
+    def _initialize_masks(self, x, edge_index):
+        super()._initialize_masks(x, edge_index)
+        self.node_mask.data = self.start[:, None].clone()
+
+
+TASKS = {
+    "binary": Task("activity", "binary", ("inactive", "active")),
+    "multiclass": Task("digit", "multiclass", ("a", "b", "c")),
+    "regression": Task("logS", "regression"),
+}
+
+
+@pytest.mark.parametrize("kind", list(TASKS))
+def test_the_mask_is_that_of_pytorch_geometric(kind, smiles):
+    model = random_graphormer(tasks=(TASKS[kind],)).double()
+    task = model.config.tasks[0]
+    chosen = {"binary": "active", "multiclass": "b", "regression": None}[kind]
+    found = get_explainer("gnn_explainer", epochs=30)
+    masks = found.attribute(model, batch_of(model, smiles), chosen).relevance
+    for row, text in list(enumerate(smiles))[1:4]:
+        batch = batch_of(model, [text])
+        start = found._start(batch, model.embed(batch))[0]
+        value = model(batch).detach()
+        truth = value if kind == "regression" else torch.tensor([1])
+        published = Explainer(
+            Nodes(model, batch, slice(task.num_outputs)).eval(),
+            Start(start, epochs=30),
+            explanation_type="phenomenon",
+            node_mask_type="object",
+            model_config={
+                "mode": "regression" if kind == "regression" else "multiclass_classification",
+                "task_level": "graph",
+                "return_type": "raw",
+            },
+        )
+        nodes = model.embed(batch)[0, 1:].detach()
+        expected = published(nodes, torch.empty(2, 0, dtype=torch.long), target=truth).node_mask
+        torch.testing.assert_close(masks[row, : len(start)], expected[:, 0])
+
+
+def test_a_graph_gets_the_same_mask_alone_in_batches_and_padded(smiles):
+    check_batching(random_graphormer(), smiles[:4], get_explainer("gnn_explainer", epochs=20))
+
+
+def test_the_model_gathers_no_gradients(smiles):
+    model = random_graphormer()
+    get_explainer("gnn_explainer", epochs=2).attribute(model, batch_of(model, smiles))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(ValueError, match="epochs must be at least 1"):
+        get_explainer("gnn_explainer", epochs=0)

@@ -1,0 +1,177 @@
+"""Occlusion and Shapley values, against direct loops and brute force over all subsets."""
+
+from itertools import chain, combinations, permutations
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.removal import outputs_of_parts
+from graphxai.explainers import ShapleySampling, get_explainer, passes
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.testing import check_batching, check_ledger, check_renumbering
+from toy import random_graphormer
+
+SMALL = ("CCO", "CC(=O)N", "C1CC1O", "O=S(=O)(N)C", "C")
+
+
+def graph_of(model, smiles):
+    return StructureEncoding.from_config(model.config)(molecule_to_data(smiles))
+
+
+def batch_of(model, smiles):
+    return collate([graph_of(model, s) for s in smiles])
+
+
+class Contract:
+    """A model with the contract of an explainer and nothing else."""
+
+    def __init__(self, model):
+        self.model, self.config, self.training = model, model.config, False
+
+    def embed(self, batch):
+        return self.model.embed(batch)
+
+    def encode(self, tokens, batch, keep=None):
+        return self.model.encode(tokens, batch, keep)
+
+    def split_by_feature(self, batch, gradient):
+        return None
+
+    def train(self, mode=True):
+        return self
+
+
+@pytest.mark.parametrize("operator", ["mask", "zero"])
+def test_a_graph_scores_alike_alone_in_batches_padded_and_renumbered(operator, smiles):
+    model = random_graphormer()
+    occlusion = get_explainer("occlusion", operator=operator)
+    check_batching(model, smiles, occlusion)
+    check_renumbering(model, smiles, occlusion)
+    shapley = get_explainer("shapley_sampling", operator=operator, permutations=3)
+    check_batching(model, smiles[:4], shapley)
+    check_ledger(model, smiles[:4], shapley)
+
+
+def test_occlusion_is_the_loss_without_each_node(smiles):
+    model = random_graphormer(tasks=(Task("digit", "multiclass", ("a", "b", "c")),)).double()
+    batch = batch_of(model, smiles[2:3])
+    n = batch.mask.shape[1]
+    with torch.no_grad():
+        tokens = model.embed(batch)
+        whole = model.encode(tokens, batch)[0]
+        for operator in ("mask", "zero"):
+            expected = []
+            for node in range(n):
+                keep, empty = torch.ones(1, n, dtype=torch.bool), tokens.clone()
+                keep[0, node], empty[0, node + 1] = False, 0
+                hidden, zeroed = model.encode(tokens, batch, keep), model.encode(empty, batch)
+                without = hidden if operator == "mask" else zeroed
+                expected.append(whole.max() - without[0, whole.argmax()])
+            found = get_explainer("occlusion", operator=operator).attribute(model, batch)
+            torch.testing.assert_close(found.relevance[0], torch.stack(expected))
+            assert found.graph_token.item() == 0
+
+
+def shapley_by_brute_force(model, graph, operator):
+    """Shapley's own formula, a weighted sum over all subsets of the other nodes."""
+    n = graph.num_nodes
+    subsets = list(chain.from_iterable(combinations(range(n), k) for k in range(n + 1)))
+    keep = torch.tensor([[i in subset for i in range(n)] for subset in subsets])
+    outputs = outputs_of_parts(model, graph, keep, operator)[:, 0]
+    value = dict(zip(subsets, outputs.tolist(), strict=True))
+    scores = np.zeros(n)
+    for i in range(n):
+        for subset in (s for s in subsets if i not in s):
+            joined = tuple(sorted((*subset, i)))
+            scores[i] += (value[joined] - value[subset]) / (n * comb(n - 1, len(subset)))
+    return scores
+
+
+class AllOrders(ShapleySampling):
+    """Every order once."""
+
+    name = "all orders"
+
+    def _orders(self, x):
+        every = torch.tensor(list(permutations(range(len(x)))))
+        return every.repeat(self.permutations // len(every), 1)
+
+
+@pytest.mark.parametrize("operator", ["mask", "zero"])
+def test_shapley_values_over_all_orders_are_exact(operator):
+    model = random_graphormer().double()
+    explainer = AllOrders(operator, permutations=120)
+    found = explainer.attribute(model, batch_of(model, SMALL))
+    for row, text in zip(found.relevance, SMALL, strict=True):
+        graph = graph_of(model, text)
+        expected = shapley_by_brute_force(model, graph, operator)
+        np.testing.assert_allclose(row[: len(expected)].numpy(), expected, atol=1e-12)
+
+
+def test_sampled_shapley_values_approach_the_exact_ones():
+    model = random_graphormer()
+    text = "NC(=O)c1cccs1"
+    batch, graph = batch_of(model, [text]), graph_of(model, text)
+    assert graph.num_nodes == 8
+    expected = shapley_by_brute_force(model, graph, "mask")
+
+    def error(count):
+        runs = [get_explainer("shapley_sampling", permutations=count, seed=s) for s in range(4)]
+        found = [run.attribute(model, batch, "active").relevance[0].numpy() for run in runs]
+        return np.sqrt(np.mean((np.stack(found) - expected) ** 2))
+
+    few, many = error(8), error(512)
+    assert many < few / 4  # the error falls with the root of the number: eightfold
+    assert many < 0.02 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("permutations", [1, 5, 8])
+def test_shapley_values_share_out_what_the_nodes_add(permutations, smiles):
+    model = random_graphormer().double()
+    batch = batch_of(model, smiles)
+    found = get_explainer("shapley_sampling", permutations=permutations).attribute(model, batch)
+    none = torch.zeros_like(batch.mask)
+    with torch.no_grad():
+        tokens = model.embed(batch)
+        difference = model.encode(tokens, batch) - model.encode(tokens, batch, none)
+    torch.testing.assert_close(found.relevance.sum(-1), difference[:, 0])
+    assert found.unexplained.abs().max() < 1e-12
+
+
+def test_orders_follow_from_seed_and_graph(smiles):
+    model = random_graphormer()
+    x = batch_of(model, smiles[2:3]).x[0]
+    orders = get_explainer("shapley_sampling", seed=1)._orders(x)
+    assert torch.equal(orders, get_explainer("shapley_sampling", seed=1)._orders(x))
+    assert not torch.equal(orders, get_explainer("shapley_sampling", seed=2)._orders(x))
+    assert torch.equal(orders.sort(-1).values, torch.arange(len(x)).expand(8, -1))
+    assert torch.equal(orders[1::2], orders[::2].flip(-1))
+    independent = get_explainer("shapley_sampling", antithetic=False)._orders(x)
+    assert not torch.equal(independent[1::2], independent[::2].flip(-1))
+
+
+@pytest.mark.parametrize("method", ["occlusion", "shapley_sampling", "integrated_gradients"])
+def test_results_depend_neither_on_the_size_of_passes_nor_on_a_shared_bias(
+    method, smiles, monkeypatch
+):
+    model = random_graphormer().double()
+    batch = batch_of(model, smiles[:4])
+    options = {"steps": 9} if method == "integrated_gradients" else {}
+    explainer = get_explainer(method, **options)
+    expected = explainer.attribute(model, batch).relevance
+    bare = explainer.attribute(Contract(model), batch).relevance
+    torch.testing.assert_close(bare, expected)
+    monkeypatch.setattr(passes, "MAX_PAIRS", 3 * len(batch) * (batch.mask.shape[1] + 1) ** 2)
+    torch.testing.assert_close(explainer.attribute(model, batch).relevance, expected)
+
+
+def test_settings_that_cannot_be_used_are_named():
+    with pytest.raises(ValueError, match="use 'mask' or 'zero'"):
+        get_explainer("occlusion", operator="delete")
+    with pytest.raises(ValueError, match="operator must be 'mask' or 'zero', not 'cut'"):
+        get_explainer("shapley_sampling", operator="cut")
+    with pytest.raises(ValueError, match="permutations must be at least 1"):
+        get_explainer("shapley_sampling", permutations=0)

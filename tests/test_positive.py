@@ -1,0 +1,237 @@
+"""The positive-rule family of Chefer 2021b against NumPy, loop by loop, and its own lemmas."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.explainers import get_explainer
+from graphxai.explainers.positive import forward, propagate
+from graphxai.explainers.positive_rules import (
+    CHEFER,
+    PLAIN,
+    normalised,
+    positive_addition,
+    positive_product,
+    through_addition,
+    through_linear,
+    through_product,
+)
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.propagation import record
+from graphxai.target import Target
+from graphxai.testing import check_batching, check_renumbering
+from positive_reference import Reference, rolled_out
+from toy import random_graphormer
+
+METHODS = ("transformer_attribution", "lrp_zplus", "partial_lrp")
+ARCHITECTURES = {
+    "pre-LN": {"pre_layernorm": True},
+    "post-LN": {"pre_layernorm": False},
+    "pre-LN, transform head": {"pre_layernorm": True, "head": "transform"},
+    "post-LN, LayerNorm on the embedding, no final one": {
+        "pre_layernorm": False,
+        "head": "transform",
+        "embedding_layernorm": True,
+        "final_layernorm": False,
+    },
+}
+architecture = pytest.mark.parametrize("changes", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
+
+
+def small(**changes):
+    sizes = {"num_layers": 2, "hidden_dim": 8, "ffn_dim": 10, "num_heads": 2}
+    return random_graphormer(**(sizes | changes)).double()
+
+
+def batch_of(model, smiles, **options):
+    encode = StructureEncoding.from_config(model.config)
+    return collate([encode(molecule_to_data(s)) for s in smiles], **options)
+
+
+def reference_of(model, batch):
+    """The same network in NumPy, its tokens, and d(outputs[0]) / dA by autograd."""
+    with record() as tape:
+        tokens = model.embed(batch).detach().requires_grad_()
+        outputs = model.encode(tokens, batch)
+    gradients = torch.autograd.grad(outputs[0, 0], tape.attention)
+    state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    reference = Reference(state, model.config, model.bias(batch)[0].detach().numpy())
+    tokens = tokens[0].detach().numpy()
+    np.testing.assert_allclose(reference.output(reference.forward(tokens)[1]), outputs[0].detach())
+    return reference, tokens, [gradient[0].numpy() for gradient in gradients]
+
+
+@architecture
+@pytest.mark.parametrize(("target", "sign"), [("active", 1), ("inactive", -1)])
+def test_all_three_methods_equal_their_formulas_in_numpy(changes, target, sign):
+    model = small(**changes)
+    batch = batch_of(model, ["CCO"])
+    reference, tokens, gradients = reference_of(model, batch)
+    row = np.array([sign, 0.0])
+    _, of_attention = reference.relevance(tokens, row, "chefer")
+    plain, plain_attention = reference.relevance(tokens, row, "plain")
+    expected = {
+        "transformer_attribution": rolled_out(of_attention, [sign * g for g in gradients]),
+        "lrp_zplus": plain.sum(-1),
+        "partial_lrp": plain_attention[-1].mean(0)[0],
+    }
+    for method, scores in expected.items():
+        found = get_explainer(method).attribute(model, batch, target)
+        np.testing.assert_allclose(found.relevance[0], scores[1:], rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(found.graph_token[0], scores[0], rtol=1e-8, atol=1e-12)
+
+
+@architecture
+def test_relevance_of_every_attention_matrix_equals_numpy(changes):
+    model = small(num_layers=3, **changes)
+    batch = batch_of(model, ["CO"])
+    reference, tokens, _ = reference_of(model, batch)
+    for rules, name in ((CHEFER, "chefer"), (PLAIN, "plain")):
+        expected, matrices = reference.relevance(tokens, np.array([1.0, 0.0]), name)
+        found, of_attention = propagate(forward(model, batch, Target()), rules)
+        np.testing.assert_allclose(found[0], expected, rtol=1e-7, atol=1e-12)
+        for one, other in zip(of_attention, matrices, strict=True):
+            np.testing.assert_allclose(one[0], other, rtol=1e-7, atol=1e-12)
+
+
+def test_positive_rule_of_a_linear_map_worked_out_by_hand():
+    """x = (1, -2), w = ((3, 1), (-1, -4)): positive products are 3; 8."""
+    x, weight = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0], [-1.0, -4.0]])
+    found = through_linear(x, weight, torch.tensor([[5.0, 7.0]]))
+    torch.testing.assert_close(found, torch.tensor([[5.0, 7.0]]))
+    both = through_linear(x.abs(), weight, torch.tensor([[5.0, 0.0]]))  # 3 and 2 of 5
+    torch.testing.assert_close(both, torch.tensor([[3.0, 2.0]]))
+
+
+def test_rules_hand_down_as_much_as_they_get():
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    x, weight, relevance = normal(2, 3, 40), normal(20, 40), normal(2, 3, 20)
+    below = through_linear(x, weight, relevance)
+    torch.testing.assert_close(below.sum((1, 2)), relevance.sum((1, 2)))
+    u, v, relevance = normal(2, 3, 8), normal(2, 3, 8), normal(2, 3, 8)
+    for rule in (through_addition, positive_addition):
+        to_u, to_v = rule(u, v, relevance)
+        torch.testing.assert_close((to_u + to_v).sum((1, 2)), relevance.sum((1, 2)))
+    a, v, relevance = normal(2, 4, 5).softmax(-1), normal(2, 5, 3), normal(2, 4, 3)
+    to_a, to_v = through_product(a, v, relevance)
+    torch.testing.assert_close(to_a.sum((1, 2)), relevance.sum((1, 2)) / 2)
+    torch.testing.assert_close(to_v.sum((1, 2)), relevance.sum((1, 2)) / 2)
+    for part in positive_product(a, v, relevance):
+        torch.testing.assert_close(part.sum((1, 2)), relevance.sum((1, 2)))
+
+
+def test_attention_that_almost_vanishes_gives_finite_relevance():
+    """Sharp heads have weights whose reciprocal is no number; such products count as none."""
+    a = torch.tensor([[[1.0, 1e-320]]], dtype=torch.float64)
+    v = torch.tensor([[[-1.0], [2.0]]], dtype=torch.float64)
+    to_a, to_v = positive_product(a, v, torch.ones(1, 1, 1, dtype=torch.float64))
+    torch.testing.assert_close(to_a.flatten(), torch.tensor([1.0, 0.0], dtype=torch.float64))
+    torch.testing.assert_close(to_v.flatten(), torch.tensor([1.0, 0.0], dtype=torch.float64))
+
+
+def test_relevance_of_a_skip_connection_does_not_explode():
+    """The example of Eq. 8, 9: relevances of e^5 and 1 - e^5 by Eq. 2; Lemma 2 by Eq. 10."""
+    u = torch.tensor([[5.0, 4.0]], dtype=torch.float64).exp()
+    to_u, to_v = through_addition(u, 1 - u, torch.ones_like(u))
+    assert to_u.sum() + to_v.sum() == pytest.approx(2.0)
+    assert 0 <= to_u.sum() <= 2
+    assert 0 <= to_v.sum() <= 2
+    a, b = u.sum(), (1 - u).sum()  # Eq. 2: R_u = u and R_v = v, as u + v = 1
+    torch.testing.assert_close(to_u, u * 2 / (a.abs() + b.abs()))
+    torch.testing.assert_close(to_v, -(1 - u) * 2 / (a.abs() + b.abs()))
+
+
+def test_normalisation_is_over_one_graph():
+    first, second, incoming = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(1))
+    together = normalised(first, second, incoming)
+    for b in range(2):
+        alone = normalised(first[b : b + 1], second[b : b + 1], incoming[b : b + 1])
+        for one, other in zip(together, alone, strict=True):
+            torch.testing.assert_close(one[b], other[0])
+    over_the_batch = normalised(first[None], second[None], incoming[None])  # the released code's
+    assert (over_the_batch[0][0] - together[0]).abs().max() > 0.01
+
+
+@architecture
+def test_scores_of_a_graph_depend_on_nothing_else(changes, smiles):
+    model = random_graphormer(**changes)
+    for method in METHODS:
+        check_batching(model, smiles, method, tolerance=1e-5)
+        check_renumbering(model, smiles, method, tolerance=1e-5)
+
+
+@architecture
+def test_z_plus_relevance_sums_to_one_and_is_not_negative(changes, smiles):
+    model = random_graphormer(**changes)
+    found = get_explainer("lrp_zplus").attribute(model, batch_of(model, smiles))
+    assert (found.relevance >= 0).all()
+    torch.testing.assert_close(found.relevance.sum(-1) + found.graph_token, torch.ones(len(smiles)))
+
+
+def test_padding_has_no_relevance_anywhere(smiles):
+    model = random_graphormer()
+    batch = batch_of(model, smiles, pad_to=40)
+    seen = forward(model, batch, Target())
+    padding = torch.nn.functional.pad(~batch.mask, (1, 0))  # (B, T)
+    for rules in (CHEFER, PLAIN):
+        tokens, of_attention = propagate(seen, rules)
+        assert (tokens[padding] == 0).all()
+        for matrix in of_attention:
+            assert (matrix.sum(1).transpose(1, 2)[padding] == 0).all()
+            if matrix.shape[2] > 1:
+                assert (matrix.sum(1)[padding] == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_logit_is_explained_as_the_two_it_stands_for(method, smiles):
+    """A logit z for the second class is the softmax of (-z, z) up to scale."""
+    one = random_graphormer(tasks=(Task("activity", "binary", ("inactive", "active")),))
+    two = random_graphormer(tasks=(Task("activity", "multiclass", ("inactive", "active")),))
+    state = one.state_dict()
+    for name in ("head.weight", "head.bias"):
+        state[name] = torch.cat([-state[name], state[name]])
+    two.load_state_dict(state)
+    batch = batch_of(one, smiles)
+    by_class = {}
+    for name in ("inactive", "active"):
+        by_class[name] = get_explainer(method).attribute(one, batch, name).relevance
+        expected = get_explainer(method).attribute(two, batch, name).relevance
+        torch.testing.assert_close(by_class[name], expected)
+    assert not torch.allclose(by_class["active"], by_class["inactive"])
+
+
+def test_relevance_has_no_unit(smiles):
+    """It is handed down from one: a regression in other units has the same relevance."""
+    batch, found = None, []
+    for scale in (1.0, 250.0):
+        model = random_graphormer(tasks=(Task("logS", "regression", offset=3.0, scale=scale),))
+        batch = batch_of(model, smiles)
+        found.append(get_explainer("lrp_zplus").attribute(model, batch).relevance)
+    torch.testing.assert_close(*found)
+
+
+def test_weights_stay_in_single_precision_and_without_gradients(smiles):
+    model = random_graphormer()
+    attribution = get_explainer("transformer_attribution").attribute(model, batch_of(model, smiles))
+    assert attribution.relevance.dtype == attribution.outputs.dtype == torch.float32
+    assert all(p.dtype == torch.float32 and p.grad is None for p in model.parameters())
+    torch.testing.assert_close(attribution.outputs, model(batch_of(model, smiles)).detach())
+
+
+def test_a_model_of_another_kind_is_refused(smiles):
+    model = random_graphormer()
+
+    class Wrapped:
+        config, training = model.config, False
+        embed, encode, split_by_feature = model.embed, model.encode, model.split_by_feature
+
+        def train(self, mode=True):
+            return self
+
+    with pytest.raises(TypeError, match="Graphormer, not of Wrapped"):
+        get_explainer("lrp_zplus").attribute(Wrapped(), batch_of(model, smiles))
