@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 Rule = Literal["attention", "layernorm", "activation"]
@@ -43,6 +43,9 @@ class Trace:
     softmax: Softmax | None = None
 
 
+OUTSIDE = Trace()  # stands for "never seen"
+
+
 class Traces:
     """The traces of one pass, beside the tensors and not in them."""
 
@@ -52,17 +55,26 @@ class Traces:
     def of(self, value: Any) -> Trace | None:
         """The trace of a tensor; None for constants.
 
-        What a custom autograd function gives counts as depending on nodes: no mode sees inside.
+        A tensor with a gradient that came from outside of the pass, other than a parameter, is an
+        input. What a custom autograd function gives depends on nodes: no mode sees inside.
         """
         if not isinstance(value, Tensor):
             return None
-        found: Trace | None = self._known.get(value)
+        found: Trace | None = self._known.get(value, OUTSIDE)
+        if found is OUTSIDE:
+            outside = value.requires_grad and not isinstance(value, nn.Parameter)
+            found = Trace() if outside and value.is_floating_point() else None
         node = value.grad_fn
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             what = f"the custom function {type(node).__name__.removesuffix('Backward')}"
             before = frozenset() if found is None else found.curves
             return Trace(before | {Curve("attention", what, "")})
         return found
+
+    def mark_if_new(self, value: Tensor) -> None:
+        """Note that a result of the pass without a trace is a constant, as one of parameters."""
+        if value not in self._known:
+            self._known[value] = None
 
     def mark(self, value: Tensor, trace: Trace) -> Tensor:
         """Note the trace of a tensor and give the tensor back."""
