@@ -311,10 +311,22 @@ def test_ratio_at_zero_is_finite():
     assert torch.allclose(x.grad, torch.full((3,), 0.5), atol=1e-3)  # the slope of SiLU at zero
 
 
-def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(monkeypatch, smiles):
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"activation": "ratio"},
+        {"attention": False},
+        {"layernorm": False},
+        {"attention": False, "activation": "ratio", "products": True},
+    ],
+    ids=["lrp", "lrp_ln", "lrp_ah", "attn_lrp"],
+)
+def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(
+    monkeypatch, smiles, rules
+):
     model = random_graphormer()
     batch = collate([prepare(model.config, s).data for s in smiles[:4]])
-    with gx.conservative(activation="ratio"):
+    with gx.conservative(**rules):
         tokens = model.embed(batch).detach().requires_grad_()
         own = torch.autograd.grad(model.encode(tokens, batch).sum(), tokens)[0]
 
@@ -341,10 +353,19 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(m
         def forward(self, tokens):
             return self.graphormer.encode(tokens, batch)
 
-    with gx.conservative(activation="ratio", model=(rest := Rest())):
+    with gx.conservative(**rules, model=(rest := Rest())):
         out = rest(tokens)
     found = torch.autograd.grad(out.sum(), tokens)[0]
     assert torch.allclose(found, own, rtol=1e-4, atol=1e-5 * own.abs().max().item())
+
+
+def test_inputs_by_keyword_and_by_position_are_one_thing():
+    torch.manual_seed(0)
+    model, x = TransformerConv(8, 4, heads=2).double().eval(), nodes()
+    inner = x * 1.0  # an input need not be a leaf
+    with gx.conservative(layernorm=False, model=model):
+        out = model(edge_index=EDGES, x=inner)
+    assert torch.allclose(gradient_input(out, x), lrp(model, x, EDGES, attention=True))
 
 
 # -- attention is recorded ---------------------------------------------------------------------
@@ -480,6 +501,20 @@ def test_what_is_unknown_is_named_once_with_its_place():
 def test_a_rule_that_is_off_gives_no_warning(recwarn):
     lrp(nn.Sequential(nn.Sigmoid()).double(), nodes(), attention=True)
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("layer", [nn.GRU(8, 8), nn.Softplus(), nn.LSTM(8, 8)], ids=str)
+def test_an_operation_nobody_thought_of_is_named(layer):
+    with pytest.warns(UserWarning, match=r": (gru|softplus|lstm)"):
+        lrp(nn.Sequential(layer).double(), nodes())
+
+
+def test_rules_act_on_modules_only():
+    with (
+        pytest.raises(TypeError, match=r"act on a torch\.nn\.Module, not on str"),
+        gx.conservative(model="bace"),
+    ):
+        pass
 
 
 def test_a_softmax_at_the_output_is_no_attention():

@@ -1,6 +1,7 @@
 """Models of others under the contract: explained, evaluated, refused with clear errors."""
 
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import global_mean_pool
+from torch_geometric.nn import AttentionalAggregation, Set2Set, global_mean_pool
 
 import graphxai as gx
 from graphxai.adapters import WrappedModel
@@ -198,6 +199,48 @@ def test_relevance_is_that_of_the_graph_alone_and_follows_a_renumbering(models, 
 def test_methods_that_read_a_graphormers_layers_refuse_others(models, graphs, method):
     with pytest.raises((TypeError, ValueError), match=r"Graphormer|the model shows none"):
         gx.explain(wrapped(models["gps"]), graphs[0], method)
+
+
+def test_three_threads_may_explain_one_model(models, graphs):
+    model = wrapped(models["gps"])
+    expected = [e.relevance for e in gx.explain(model, graphs)]
+    found: dict[int, list] = {}
+    threads = [
+        threading.Thread(target=lambda k=k: found.update({k: gx.explain(model, graphs)}))
+        for k in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for results in found.values():
+        for one, two in zip(results, expected, strict=True):
+            assert np.array_equal(one.relevance, two)
+    assert len(found) == 3
+
+
+def test_a_pyg_batch_is_a_list_of_graphs(models, graphs):
+    model = wrapped(models["transformer"])
+    plain = [Data(x=g.x, edge_index=g.edge_index, edge_attr=g.edge_attr) for g in graphs[:3]]
+    found = gx.explain(model, Batch.from_data_list(plain))
+    for one, two in zip(found, gx.explain(model, graphs[:3]), strict=True):
+        assert np.array_equal(one.relevance, two.relevance)
+
+
+def test_pooling_weights_are_no_attention_between_nodes(graphs):
+    pool = AttentionalAggregation(nn.Linear(9, 1), nn.Linear(9, 1))
+    model = wrapped(pool, forward=lambda m, b: m(b.x, b.batch))
+    check_ledger(model, graphs[:3])
+    with pytest.raises(ValueError, match="no attention between nodes"):
+        gx.explain(model, graphs[0], "rollout")
+
+
+@pytest.mark.filterwarnings("ignore:Set2Set has parts that the rules do not know")
+def test_biases_that_cannot_be_told_apart_stand_as_unexplained(graphs):
+    model = wrapped(Set2Set(9, 2), forward=lambda m, b: m(b.x, b.batch)[:, :1])
+    with pytest.warns(UserWarning, match="the share of biases in Set2Set is not known"):
+        explanation = gx.explain(model, graphs[0])
+    assert explanation.ledger.biases == 0.0
 
 
 def test_nothing_stays_behind(models, graphs):

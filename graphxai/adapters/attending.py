@@ -153,9 +153,14 @@ class AttentionWatch:
         if target is None:
             return expose_dense(weights, self._layout)
         source = self._source_of(target)
-        if source is None:
+        if source is None or self._pools(target):
             return None, weights
         return expose_sparse(weights, target, source, self._layout)
+
+    def _pools(self, target: Tensor) -> bool:
+        """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
+        graph = None if self._layout is None else self._layout.graph
+        return graph is not None and len(graph) > len(graph.unique()) and torch.equal(target, graph)
 
     def _source_of(self, target: Tensor) -> Tensor | None:
         """The other end of the edges: the latest other index by which rows were gathered."""

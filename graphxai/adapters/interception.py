@@ -36,8 +36,8 @@ from .operations import AFFINE, NORMS, activation, linear, uses_batch_statistics
 from .trace import Curve, Rule, Softmax, Trace, Traces, tensors_in
 from .vocabulary import (
     ACTIVATION_MODULE,
+    KNOWN,
     LIKE_ANOTHER,
-    NONLINEAR,
     PRODUCTS,
     RATIO,
     ROOTS,
@@ -270,7 +270,7 @@ class Interception(TorchFunctionMode):
             return Curve("layernorm", name, self._place())
         if name == "static_k or static_v":
             return Curve("attention", name, self._place())
-        return Curve("activation", name, self._place()) if name in NONLINEAR else None
+        return None if name in KNOWN else Curve("activation", name, self._place())
 
     def _rule_here(self) -> Rule:
         """The rule that a product in the running module would be a matter of."""

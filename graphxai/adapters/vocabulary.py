@@ -21,12 +21,6 @@ MULTIPLICATIONS = {"mul", "mul_", "multiply"}
 SUMS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "cat", "concat", "concatenate", "stack",
         "hstack", "vstack", "where"}  # fmt: skip
 ROOTS = {"sqrt", "sqrt_", "rsqrt", "rsqrt_", "std", "std_mean", "norm", "vector_norm", "cdist"}
-NONLINEAR = {
-    "sigmoid", "sigmoid_", "softplus", "exp", "exp_", "expm1", "log", "log1p", "log2", "pow",
-    "pow_", "square", "reciprocal", "sin", "cos", "erf", "logsigmoid", "log_softmax", "logsumexp",
-    "glu", "var", "var_mean", "prod", "cosine_similarity", "softmin", "normalize",
-    "local_response_norm", "hardsigmoid", "_sparse_softmax",
-}  # fmt: skip
 SAME_VALUES = {  # only the shape, the order or the type changes, or entries are set to zero
     "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten",
     "unflatten", "contiguous", "to", "type", "float", "double", "half", "bfloat16", "type_as",
@@ -41,7 +35,28 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 LIKE_ANOTHER = {"expand_as", "view_as", "type_as", "reshape_as", "to"}  # in shape or type
 GATHERED_SUMS = {"scatter_add_", "scatter_add", "index_add_", "index_add", "scatter_reduce_"}
 STILL_A_SUM = SAME_VALUES | {"add", "add_", "clamp", "clamp_", "clamp_min", "clamp_min_"}
+# linear, or linear by pieces; what is neither here nor above is named in a warning
+KNOWN: set[str] = {
+    "mean", "sum", "max", "min", "amax", "amin", "maximum", "minimum", "cummax", "cummin",
+    "abs", "neg", "relu", "relu_", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "clamp",
+    "clamp_", "clamp_min", "clamp_min_", "clamp_max", "median", "sort", "topk", "nansum",
+    "nanmean", "cumsum", "diff", "trace", "diagonal", "diag", "tril", "triu", "pad",
+    "constant_pad_nd", "roll", "flip", "setitem", "scatter", "scatter_", "scatter_reduce",
+    "index_put", "index_put_", "index_copy", "index_copy_", "index_fill", "index_fill_",
+    "masked_scatter", "masked_scatter_", "masked_select", "take", "take_along_dim",
+    "segment_reduce", "copy_", "fill_", "zero_", "unbind", "iter", "tensor_split", "positive",
+    "requires_grad_", "retain_grad", "detach", "sparse_mm", "spmm", "avg_pool1d", "avg_pool2d",
+    "max_pool1d", "max_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "interpolate",
+    "unfold", "fold", "tile", "repeat", "ravel", "reshape_as", "unsqueeze_", "squeeze_",
+    "transpose_", "t", "swapdims", "moveaxis", "adjoint", "H", "mH", "real", "atleast_2d",
+    "broadcast_to", "as_strided", "hstack", "column_stack", "embedding", "embedding_bag",
+    "attention", "to_dense", "to_sparse", "coalesce", "values", "pin_memory", "cuda", "cpu",
+    "addcdiv", "lerp", "dropout1d", "dropout2d", "conv_transpose2d", "nonzero",
+}  # fmt: skip
 ACTIVATION_MODULE = re.compile(r"gelu|silu|swish|mish|selu|celu|elu|softsign|tanh", re.IGNORECASE)
+
+
+KNOWN |= SAME_VALUES | SUMS | GATHERED_SUMS | PRODUCTS | ROOTS
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,7 @@
 """A user's own model under the contract of `capture`, with no change to its code."""
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -305,7 +306,21 @@ class WrappedModel:
         derivative of f along the constants themselves: one pass in forward mode gives it for all
         graphs and outputs, whatever the layout of the tensors in between.
         """
-        frozen = rows.detach()
+        try:
+            shares = self._bias_shares(rows.detach(), batch, shown)
+        except NotImplementedError as error:  # an operation without forward differentiation
+            warnings.warn(
+                f"the share of biases in {type(self.module).__name__} is not known; the ledger has"
+                f" it as unexplained: {str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
+            shares = torch.zeros_like(outputs)
+        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
+        tape.biases.append(ones)
+        return outputs + shares.detach() * (ones - 1)
+
+    def _bias_shares(self, frozen: Tensor, batch: WrappedBatch, shown: Tensor) -> Tensor:
+        """Directional derivative (B, C) of the outputs along all additive constants."""
         with torch.no_grad(), _forward_mode, forward_ad.dual_level():
             dual = forward_ad.make_dual(frozen, torch.zeros_like(frozen))
             with (
@@ -321,10 +336,7 @@ class WrappedModel:
                 watch.trace_inputs([dual])
                 again = self._call(dual, batch, shown)
             shares = forward_ad.unpack_dual(again).tangent
-            shares = torch.zeros_like(outputs) if shares is None else shares.clone()
-        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
-        tape.biases.append(ones)
-        return outputs + shares.detach() * (ones - 1)
+            return torch.zeros_like(again) if shares is None else shares.clone()
 
     def _outputs_of_rest(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
         last = int(batch.num_nodes.argmax())
