@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graphxai.adapters import wrap
     from graphxai.api import explain, load, methods, predict, pretrained_models
     from graphxai.evaluation.benchmark import evaluate
     from graphxai.evaluation.report import Report
@@ -35,6 +36,7 @@ _HOME = {
     "conservative": "propagation",
     "record": "propagation",
     "Target": "target",
+    "wrap": "adapters",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "predict",
     "pretrained_models",
     "record",
+    "wrap",
 ]
 __version__ = "0.1.0"
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,10 +14,14 @@ from graphxai.capture import evaluating
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.base import Method
 from graphxai.explanation import Explanation, Ledger, Prediction
-from graphxai.inputs import Input, as_list, prepare
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, collate
+from graphxai.inputs import Input, as_list, prepare_for
+from graphxai.models.graphormer import Graphormer, Task
+from graphxai.models.graphormer.config import TaskSet
 from graphxai.progress import Tick, progress_bar
 from graphxai.target import Target
+
+if TYPE_CHECKING:
+    from graphxai.adapters import WrappedModel
 
 # A batch holds at most so many graphs and token pairs (B * T * T): about 64 drug molecules, or
 # one graph of 500 nodes; larger batches leave the cache and are no faster.
@@ -26,6 +30,7 @@ MAX_PAIRS = 250_000
 CHUNK = 4096  # inputs encoded at a time: about 300 MB of molecules
 
 OnError = Literal["warn", "raise"]
+Model: TypeAlias = "Graphormer | WrappedModel"
 Key = TypeVar("Key")  # what a caller knows an input by
 
 
@@ -59,7 +64,7 @@ def methods() -> dict[str, type[Explainer]]:
 
 
 def explain(
-    model: Graphormer | str | Path,
+    model: "Model | str | Path",
     inputs: Any,
     method: Method = "lrp",
     *,
@@ -70,8 +75,8 @@ def explain(
 ) -> Any:
     """Explain one input, or each of a list.
 
-    model: from `load`, or its name. inputs: a SMILES, an RDKit molecule, a path or array of a
-    digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`, or a function
+    model: from `load` or `wrap`, or a name. inputs: a SMILES, an RDKit molecule, a path or array
+    of a digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`, or a function
     `(model, batch, target) -> scores` of your own; options go to a method's constructor.
     target: see `Target`; by default the predicted class, for two classes the second one, for a
     regression its value. progress: a bar on stderr, by default on a terminal.
@@ -94,7 +99,7 @@ def explain(
 
 
 def predict(
-    model: Graphormer | str | Path,
+    model: "Model | str | Path",
     inputs: Any,
     *,
     on_error: OnError = "warn",
@@ -117,14 +122,14 @@ def predict(
 
 
 def _chunks(
-    model: Graphormer, values: Sequence[Any], strict: bool, tick: Tick
+    model: "Model", values: Sequence[Any], strict: bool, tick: Tick
 ) -> Iterator[list[tuple[int, Input]]]:
     """Encode the inputs that can be used, with their index, so many at a time; warn of others."""
     for start in range(0, len(values), CHUNK):
         chunk = []
         for index, value in enumerate(values[start : start + CHUNK], start):
             try:
-                chunk.append((index, prepare(model.config, value)))
+                chunk.append((index, prepare_for(model, value)))
             except (ValueError, OSError) as error:
                 if strict:
                     raise
@@ -134,7 +139,7 @@ def _chunks(
 
 
 def explain_prepared(
-    model: Graphormer,
+    model: "Model",
     prepared: Sequence[tuple[Key, Input]],
     explainer: Explainer,
     *,
@@ -144,22 +149,25 @@ def explain_prepared(
     wanted = Target.of(target)
     provenance = _provenance(model, explainer)
     device = next(model.parameters()).device
-    for part in in_batches(prepared):
+    for part in in_batches(prepared, getattr(model, "same_size_only", False)):
         with torch.inference_mode(False):  # what gradients pass through must not be made in it
-            batch = collate([_outside_inference(item.data) for _, item in part]).to(device)
+            batch: Any = model.collate([_outside_inference(item.data) for _, item in part]).to(
+                device
+            )
             attribution = explainer.attribute(model, batch, wanted)
         for row, (key, item) in enumerate(part):
             yield key, _explanation(model, item, attribution, row, explainer, wanted, provenance)
 
 
 def predict_prepared(
-    model: Graphormer, prepared: Sequence[tuple[Key, Input]]
+    model: "Model", prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
     """Predictions of encoded inputs in batches of like size, with their keys."""
     device = next(model.parameters()).device
-    for part in in_batches(prepared):
+    for part in in_batches(prepared, getattr(model, "same_size_only", False)):
         with evaluating(model), torch.inference_mode():
-            outputs = model(collate([item.data for _, item in part]).to(device)).cpu()
+            batch: Any = model.collate([item.data for _, item in part]).to(device)
+            outputs = model(batch).cpu()
         for row, (key, _) in enumerate(part):
             yield key, read_outputs(model.config, outputs[row])
 
@@ -169,13 +177,16 @@ def _outside_inference(data: Data) -> Data:
     return data.clone() if data.x.is_inference() else data
 
 
-def in_batches(prepared: Iterable[tuple[Key, Input]]) -> Iterator[list[tuple[Key, Input]]]:
-    """Group inputs of like size, within MAX_GRAPHS and MAX_PAIRS."""
+def in_batches(
+    prepared: Iterable[tuple[Key, Input]], same_size: bool = False
+) -> Iterator[list[tuple[Key, Input]]]:
+    """Group inputs of like (or of the same) size, within MAX_GRAPHS and MAX_PAIRS."""
     part: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
         tokens = int(item[1].data.num_nodes) + 1
         full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
-        if part and full:
+        other = bool(part) and same_size and int(part[0][1].data.num_nodes) + 1 != tokens
+        if part and (full or other):
             yield part
             part = []
         part.append(item)
@@ -183,7 +194,7 @@ def in_batches(prepared: Iterable[tuple[Key, Input]]) -> Iterator[list[tuple[Key
         yield part
 
 
-def read_outputs(config: GraphormerConfig, outputs: Tensor) -> tuple[Prediction, ...]:
+def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:
     """Predictions of every task from one graph's outputs (num_outputs,)."""
     start, found = 0, []
     for task in config.tasks:
@@ -204,7 +215,7 @@ def _read_task(task: Task, values: Tensor) -> Prediction:
 
 
 def _explanation(
-    model: Graphormer,
+    model: "Model",
     item: Input,
     attribution: Attribution,
     row: int,
@@ -244,7 +255,7 @@ def _explanation(
     )
 
 
-def _provenance(model: Graphormer, explainer: Explainer) -> dict[str, Any]:
+def _provenance(model: "Model", explainer: Explainer) -> dict[str, Any]:
     """What makes a result reproducible: model, weights, method and its options, versions."""
     options = {
         name: value

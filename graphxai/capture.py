@@ -13,26 +13,36 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphxai.models.graphormer.config import GraphormerConfig
-from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.models.graphormer.config import TaskSet
 
 
 @runtime_checkable
 class ExplainableModel(Protocol):
-    """What a model offers to be explained; the bundled Graphormer does."""
+    """What a model offers to be explained: the bundled Graphormer, or another's after `wrap`.
 
-    config: GraphormerConfig
-    training: bool
+    A batch is whatever its own `collate` gives: it has a length B, `mask` (B, N), `num_nodes` (B,)
+    and `x` (B, N, ...).
+    """
 
-    def embed(self, batch: GraphBatch) -> Tensor:
+    @property
+    def config(self) -> TaskSet:
+        """The tasks of the model, and what else describes it."""
+        ...
+
+    @property
+    def training(self) -> bool:
+        """Whether dropout is on."""
+        ...
+
+    def embed(self, batch: Any) -> Tensor:
         """Tokens (B, T, D) entering the first layer, the graph token first."""
         ...
 
-    def encode(self, tokens: Tensor, batch: GraphBatch, keep: Tensor | None = None) -> Tensor:
+    def encode(self, tokens: Tensor, batch: Any, keep: Tensor | None = None) -> Tensor:
         """Outputs (B, num_outputs); keep (B, N) hides nodes where it is False."""
         ...
 
-    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+    def split_by_feature(self, batch: Any, gradient: Tensor) -> Tensor | None:
         """Exact parts (B, N, F) of every node's `embedding . gradient`, or None."""
         ...
 
@@ -75,6 +85,7 @@ def explaining(model: ExplainableModel) -> Iterator[None]:
         raise TypeError(
             f"{type(model).__name__} cannot be explained: a model needs embed(batch),"
             " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
+            " graphxai.wrap gives them to any PyTorch model."
         )
     with evaluating(model), torch.inference_mode(False), torch.enable_grad():
         yield

@@ -50,10 +50,17 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: give its values as a list.")
-    single = (str, bytes, Path, Data, np.ndarray)
+    single = (str, bytes, Path, Data, np.ndarray, torch.Tensor)
     if isinstance(inputs, single) or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
     return list(inputs), True
+
+
+def prepare_for(model: Any, value: Any) -> Input:
+    """Encode one input for a model: by its own `prepare` if it has one, as wrapped models do."""
+    own = getattr(model, "prepare", None)
+    found: Input = prepare(model.config, value) if own is None else own(value)
+    return found
 
 
 def prepare(config: GraphormerConfig, value: Any) -> Input:

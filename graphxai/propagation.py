@@ -15,15 +15,15 @@ A model takes part by calling the functions below instead of PyTorch's own. Outs
 variable: it ends with the block, also after an exception, and no other thread sees it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def conservative(
     layernorm: bool = True,
     activation: Literal["ratio"] | None = None,
     products: bool = False,
+    *,
+    model: nn.Module | None = None,
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
@@ -84,16 +86,25 @@ def conservative(
     `activation="ratio"` and the two others the network is affine in its input, so that
     Gradient x Input and the biases' shares sum to the output (source: Ali 2022, section 4;
     Achtibat 2024 for the activation). `products` halves the gradient to both factors of `A v`
-    and `q k^T`; it is meant for attention that is not constant (Achtibat 2024).
+    and `q k^T`; it is meant for attention that is not constant (Achtibat 2024). `model`: any
+    PyTorch module, which need not call the functions of this file; the rules act on it as
+    `adapters.interception` says.
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
     rules = Rules(bool(attention), bool(layernorm), activation, bool(products))
     token = _rules.set(rules)
     try:
-        yield rules
+        with nullcontext() if model is None else _interception(model):
+            yield rules
     finally:
         _rules.reset(token)
+
+
+def _interception(model: nn.Module) -> AbstractContextManager[object]:
+    from graphxai.adapters.interception import intercepted
+
+    return intercepted(model)
 
 
 @contextmanager
@@ -109,6 +120,16 @@ def record(
     token = _tape.set(tape)
     try:
         yield tape
+    finally:
+        _tape.reset(token)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Rules stay in force within the block, but nothing is recorded."""
+    token = _tape.set(None)
+    try:
+        yield
     finally:
         _tape.reset(token)
 
@@ -150,11 +171,29 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return add_bias(centred * scale * weight, bias)
 
 
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)) -> Tensor:
+    """`x / sqrt(mean(x^2) + eps) * weight` over `axes`, with a constant scale under the rule LN."""
+    held = x.detach() if _rules.get().layernorm else x
+    y = x * (held.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
+    return y if weight is None else y * weight
+
+
 def gelu(x: Tensor) -> Tensor:
     """GELU (erf), linear with a constant factor under the activation rule."""
     if _rules.get().activation is None:
         return F.gelu(x)
     return x * _gelu_ratio(x.detach())
+
+
+def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """f(x), elementwise with f(0) = 0, as x times the constant f(x) / x under the activation rule.
+
+    At x = 0 the ratio is that of a small positive number.
+    """
+    if _rules.get().activation is None:
+        return f(x)
+    point = x.detach().masked_fill(x == 0, 1e-4)
+    return x * (f(point) / point).detach()
 
 
 def relu(x: Tensor) -> Tensor:
@@ -184,7 +223,12 @@ def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Both factors of a product, with half of the gradient under the products rule."""
     if not _rules.get().products:
         return left, right
-    return left / 2 + left.detach() / 2, right / 2 + right.detach() / 2
+    return halved(left), halved(right)
+
+
+def halved(x: Tensor) -> Tensor:
+    """x with half of its gradient."""
+    return x / 2 + x.detach() / 2
 
 
 def _records_biases() -> bool:

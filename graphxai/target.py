@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphxai.models.graphormer.config import GraphormerConfig, Task
+from graphxai.models.graphormer.config import Task, TaskSet
 
 Choice = str | int | tuple[str | int, str | int] | None
 
@@ -55,11 +55,11 @@ class Target:
             return cls((_scalar(value[0]), _scalar(value[1])))
         return cls(None if value is None else _scalar(value))
 
-    def task_in(self, config: GraphormerConfig) -> Task:
+    def task_in(self, config: TaskSet) -> Task:
         """The task this target belongs to."""
         return self._locate(config)[0]
 
-    def resolve(self, config: GraphormerConfig, outputs: Tensor) -> ResolvedTarget:
+    def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
         """Turn names into weights over the columns of outputs (B, num_outputs)."""
         task, columns, choice = self._locate(config)
         weights = outputs.new_zeros(outputs.shape)
@@ -88,7 +88,7 @@ class Target:
             label = task.classes[index]
         return ResolvedTarget(weights, offset, (label,) * len(outputs))
 
-    def _locate(self, config: GraphormerConfig) -> tuple[Task, slice, Choice]:
+    def _locate(self, config: TaskSet) -> tuple[Task, slice, Choice]:
         """Task, its columns and the choice within it; a bare name may be a task's or a class's."""
         name, choice = self.task, self.choice
         if name is None and isinstance(choice, str):

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
-from graphxai.inputs import prepare
-from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
+from graphxai.inputs import prepare_for
+from graphxai.models.graphormer import Graphormer, StructureEncoding
 from graphxai.propagation import Rules, conservative, current_rules, current_tape, record
 
 TOLERANCE = 1e-4  # relative, in float32
@@ -26,7 +26,7 @@ def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TO
     """Run every check with every registered method."""
     for name in REGISTRY:
         check_batching(model, inputs, name, tolerance=tolerance)
-        if not REGISTRY[name].sampled and model.config.ties == "average":
+        if not REGISTRY[name].sampled and getattr(model.config, "ties", "average") == "average":
             check_renumbering(model, inputs, name, tolerance=tolerance)
     check_ledger(model, inputs, tolerance=tolerance)
     check_no_trace(model, inputs)
@@ -40,13 +40,13 @@ def check_batching(
     tolerance: float = TOLERANCE,
 ) -> None:
     """A graph alone, in a batch, and with extra padding gets the same relevance."""
-    graphs = [prepare(model.config, value).data for value in inputs]
+    graphs = [prepare_for(model, value).data for value in inputs]
     explainer = get_explainer(method)
-    together = _by_graph(explainer.attribute(model, collate(graphs)))
+    together = _by_graph(explainer.attribute(model, model.collate(graphs)))
     largest = max(int(graph.num_nodes) for graph in graphs)
-    padded = _by_graph(explainer.attribute(model, collate(graphs, pad_to=largest + 7)))
+    padded = _by_graph(explainer.attribute(model, model.collate(graphs, pad_to=largest + 7)))
     for index, graph in enumerate(graphs):
-        alone = _by_graph(explainer.attribute(model, collate([graph])))[0]
+        alone = _by_graph(explainer.attribute(model, model.collate([graph])))[0]
         what = f"{explainer.name}, input {index}"
         _assert_close(together[index], alone, tolerance, f"{what}: in a batch and alone")
         _assert_close(padded[index], alone, tolerance, f"{what}: padded and alone")
@@ -68,11 +68,11 @@ def check_renumbering(
     explainer = get_explainer(method)
     generator = torch.Generator().manual_seed(seed)
     for index, value in enumerate(inputs):
-        graph = prepare(model.config, value).data
+        graph = prepare_for(model, value).data
         order = torch.randperm(int(graph.num_nodes), generator=generator)
-        moved = StructureEncoding.from_config(model.config)(renumbered(graph, order))
-        before = _by_graph(explainer.attribute(model, collate([graph])))[0]
-        after = _by_graph(explainer.attribute(model, collate([moved])))[0]
+        moved = _encoded(model, renumbered(graph, order))
+        before = _by_graph(explainer.attribute(model, model.collate([graph])))[0]
+        after = _by_graph(explainer.attribute(model, model.collate([moved])))[0]
         expected = torch.cat([before[:1], before[1:][order]])
         what = f"{explainer.name}, input {index}: renumbered and as given"
         _assert_close(after, expected, tolerance, what)
@@ -89,9 +89,9 @@ def check_ledger(
 
     The gap is relative to the sum of the absolute terms, as in any sum in floating point.
     """
-    graphs = [prepare(model.config, value).data for value in inputs]
+    graphs = [prepare_for(model, value).data for value in inputs]
     explainer = get_explainer(method)
-    found = explainer.attribute(model, collate(graphs))
+    found = explainer.attribute(model, model.collate(graphs))
     size = found.relevance.abs().sum(-1) + found.graph_token.abs() + found.biases.abs()
     gap = (found.unexplained.abs() / size.clamp(min=1e-12)).max().item()
     assert gap <= tolerance, f"{explainer.name}: the ledger misses {gap:.1e} of the output."
@@ -105,7 +105,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
 
     Also after an exception inside the block.
     """
-    batch = collate([prepare(model.config, value).data for value in inputs])
+    batch = model.collate([prepare_for(model, value).data for value in inputs])
     before = _outputs_and_gradients(model, batch)
     with conservative(activation="ratio"), record(biases=True):
         model(batch).sum().backward()
@@ -116,7 +116,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
         pass
     for explainer in REGISTRY:
         get_explainer(explainer).attribute(model, batch)
-    model.zero_grad()
+    _module(model).zero_grad()
     assert current_tape() is None, "a recording outlived its block."
     assert current_rules() == Rules(), "a rule outlived its block."
     after = _outputs_and_gradients(model, batch)
@@ -139,19 +139,33 @@ def renumbered(graph: Data, order: Tensor) -> Data:
     return moved
 
 
+def _encoded(model: Any, graph: Data) -> Data:
+    """The graph with the structure that the model reads; a wrapped model knows itself."""
+    if hasattr(model, "prepare"):
+        prepared: Data = model.prepare(graph).data
+        return prepared
+    return StructureEncoding.from_config(model.config)(graph)
+
+
+def _module(model: Any) -> torch.nn.Module:
+    """The PyTorch module itself, which `wrap` keeps as `module`."""
+    module: torch.nn.Module = getattr(model, "module", model)
+    return module
+
+
 def _outputs_and_gradients(model: Graphormer, batch: Any) -> dict[str, Tensor]:
     was_training = model.training
     model.eval()
-    model.zero_grad()
+    _module(model).zero_grad()
     outputs = model(batch)
     outputs.sum().backward()
     model.train(was_training)
     gradients = {
         f"the gradient of {name}": parameter.grad.clone()
-        for name, parameter in model.named_parameters()
+        for name, parameter in _module(model).named_parameters()
         if parameter.grad is not None
     }
-    model.zero_grad()
+    _module(model).zero_grad()
     return {"the output": outputs.detach().clone()} | gradients
 
 

@@ -15,7 +15,7 @@ from graphxai.api import explain_prepared, in_batches, predict_prepared
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.base import Method
 from graphxai.explanation import Explanation
-from graphxai.inputs import Input, prepare
+from graphxai.inputs import Input, prepare_for
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.config import Task
 from graphxai.progress import progress_bar
@@ -174,7 +174,7 @@ def _prepare(
     rejected: list[tuple[Key, str]] = []
     for key, value in pairs:
         try:
-            prepared.append((key, prepare(model.config, value)))
+            prepared.append((key, prepare_for(model, value)))
         except (ValueError, OSError) as error:
             rejected.append((key, str(error)))
     return prepared, rejected

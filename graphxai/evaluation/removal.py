@@ -8,14 +8,15 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding, collate
+from graphxai.explainers.passes import encode, structural_bias
+from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
@@ -59,18 +60,20 @@ def _runner(model: Graphormer, data: Data, operator: Operator) -> Callable[[Tens
 
         def deleted(keep: Tensor) -> Tensor:
             parts = [_induced(model, data, choice) for choice in keep.cpu()]
-            outputs: Tensor = model(collate(parts, pad_to=1).to(device))
+            outputs: Tensor = model(model.collate(parts, pad_to=1).to(device))
             return outputs
 
         return deleted
-    batch = collate([data]).to(device)
-    tokens, bias = model.embed(batch), model.bias(batch)
+    batch = model.collate([data]).to(device)
+    tokens, bias = model.embed(batch), structural_bias(model, batch)
 
     def zeroed(keep: Tensor) -> Tensor:
         kept = _with_graph_token(keep.to(device))
-        return model.encode(tokens * kept[..., None], batch, bias=bias)
+        return encode(model, tokens * kept[..., None], batch, bias=bias)
 
     def masked(keep: Tensor) -> Tensor:
+        if bias is None:  # a wrapped model leaves the hidden nodes out itself
+            return model.encode(tokens.expand(len(keep), -1, -1), batch, keep.to(device))
         return _encode_kept(model, batch, tokens[0], bias[0], keep.to(device))
 
     return zeroed if operator == "zero" else masked
@@ -100,8 +103,11 @@ def _with_graph_token(keep: Tensor) -> Tensor:
     return torch.cat([keep.new_ones(len(keep), 1), keep], dim=1)
 
 
-def _induced(model: Graphormer, data: Data, choice: Tensor) -> Data:
-    """The subgraph on the chosen nodes (N,), encoded."""
+def _induced(model: Any, data: Data, choice: Tensor) -> Data:
+    """The subgraph on the chosen nodes (N,), encoded; a wrapped model makes its own."""
+    if hasattr(model, "induced"):
+        own: Data = model.induced(data, choice)
+        return own
     edges, attributes = subgraph(
         choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
     )

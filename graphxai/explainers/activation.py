@@ -5,6 +5,7 @@ the gradient of f_c by them, `h[l]` the tokens entering layer l.
 """
 
 import torch
+from torch import Tensor
 
 from graphxai.capture import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -25,7 +26,7 @@ class Cam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = traced.gradients[-1][:, :, 0]  # (B, H, T)
+        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
         return scored(gradient.mean(1), batch, traced.outputs, traced.target)
 
 
@@ -46,7 +47,8 @@ class GradCam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient, attention = traced.gradients[-1][:, :, 0], traced.attention[-1][:, :, 0]
+        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
+        attention = _at_readout(traced.attention[-1], batch)
         if self.pooled:
             real = first_row(batch, attention, "sum")[:, None]  # (B, 1, T)
             weight = (gradient * real).sum(-1, keepdim=True) / real.sum(-1, keepdim=True)
@@ -74,6 +76,8 @@ class AttCat(Explainer):
             outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
         entering = tape.hidden[: len(tape.attention)]  # (B, T, D) each
+        if not entering:
+            raise ValueError("att_cat reads the tokens entering each layer; the model shows none.")
         gradients = torch.autograd.grad(resolved(outputs).sum(), entering)
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
@@ -81,3 +85,12 @@ class AttCat(Explainer):
             received = (real[:, None] @ weights.mean(1))[:, 0] / real.sum(-1, keepdim=True)
             scores = scores + received * (hidden * gradient).sum(-1)
         return scored(scores, batch, outputs, resolved)
+
+
+def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:
+    """The graph token's row (B, H, T) of a matrix (B, H, Q, T) of every head.
+
+    Where there is no graph token, the mean over the rows of the nodes.
+    """
+    row = first_row(batch, matrix, "token")[:, : matrix.shape[2]]
+    return torch.einsum("bq,bhqt->bht", row, matrix)

@@ -151,6 +151,10 @@ def attention_gradients(
 def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     """(B, T): one at the graph token, or at the graph token and all nodes."""
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
+    weights = getattr(batch, "readout", None)  # of the nodes, where there is no graph token
+    if weights is not None:
+        row[:, 1:] = batch.mask if readout == "sum" else weights
+        return row
     row[:, 0] = 1.0
     if readout == "sum":
         row[:, 1:] = batch.mask.to(row.dtype)

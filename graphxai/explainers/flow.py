@@ -13,6 +13,7 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.propagation import record
 from graphxai.target import Target
 
+from .attention import first_row
 from .base import Attribution, Explainer, register, scored
 
 UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-9
@@ -23,7 +24,9 @@ class AttentionFlow(Explainer):
     """Maximum flow from the graph token after the last layer to each token before the first.
 
     Token q after layer l and token k before it are joined by an edge of capacity
-    `(mean_h A[l] + I)[q, k] / 2`. One maximum flow a node and graph: slow for large graphs.
+    `(mean_h A[l] + I)[q, k] / 2`. Where there is no graph token, the flow starts from a node joined
+    to every node after the last layer by its weight in the read-out. One maximum flow a node and
+    graph: slow for large graphs.
     """
 
     name = "attention_flow"
@@ -35,9 +38,12 @@ class AttentionFlow(Explainer):
         with torch.no_grad(), record() as tape:
             outputs = model.encode(model.embed(batch), batch)
         means = [weights.mean(1).double().cpu().numpy() for weights in tape.attention]
+        row = first_row(batch, outputs, "token").double().cpu().numpy()
+        pooled = not row[:, 0].any()
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
         for b, n in enumerate(batch.num_nodes.tolist()):
             capacities = [_with_residual(mean[b, : n + 1, : n + 1]) for mean in means]
+            capacities += [row[b : b + 1, : n + 1]] if pooled else []
             scores[b, : n + 1] = torch.from_numpy(maximum_flows(capacities)).to(scores)
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 

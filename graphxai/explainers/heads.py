@@ -19,6 +19,7 @@ from torch import Tensor
 from graphxai.capture import ExplainableModel, evaluating
 from graphxai.inputs import Input, prepare
 from graphxai.models.graphormer.encoding import GraphBatch, collate
+from graphxai.models.graphormer.model import Graphormer
 from graphxai.propagation import record
 
 from .relations import RELATIONS, relations_of
@@ -114,9 +115,7 @@ def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
     return np.any(related > base_rates + RELATIONAL + ROUNDING, axis=-1)
 
 
-def head_statistics(
-    model: ExplainableModel, inputs: Sequence[Any], *, data: str = ""
-) -> HeadStatistics:
+def head_statistics(model: Graphormer, inputs: Sequence[Any], *, data: str = "") -> HeadStatistics:
     """Measure where every head has its largest attention, over all nodes of all inputs.
 
     inputs: as `graphxai.explain` takes them; data: what they are, in words. For molecules all of
@@ -180,6 +179,10 @@ def count(
     model: ExplainableModel, batch: GraphBatch, relations: Sequence[Any] | None = None
 ) -> Counts:
     """Count each graph's rows. relations: (K, n, n) for each graph; None: bonds, as the edges."""
+    if not isinstance(model, Graphormer):
+        raise TypeError(
+            f"heads are told apart by a Graphormer's distances, not by {type(model).__name__}."
+        )
     with record(all_queries=True) as tape:
         model.encode(model.embed(batch), batch)
     distance = _distances(batch)

@@ -1,7 +1,6 @@
 """Several variants of the graphs of a batch: other tokens, or nodes hidden, in bounded passes.
 
-A Graphormer's structural bias is computed once and shared by all variants; any other model
-encodes one variant of the whole batch at a time.
+A Graphormer's structural bias is computed once and shared by all variants.
 """
 
 from collections.abc import Iterator
@@ -46,6 +45,9 @@ def encode_variants(
     tokens (K, B, T, D); keep (K, B, N), False: the node is hidden; bias (B, H, T, T).
     """
     k, b = tokens.shape[:2]
+    if bias is None and hasattr(batch, "repeated"):  # a wrapped model takes them all at once
+        hidden = None if keep is None else keep.flatten(0, 1)
+        return model.encode(tokens.flatten(0, 1), batch, hidden).unflatten(0, (k, b))
     if bias is None:
         kept = [None] * k if keep is None else list(keep)
         return torch.stack([model.encode(tokens[i], batch, kept[i]) for i in range(k)])

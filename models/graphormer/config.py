@@ -37,7 +37,29 @@ class Task:
 
 
 @dataclass(frozen=True)
-class GraphormerConfig:
+class TaskSet:
+    """The tasks of a model, in the order of its output columns."""
+
+    tasks: tuple[Task, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns of the model's output, over all tasks."""
+        return sum(task.num_outputs for task in self.tasks)
+
+    def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
+        """The task called `name` (the first one if None) and its output columns."""
+        start = 0
+        for task in self.tasks:
+            if name is None or task.name == name:
+                return task, slice(start, start + task.num_outputs)
+            start += task.num_outputs
+        known = ", ".join(repr(task.name) for task in self.tasks)
+        raise ValueError(f"the model has no task {name!r}; it has {known}.")
+
+
+@dataclass(frozen=True)
+class GraphormerConfig(TaskSet):
     """Hyperparameters of `Graphormer` (Ying et al., NeurIPS 2021).
 
     Nodes are either categorical (`node_cardinalities`, one table a feature, summed) or
@@ -49,7 +71,6 @@ class GraphormerConfig:
     linear with one shared bias (the published fairseq and Hugging Face models).
     """
 
-    tasks: tuple[Task, ...]
     num_layers: int = 3
     hidden_dim: int = 96
     ffn_dim: int = 192
@@ -119,21 +140,6 @@ class GraphormerConfig:
             raise ValueError(
                 f"node_feature_names has {len(self.node_feature_names)} names for {width} features."
             )
-
-    @property
-    def num_outputs(self) -> int:
-        """Columns of the model's output, over all tasks."""
-        return sum(task.num_outputs for task in self.tasks)
-
-    def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
-        """The task called `name` (the first one if None) and its output columns."""
-        start = 0
-        for task in self.tasks:
-            if name is None or task.name == name:
-                return task, slice(start, start + task.num_outputs)
-            start += task.num_outputs
-        known = ", ".join(repr(task.name) for task in self.tasks)
-        raise ValueError(f"the model has no task {name!r}; it has {known}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphxai import propagation
 
 from .config import GraphormerConfig
-from .encoding import GraphBatch
+from .encoding import GraphBatch, collate
 from .layers import EncoderLayer, LayerNorm, Linear, StructuralBias
 from .position import ContinuousEmbedding
 
@@ -116,6 +116,8 @@ class Graphormer(nn.Module):
     them. With `embedding_layernorm` that is after the LayerNorm: before it, Gradient x Input
     vanishes, for LayerNorm does not see the scale of its input.
     """
+
+    collate = staticmethod(collate)
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()

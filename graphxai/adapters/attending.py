@@ -1,0 +1,178 @@
+"""Attention as it goes by: recognised, recorded, held constant.
+
+A softmax is not known to be attention before its result enters a product. Until then its result
+carries the role "probability"; then it is recorded and, under AH, detached.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai import propagation
+
+from .attention import probabilities
+from .layout import Layout, expose_dense, expose_sparse
+from .trace import Curve, Softmax, Trace, Traces, tensors_in
+from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
+
+REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
+
+
+class AttentionWatch:
+    """Attention of the passes in one block; `layout` says where nodes stand, for recording."""
+
+    def __init__(self, traces: Traces, layout: Layout | None) -> None:
+        self._traces, self._layout = traces, layout
+        self._indices: list[Tensor] = []  # by which node rows were gathered, the latest last
+
+    # -- softmax -------------------------------------------------------------------------------
+
+    def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Curve]) -> Tensor:
+        """A softmax's result, of which nobody knows yet whether it is attention."""
+        if propagation.current_tape() is not None:
+            softmax.attention, out = self._expose(out, softmax.index)
+        curves -= {Curve("activation", "exp", softmax.place)}  # its own, if it is written out
+        curve = Curve("attention", "a softmax whose result enters no product", softmax.place)
+        return self._traces.mark(out, Trace(curves | {curve}, "probability", softmax))
+
+    def explicit_softmax(self, inputs: list[Tensor]) -> Softmax | None:
+        """The softmax that `exp(s) / sum(exp(s))` is, if the two tensors are these."""
+        if len(inputs) != 2:
+            return None
+        above, below = map(self._traces.of, inputs)
+        if above is None or below is None or above.softmax is not below.softmax:
+            return None
+        return above.softmax if (above.role, below.role) == ("exponential", "sum") else None
+
+    def role(self, name: str, inputs: list[Tensor], place: str) -> tuple[Any, Softmax | None]:
+        """Role and softmax of the result of an operation."""
+        if name in ("exp", "exp_"):
+            return "exponential", Softmax(place)
+        traced = [trace for trace in map(self._traces.of, inputs) if trace is not None]
+        if len(traced) != 1 or traced[0].role is None:
+            return None, None
+        trace = traced[0]
+        if trace.role == "exponential" and (name == "sum" or name in GATHERED_SUMS):
+            if trace.softmax and name in GATHERED_SUMS:
+                trace.softmax.index = _group_index(inputs)
+            return "sum", trace.softmax
+        kept = STILL_A_SUM if trace.role == "sum" else SAME_VALUES | MULTIPLICATIONS
+        return (trace.role, trace.softmax) if name in kept else (None, None)
+
+    # -- products ------------------------------------------------------------------------------
+
+    def factors(self, name: str, values: Iterable[Any], halve: bool) -> tuple[Any, ...]:
+        """The arguments of a product, with attention among them recorded and held."""
+        values = tuple(values)
+        if name in MULTIPLICATIONS and self._count(values) < 2:
+            return values  # a mask or a weight on the way
+        held = tuple(self._held(value) for value in values)
+        rules = propagation.current_rules()
+        if not (halve and rules.products) or name in QUOTIENTS or self._count(held) < 2:
+            return held
+        return tuple(self._halved(value) for value in held)
+
+    def _count(self, values: Iterable[Any]) -> int:
+        return sum(self._traces.of(t) is not None for t in tensors_in(values))
+
+    def _held(self, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(self._held(v) for v in value)
+        trace = self._traces.of(value)
+        if trace is None or trace.role != "probability" or trace.softmax is None:
+            return value
+        self._record(trace.softmax)
+        if propagation.current_rules().attention:
+            return value.detach()
+        return self._traces.mark(value.view_as(value), replace(trace, role=None))
+
+    def _halved(self, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(self._halved(v) for v in value)
+        trace = self._traces.of(value)
+        return value if trace is None else self._traces.mark(propagation.halved(value), trace)
+
+    # -- whole attentions ----------------------------------------------------------------------
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
+    ) -> tuple[Tensor, Tensor]:
+        """`softmax(q k^T + bias) v` and the probabilities, recorded and held as asked."""
+        with propagation.unrecorded():
+            weights = probabilities(query, key, bias)
+        weights = self._mixing(weights)
+        return propagation.mix_values(F.dropout(weights, dropout), value), weights
+
+    def performer(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Linear attention with its matrix written out: `A = phi(q) phi(k)^T` over its row sums.
+
+        q, k, v (B, H, N, d). Choromanski 2021, eq. 4. Padded keys have no weight, as if each
+        graph were alone; PyG's own sum over a padded batch counts them.
+        """
+        from torch_geometric.nn.attention.performer import generalized_kernel
+
+        q, k = (
+            generalized_kernel(t, module.projection_matrix, module.kernel) for t in (query, key)
+        )
+        weights = q @ k.transpose(-2, -1)  # (B, H, N, N)
+        length = weights.shape[-1]
+        if self._layout is not None and self._layout.fits(length):
+            weights = weights * self._layout.key_mask[:, None, None, :length]
+        total = weights.sum(-1, keepdim=True)
+        weights = self._mixing(weights / total.masked_fill(total == 0, 1.0))
+        return propagation.mix_values(weights, value)
+
+    def _mixing(self, weights: Tensor) -> Tensor:
+        """Probabilities (B, H, Q, T) that mix values."""
+        tape = propagation.current_tape()
+        if tape is not None:
+            attention, weights = expose_dense(weights, self._layout)
+            if attention is not None:
+                tape.attention.append(attention)
+        return weights.detach() if propagation.current_rules().attention else weights
+
+    # -- recording -----------------------------------------------------------------------------
+
+    def note_index(self, inputs: list[Tensor]) -> None:
+        """Remember by which index rows were gathered: one of them names the sources of edges."""
+        for index in inputs[1:]:
+            if index.dtype == torch.long and index.dim() == 1:
+                self._indices = [*self._indices[1 - REMEMBERED :], index]
+
+    def _record(self, softmax: Softmax) -> None:
+        tape = propagation.current_tape()
+        if tape is not None and not softmax.used and softmax.attention is not None:
+            tape.attention.append(softmax.attention)
+        softmax.used = True
+
+    def _expose(self, weights: Tensor, target: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        if target is None:
+            return expose_dense(weights, self._layout)
+        source = self._source_of(target)
+        if source is None or self._pools(target):
+            return None, weights
+        return expose_sparse(weights, target, source, self._layout)
+
+    def _pools(self, target: Tensor) -> bool:
+        """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
+        graph = None if self._layout is None else self._layout.graph
+        return graph is not None and len(graph) > len(graph.unique()) and torch.equal(target, graph)
+
+    def _source_of(self, target: Tensor) -> Tensor | None:
+        """The other end of the edges: the latest other index by which rows were gathered."""
+        fitting = [index for index in self._indices if len(index) == len(target)]
+        others = [index for index in fitting if not torch.equal(index, target)]
+        found = others or fitting
+        return found[-1] if found else None
+
+
+def _group_index(inputs: list[Tensor]) -> Tensor | None:
+    """The index (E,) by which entries were summed into groups."""
+    for tensor in inputs:
+        if tensor.dtype == torch.long:
+            return tensor if tensor.dim() == 1 else tensor.flatten(1)[:, 0]
+    return None

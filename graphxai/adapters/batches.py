@@ -1,0 +1,177 @@
+"""From a user's inputs to batches of a wrapped model: PyG graphs, or dense rows of tokens."""
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from graphxai.inputs import Input, InputError
+
+from .layout import Layout
+
+
+@dataclass(frozen=True, eq=False)
+class WrappedBatch:
+    """B inputs of at most N nodes.
+
+    mask (B, N), True at nodes; x (B, N, ...): what stands at each node in the input; graphs: the
+    PyG batch for models of graphs; dense: the model's input (B, ...) for models of tokens.
+    `has_graph_token`: whether the model's own sequence begins with one; if not, `readout` (B, N)
+    are the weights with which nodes enter the output, where attention methods start.
+    """
+
+    mask: Tensor
+    x: Tensor
+    num_nodes: Tensor
+    graphs: Batch | None = None
+    dense: Tensor | None = None
+    has_graph_token: bool = False
+    readout: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.readout is None and not self.has_graph_token:
+            mean = self.mask.float() / self.mask.sum(-1, keepdim=True).clamp(min=1)
+            object.__setattr__(self, "readout", mean)
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    @property
+    def layout(self) -> Layout:
+        """Where the nodes stand."""
+        return Layout.of(self.mask, self.has_graph_token)
+
+    def to(self, device: torch.device | str) -> "WrappedBatch":
+        """The same batch on `device`."""
+        moved = {k: v.to(device) for k, v in vars(self).items() if hasattr(v, "to")}
+        return replace(self, **moved)
+
+    def repeated(self, times: int) -> "WrappedBatch":
+        """The whole batch so many times over."""
+        if times == 1:
+            return self
+        wide: dict[str, Any] = {
+            name: torch.cat([getattr(self, name)] * times)
+            for name in ("mask", "x", "num_nodes", "dense", "readout")
+            if getattr(self, name) is not None
+        }
+        if self.graphs is not None:
+            wide["graphs"] = Batch.from_data_list(self.graphs.to_data_list() * times)
+        return replace(self, **wide)
+
+    def without(self, keep: Tensor, last: int) -> "WrappedBatch":
+        """Only the nodes where keep (B, N) is True; in graphs, only the edges between them.
+
+        The whole graph number `last` follows as one more: PyG's pooling counts the graphs by
+        the last one that is not empty.
+        """
+        assert self.graphs is not None
+        graphs, counts = self.graphs.to_data_list(), self.num_nodes.tolist()
+        kept = [part(g, keep[b, :n]) for b, (g, n) in enumerate(zip(graphs, counts, strict=True))]
+        return collate_graphs([*kept, graphs[last]])
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What a model of tokens is called with: x (B, S, ...), and mask (B, S), True at tokens."""
+
+    x: Tensor
+    mask: Tensor
+
+
+def read_graph(value: Any, categorical: bool) -> Input:
+    """One PyG graph. Raises InputError for what is not, or has no usable `x`."""
+    if not isinstance(value, Data):
+        raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
+    if not isinstance(value.x, Tensor) or not value.num_nodes:
+        raise InputError("the graph needs node features `x` and at least one node.")
+    if value.edge_index is not None and value.edge_index.numel():
+        low, high = int(value.edge_index.min()), int(value.edge_index.max())
+        if low < 0 or high >= value.num_nodes:
+            raise InputError(
+                f"edge_index names node {high if low >= 0 else low}; there are"
+                f" {value.num_nodes} nodes, from 0."
+            )
+    if not categorical and not value.x.is_floating_point():
+        raise InputError(
+            f"x holds {value.x.dtype} codes, through which no gradient passes: name the embedding"
+            " layer with wrap(..., at=...)."
+        )
+    if not categorical and not bool(torch.isfinite(value.x).all()):
+        raise InputError("x holds values that are not finite.")
+    smiles = value.get("smiles")
+    if not isinstance(smiles, str) or _atoms(smiles) != value.num_nodes:
+        return Input(value)
+    return Input(value, smiles)
+
+
+def read_tokens(value: Any, categorical: bool) -> Tensor:
+    """One row of tokens: floats (N, D), or with `categorical` whatever the model embeds."""
+    if not isinstance(value, Tensor | np.ndarray):
+        raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
+    x = torch.as_tensor(value)
+    if not categorical and (x.dim() != 2 or not x.is_floating_point()):
+        raise InputError(
+            f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
+            " Hand over several as a list; for codes or images name the embedding with"
+            " wrap(..., at=...)."
+        )
+    if not x.numel():
+        raise InputError("there are no tokens.")
+    return x
+
+
+def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
+    """PyG's batch of the graphs, and where its nodes stand."""
+    batch = Batch.from_data_list([_counted(graph) for graph in graphs])
+    num_nodes = torch.tensor([int(g.num_nodes or 0) for g in graphs], device=batch.x.device)
+    mask = _mask(num_nodes, pad_to)
+    x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
+    x[mask] = batch.x.detach()
+    return WrappedBatch(mask, x, num_nodes, graphs=batch)
+
+
+def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
+    """Rows of tokens (N, ...) padded with zeros; inputs of another kind, as images, are stacked."""
+    values = [row["dense"] for row in rows]
+    num_nodes = torch.tensor([int(row.num_nodes or 0) for row in rows], device=values[0].device)
+    mask = _mask(num_nodes, pad_to)
+    first = int(graph_token)
+    if any(len(v) != int(n) + first for v, n in zip(values, num_nodes, strict=True)):
+        x = mask[..., None].float()  # such tokens have no values before the embedding
+        return WrappedBatch(mask, x, num_nodes, None, torch.stack(values), graph_token)
+    longest = mask.shape[1] + first
+    dense = torch.stack([F.pad(v, (0, 0) * (v.dim() - 1) + (0, longest - len(v))) for v in values])
+    return WrappedBatch(mask, dense[:, first:], num_nodes, None, dense, graph_token)
+
+
+def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
+    n = max(int(num_nodes.max()), pad_to or 0)
+    return torch.arange(n, device=num_nodes.device) < num_nodes[:, None]
+
+
+def _counted(graph: Data) -> Data:
+    """The graph with its number of nodes written down, as PyG cannot tell it without nodes."""
+    counted = copy(graph)
+    counted.num_nodes = int(graph.num_nodes or 0)
+    return counted
+
+
+def part(graph: Data, keep: Tensor) -> Data:
+    """The nodes that stay, with the edges between them; all other attributes as they were."""
+    part = graph.subgraph(keep)
+    part.num_nodes = int(keep.sum())
+    return part
+
+
+def _atoms(smiles: str) -> int:
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles)
+    return -1 if molecule is None else molecule.GetNumAtoms()

@@ -1,0 +1,93 @@
+"""How a user's module is called, and what is made of its answer."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from .batches import Tokens
+
+Forward = Callable[[nn.Module, Any], Tensor]
+
+WHOLE = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
+EXCLUDED_AT = ("src_key_padding_mask", "key_padding_mask", "padding_mask")  # True hides
+KEPT_AT = ("attention_mask",)  # 1 keeps, as in Hugging Face's models
+
+
+def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
+    """Call `model.forward` with the batch, or with those of its attributes that it names.
+
+    Raises TypeError for an argument that the graphs do not have.
+    """
+    wanted = _parameters(model)
+    names = [p.name for p in wanted]
+    if "x" not in names and names and names[0] in WHOLE:
+        return model(batch)
+    given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
+    values: dict[str, Any] = {}
+    for parameter in wanted:
+        value = batch.get(parameter.name, given.get(parameter.name))
+        if value is not None:
+            values[parameter.name] = value
+        elif parameter.default is Parameter.empty:
+            raise TypeError(
+                f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
+                " have: give wrap(..., forward=lambda model, batch: ...)."
+            )
+    return model(**values)
+
+
+def takes_padding_mask(model: nn.Module) -> bool:
+    """Whether `model.forward` has an argument for the tokens that are padding."""
+    return any(p.name in (*EXCLUDED_AT, *KEPT_AT) for p in _parameters(model))
+
+
+def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
+    """Call `model.forward` with x and, where it has an argument for it, the padding mask."""
+    options = {}
+    for parameter in _parameters(model)[1:]:
+        if parameter.name in EXCLUDED_AT:
+            options[parameter.name] = ~tokens.mask
+        elif parameter.name in KEPT_AT:
+            options[parameter.name] = tokens.mask.long()
+    return model(tokens.x, **options)
+
+
+def as_outputs(answer: Any, size: int, columns: int) -> Tensor:
+    """Outputs (B, columns) of what the model gave back. Raises ValueError for anything else."""
+    answer = getattr(answer, "logits", answer)
+    if not isinstance(answer, Tensor):
+        raise ValueError(
+            f"the model gives {type(answer).__name__}, not a tensor: give wrap(..., forward=...)"
+            " that picks one."
+        )
+    outputs = answer[:, None] if answer.dim() == 1 and len(answer) == size else answer
+    if answer.dim() == 0 and size == 1:
+        outputs = answer.reshape(1, 1)
+    if outputs.shape != (size, columns):
+        raise ValueError(
+            f"the model gives {tuple(answer.shape)} for {size} inputs; the tasks ask for"
+            f" ({size}, {columns}). For one row a node pick or pool rows with wrap(...,"
+            " forward=...)."
+        )
+    return outputs
+
+
+def module_named(model: nn.Module, name: str) -> nn.Module:
+    """The part of the model with this name; ValueError with similar names if there is none."""
+    modules = dict(model.named_modules())
+    if name and name in modules:
+        return modules[name]
+    names = [known for known in modules if known]
+    near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
+    raise ValueError(
+        f"{type(model).__name__} has no module {name!r}; near it: {', '.join(near) or 'none'}."
+    )
+
+
+def _parameters(model: nn.Module) -> list[Parameter]:
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return [p for p in signature(model.forward).parameters.values() if p.kind in kinds]

@@ -1,0 +1,317 @@
+"""Apply the rules of `propagation` to a model that does not call it, for the length of a block.
+
+A `TorchFunctionMode` sees every PyTorch function the model calls, in this thread only, and sends
+softmax, attention, normalisation and activation through the formulas of `propagation`. Forward
+hooks, which know their own thread, tell which module is running; they belong to no module, so
+that the model's fast paths stay open in other threads. Both end with the block.
+
+A softmax counts as attention once its result enters a product. That covers explicit softmax over
+dense logits as well as `exp(s) / sum(exp(s))` over the edges of a graph, as in
+`torch_geometric.utils.softmax`. In a module whose name says that it is a norm, square roots and
+standard deviations are its scale. What keeps its gradient although a rule asked for it to be
+constant is named in one warning.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+
+from graphxai import propagation
+
+from .attending import AttentionWatch
+from .attention import multi_head, scaled_dot_product
+from .layout import Layout
+from .operations import AFFINE, NORMS, activation, linear, uses_batch_statistics
+from .trace import Curve, Rule, Softmax, Trace, Traces, tensors_in
+from .vocabulary import (
+    ACTIVATION_MODULE,
+    KNOWN,
+    LIKE_ANOTHER,
+    PRODUCTS,
+    RATIO,
+    ROOTS,
+    SUMS,
+    VALUELESS,
+    name_of,
+)
+
+Outputs = dict[nn.Module, Callable[[Tensor], Tensor]]
+
+
+@contextmanager
+def intercepted(
+    model: nn.Module,
+    *,
+    layout: Layout | None = None,
+    always: bool = False,
+    additive: bool = False,
+    outputs: Outputs | None = None,
+) -> Iterator["Interception"]:
+    """Rules and recordings of this thread act on `model` within the block, and on nothing else.
+
+    layout: where nodes stand, for recording. always: act in the whole block instead of only while
+    `model` or a part of it is called. additive: every constant that enters by addition gets
+    itself as tangent (forward mode), which is how its share of the output is found. outputs:
+    functions applied to what these modules give back. Raises TypeError for what is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
+    mode = Interception(model, layout, always, additive, outputs or {})
+    with ExitStack() as stack:
+        for handle in (
+            register_module_forward_pre_hook(mode.before_module),
+            register_module_forward_hook(mode.after_module, always_call=True),
+        ):
+            stack.callback(handle.remove)
+        stack.enter_context(mode)
+        yield mode
+
+
+class Interception(TorchFunctionMode):
+    """The mode of one `intercepted` block."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout | None,
+        always: bool,
+        additive: bool,
+        outputs: Outputs,
+    ) -> None:
+        super().__init__()
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._root = type(model).__name__
+        self._always, self._additive = always, additive
+        self._outputs = outputs
+        self._thread = threading.get_ident()
+        self._traces = Traces()
+        self._attention = AttentionWatch(self._traces, layout)
+        self._running: list[nn.Module] = []
+        self._warned: set[Curve] = set()
+
+    # -- which module is running ---------------------------------------------------------------
+
+    def before_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note that a part of the model begins; at the outermost its inputs begin to be traced."""
+        if threading.get_ident() != self._thread or id(module) not in self._paths:
+            return
+        if not self._running and not self._always:
+            self.trace_inputs(args)
+        self._running.append(module)
+
+    def after_module(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Note that it ends; replace the output of modules that are treated as a whole."""
+        mine = threading.get_ident() == self._thread
+        if not mine or not self._running or self._running[-1] is not module:
+            return None
+        replaced = None if output is None else self._replace_output(module, args, output)
+        self._running.pop()
+        if not self._running and not self._always:
+            self.warn_of(output)
+        return replaced
+
+    def trace_inputs(self, values: Any) -> None:
+        """From here on these tensors are what the explanation is about."""
+        floats = [t for t in tensors_in(values) if t.is_floating_point()]
+        wanted = [t for t in floats if t.requires_grad and not isinstance(t, nn.Parameter)]
+        for tensor in wanted or floats:
+            self._traces.mark(tensor, Trace())
+
+    def warn_of(self, output: Any) -> None:
+        """One warning that names what kept its gradient on the way to the output."""
+        rules = propagation.current_rules()
+        traces = filter(None, map(self._traces.of, tensors_in([output])))
+        found = {curve for trace in traces for curve in trace.curves if getattr(rules, curve.rule)}
+        new = found - self._warned
+        if not new:
+            return
+        self._warned |= new
+        lines = sorted({f"{curve.place or self._root}: {curve.what}" for curve in new})
+        warnings.warn(
+            f"{self._root} has parts that the rules do not know; there the ordinary gradient was"
+            f" taken, and relevance need not sum to the output: {'; '.join(lines)}.",
+            stacklevel=6,
+        )
+
+    def _place(self) -> str:
+        return self._paths[id(self._running[-1])] if self._running else ""
+
+    def _kind(self) -> str:
+        """The class of the running module."""
+        return type(self._running[-1]).__name__ if self._running else ""
+
+    def _in_norm(self) -> bool:
+        return "norm" in self._kind().lower()
+
+    def _replace_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """The output of a module that is treated as a whole, or None to keep it."""
+        if module in self._outputs:
+            return self._outputs[module](output)
+        if not isinstance(output, Tensor) or not args:
+            return None
+        with torch._C.DisableTorchFunction():
+            if self._kind() == "PerformerProjection" and len(args) == 3:
+                return self._like(args[2], self._attention.performer(module, *args))
+            if propagation.current_rules().activation and _is_activation(module, args, output):
+                return self._like(args[0], propagation.by_ratio(args[0], module.forward))
+        return None
+
+    # -- the mode ------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not (self._always or self._running) or threading.get_ident() != self._thread:
+            return func(*args, **kwargs)
+        out = self._apply(name_of(func), func, args, kwargs)
+        for tensor in tensors_in([out]):
+            if tensor.requires_grad:
+                self._traces.mark_if_new(tensor)
+        return out
+
+    def _apply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        if name in PRODUCTS:
+            halve = not self._in_norm()
+            args = self._attention.factors(name, args, halve)
+            held = self._attention.factors(name, kwargs.values(), halve)
+            kwargs = dict(zip(kwargs, held, strict=True))
+        if name == "softmax":
+            return self._softmax(func, args, kwargs)
+        if name == "scaled_dot_product_attention":
+            out = scaled_dot_product(self._attention.attend, *args, **kwargs)
+            return self._carry("attention", args, kwargs, out)
+        if name == "multi_head_attention_forward":
+            return self._multi_head(func, args, kwargs)
+        if name in AFFINE or name in NORMS or name in RATIO:
+            return self._operation(name, func, args, kwargs)
+        if self._additive and name in SUMS:
+            args = self._constants_as_tangents(args)
+        if (name.endswith("_") or name == "setitem") and not args[0].requires_grad:
+            self._traces.mark_if_new(args[0])  # it is about to, and does not come from outside
+        out = func(*args, **kwargs)
+        if name in VALUELESS or not (name == "setitem" or isinstance(out, Tensor | tuple | list)):
+            return out
+        if name in ROOTS and self._in_norm() and propagation.current_rules().layernorm:
+            return tuple(t.detach() for t in out) if isinstance(out, tuple) else out.detach()
+        return self._carry(name, args, kwargs, out)
+
+    def _softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        trace = self._traces.of(args[0] if args else kwargs["input"])
+        if trace is None:
+            return out
+        return self._attention.softmax(out, Softmax(self._place()), trace.curves)
+
+    def _multi_head(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs.get("static_k") is not None or kwargs.get("static_v") is not None:
+            return self._carry("static_k or static_v", args, kwargs, func(*args, **kwargs))
+
+        def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return linear(func, self._constant, x, weight, bias)
+
+        out = multi_head(self._attention.attend, affine, self._constant, *args, **kwargs)
+        return self._carry("attention", args, kwargs, out)
+
+    def _operation(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """A norm, an activation or an affine map."""
+        x = args[0] if args else kwargs["input"]
+        weight = args[1] if name in AFFINE and len(args) > 1 else None
+        if self._traces.of(x) is None or self._traces.of(weight) is not None:
+            return self._carry("matmul", args, kwargs, func(*args, **kwargs))
+        if name == "batch_norm" and uses_batch_statistics(func, *args, **kwargs):
+            return self._carry("statistics of the batch", args, kwargs, func(*args, **kwargs))
+        if name in AFFINE and not self._additive:
+            return self._like(x, func(*args, **kwargs))
+        operation: Callable[..., Tensor] = (AFFINE | NORMS).get(name, activation)
+        return self._like(x, operation(func, self._constant, *args, **kwargs))
+
+    # -- traces --------------------------------------------------------------------------------
+
+    def _carry(self, name: str, args: Any, kwargs: Any, out: Any) -> Any:
+        """Give the result the trace of what it was made of."""
+        inputs = list(tensors_in((*args, *kwargs.values())))
+        if name in LIKE_ANOTHER:
+            inputs = inputs[:1]
+        if name in ("index_select", "getitem"):
+            self._attention.note_index(inputs)
+        found = [trace for trace in map(self._traces.of, inputs) if trace is not None]
+        if not found:
+            return out
+        curves: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
+        if name == "div" and (softmax := self._attention.explicit_softmax(inputs)) is not None:
+            return self._attention.softmax(out, softmax, curves)
+        if (curve := self._curve(name, found)) is not None:
+            curves |= {curve}
+        trace = Trace(curves, *self._attention.role(name, inputs, self._place()))
+        into = args[0] if name == "setitem" else out
+        for tensor in tensors_in([into]):
+            if tensor.is_floating_point():
+                self._traces.mark(tensor, trace)
+        return out
+
+    def _curve(self, name: str, traces: list[Trace]) -> Curve | None:
+        """What an operation does that is not linear in what depends on the nodes."""
+        if name in PRODUCTS and len(traces) > 1:
+            what = f"a product ({name}) of two quantities that depend on the input"
+            return Curve(self._rule_here(), what, self._place())
+        if name in ROOTS:
+            return Curve("layernorm", f"{name} outside of a normalisation layer", self._place())
+        if name == "statistics of the batch":
+            return Curve("layernorm", name, self._place())
+        if name == "static_k or static_v":
+            return Curve("attention", name, self._place())
+        return None if name in KNOWN else Curve("activation", name, self._place())
+
+    def _rule_here(self) -> Rule:
+        """The rule that a product in the running module would be a matter of."""
+        if self._in_norm():
+            return "layernorm"
+        return "activation" if ACTIVATION_MODULE.search(self._kind()) else "attention"
+
+    def _like(self, x: Tensor, out: Tensor) -> Tensor:
+        trace = self._traces.of(x)
+        return out if trace is None else self._traces.mark(out, Trace(trace.curves))
+
+    # -- additive constants --------------------------------------------------------------------
+
+    def _constants_as_tangents(self, values: Any) -> Any:
+        """In a sum with something that depends on nodes, constants are shares of the output."""
+        if all(self._traces.of(t) is None for t in tensors_in(values)):
+            return values
+        return tuple(self._as_constant(value) for value in values)
+
+    def _as_constant(self, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(self._as_constant(v) for v in value)
+        if isinstance(value, Tensor) and self._traces.of(value) is None:
+            return self._constant(value) if value.is_floating_point() else value
+        return value
+
+    def _constant(self, value: Tensor) -> Tensor:
+        """The constant with itself as tangent, where additive shares are asked for."""
+        if not self._additive:
+            return value
+        plain = value.detach()
+        finite = plain.masked_fill(~plain.isfinite(), 0.0)  # -inf masks are no share
+        return forward_ad.make_dual(plain, finite)
+
+
+def _is_activation(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> bool:
+    """Whether a module of the user's is an activation: by its name, its shape and f(0) = 0."""
+    kind = type(module)
+    if kind.__module__.startswith("torch.nn.") or not ACTIVATION_MODULE.search(kind.__name__):
+        return False
+    alone = len(args) == 1 and isinstance(args[0], Tensor) and args[0].shape == output.shape
+    if not alone or next(module.parameters(), None) is not None:
+        return False
+    return not module.forward(args[0].detach().new_zeros(1)).any()

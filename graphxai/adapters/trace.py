@@ -1,0 +1,91 @@
+"""What is known of a tensor on its way through a model that is being watched.
+
+Tensors that depend on the explained nodes have a `Trace`; all others are constants of the pass.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Rule = Literal["attention", "layernorm", "activation"]
+Role = Literal["exponential", "sum", "probability"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A step that keeps its gradient although `rule` was asked for: what it is and where."""
+
+    rule: Rule
+    what: str
+    place: str
+
+
+@dataclass(eq=False)
+class Softmax:
+    """One softmax: its group index (E,) if sparse, its attention (B, H, T, T) if recordable."""
+
+    place: str
+    index: Tensor | None = None
+    attention: Tensor | None = None
+    used: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`curves` on the way here; `role` and `softmax` if the tensor is part of a softmax."""
+
+    curves: frozenset[Curve] = frozenset()
+    role: Role | None = None
+    softmax: Softmax | None = None
+
+
+OUTSIDE = Trace()  # stands for "never seen"
+
+
+class Traces:
+    """The traces of one pass, beside the tensors and not in them."""
+
+    def __init__(self) -> None:
+        self._known = WeakTensorKeyDictionary()
+
+    def of(self, value: Any) -> Trace | None:
+        """The trace of a tensor; None for constants.
+
+        A tensor with a gradient that came from outside of the pass, other than a parameter, is an
+        input. What a custom autograd function gives depends on nodes: no mode sees inside.
+        """
+        if not isinstance(value, Tensor):
+            return None
+        found: Trace | None = self._known.get(value, OUTSIDE)
+        if found is OUTSIDE:
+            outside = value.requires_grad and not isinstance(value, nn.Parameter)
+            found = Trace() if outside and value.is_floating_point() else None
+        node = value.grad_fn
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            what = f"the custom function {type(node).__name__.removesuffix('Backward')}"
+            before = frozenset() if found is None else found.curves
+            return Trace(before | {Curve("attention", what, "")})
+        return found
+
+    def mark_if_new(self, value: Tensor) -> None:
+        """Note that a result of the pass without a trace is a constant, as one of parameters."""
+        if value not in self._known:
+            self._known[value] = None
+
+    def mark(self, value: Tensor, trace: Trace) -> Tensor:
+        """Note the trace of a tensor and give the tensor back."""
+        self._known[value] = trace
+        return value
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Tensors among the values and in their lists and tuples, at any depth."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from tensors_in(value)

@@ -1,0 +1,432 @@
+"""A user's own model under the contract of `capture`, with no change to its code."""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from graphxai.capture import evaluating
+from graphxai.inputs import Input, InputError
+from graphxai.models.graphormer.config import Task, TaskKind, TaskSet
+from graphxai.models.graphormer.model import Origin
+from graphxai.propagation import Rules, Tape, current_rules, current_tape, unrecorded
+
+from .batches import (
+    Tokens,
+    WrappedBatch,
+    collate_graphs,
+    collate_tokens,
+    part,
+    read_graph,
+    read_tokens,
+)
+from .calling import (
+    Forward,
+    as_outputs,
+    call_with_graphs,
+    call_with_tokens,
+    module_named,
+    takes_padding_mask,
+)
+from .interception import intercepted
+
+_forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
+
+
+def wrap(
+    model: nn.Module,
+    tasks: Sequence[Task] | Task | None = None,
+    *,
+    kind: TaskKind | None = None,
+    classes: Sequence[str] | int | None = None,
+    at: str | None = None,
+    forward: Forward | None = None,
+    inputs: Literal["graphs", "tokens"] = "graphs",
+    graph_token: bool = False,
+    read: Callable[[Any], Any] | None = None,
+    transform: Callable[[Data], Data] | None = None,
+    features: Sequence[str] = (),
+    name: str | None = None,
+) -> "WrappedModel":
+    """Make a PyTorch model explainable by every method of the toolkit.
+
+    tasks: what the output columns are; or `kind` ("binary", "multiclass", "regression") and
+    `classes` (names, or how many) for a single one. The model should give logits.
+    inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D), where
+    `graph_token` says that the first token is a class token. at: name of the module whose output,
+    one row a node, is what relevance is given to, for models that begin with an embedding; by
+    default it is `x` itself. forward: `forward(model, batch) -> outputs (B, C)` for models that
+    are not called by the names of the graph's attributes; `batch` is a PyG batch, or `Tokens`
+    (x, mask). read: makes a graph (or tensor) of anything else, as a SMILES. transform: adds
+    structure to a graph whose nodes were removed by the operator `delete`. features: names of the
+    columns of `x`.
+
+    Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
+    attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
+    its edges, so that it enters no message, no attention and no pooling, while the other nodes'
+    features stay as they were; for tokens it is added to the padding mask (where
+    nothing would be left, all tokens stand there as zeros). Raises ValueError for
+    a module `at` that does not exist or tasks that are not told.
+    """
+    config = TaskSet(_tasks(tasks, kind, classes))
+    if inputs not in ("graphs", "tokens"):
+        raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
+    return WrappedModel(
+        model,
+        config,
+        at=at,
+        forward=forward,
+        dense=inputs == "tokens",
+        graph_token=graph_token,
+        read=read,
+        transform=transform,
+        features=tuple(features),
+        name=name,
+    )
+
+
+class WrappedModel:
+    """The contract of `capture.ExplainableModel` over a module that knows nothing of it.
+
+    Made by `wrap`. The module itself is `module`; its weights are neither copied nor changed.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: TaskSet,
+        *,
+        at: str | None,
+        forward: Forward | None,
+        dense: bool,
+        graph_token: bool,
+        read: Callable[[Any], Any] | None,
+        transform: Callable[[Data], Data] | None,
+        features: tuple[str, ...],
+        name: str | None,
+    ) -> None:
+        self.module, self.config = module, config
+        self.origin = Origin(name or type(module).__name__)
+        self._at = None if at is None else module_named(module, at)
+        self._at_name = at
+        self._forward = forward
+        self._dense, self._graph_token = dense, graph_token
+        self._read, self._transform = read, transform
+        self._features = features
+        self._modes: dict[nn.Module, bool] = {}
+        self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
+        kinds = {type(m).__name__ for m in module.modules()}
+        self._pads_wrongly = "PerformerAttention" in kinds
+
+    # -- as a module ---------------------------------------------------------------------------
+
+    @property
+    def training(self) -> bool:
+        """Whether any part of the module is in training mode."""
+        return any(m.training for m in self.module.modules())
+
+    def train(self, mode: bool = True) -> "WrappedModel":
+        """Eval mode for every part; `train(True)` puts back the mode that each part had."""
+        if not mode:
+            self._modes = {m: m.training for m in self.module.modules()}
+            self.module.eval()
+        elif self._modes:
+            for part_, was in self._modes.items():
+                part_.training = was
+        else:
+            self.module.train()
+        return self
+
+    def eval(self) -> "WrappedModel":
+        """Eval mode for every part."""
+        return self.train(False)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Parameters and buffers of the module; a constant if it has none."""
+        found = False
+        for value in (*self.module.parameters(), *self.module.buffers()):
+            found = True
+            yield value
+        if not found:
+            yield torch.zeros(())
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of `x`."""
+        return self._features
+
+    @property
+    def same_size_only(self) -> bool:
+        """Whether inputs of different lengths cannot share a batch."""
+        return not self._masks_padding
+
+    # -- inputs --------------------------------------------------------------------------------
+
+    def prepare(self, value: Any) -> Input:
+        """One input as `explain` takes it. Raises InputError for what cannot be used."""
+        smiles = value if isinstance(value, str) else None
+        if self._read is not None and not isinstance(value, Data):
+            value = self._read(value)
+        if not self._dense:
+            found = read_graph(value, categorical=self._at is not None)
+            return Input(found.data, smiles or found.smiles)
+        if isinstance(value, Data):
+            value = value.get("dense", value.x)
+        x = read_tokens(value, categorical=self._at is not None)
+        nodes = len(x) - int(self._graph_token)
+        if self._at is not None:
+            one = Data(dense=x, num_nodes=nodes)
+            with evaluating(self), torch.no_grad():
+                tokens = self._embedded(self.collate([one]).to(self._device))
+            nodes = tokens.shape[1] - int(self._graph_token)
+        if nodes < 1:
+            raise InputError("there are no tokens beside the graph token.")
+        return Input(Data(x=x, dense=x, num_nodes=nodes))
+
+    def collate(self, graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
+        """One batch of prepared inputs; `pad_to`: nodes to pad to."""
+        if not graphs:
+            raise ValueError("cannot make a batch of no graphs.")
+        if self._dense:
+            return collate_tokens(graphs, pad_to, self._graph_token)
+        return collate_graphs(graphs, pad_to)
+
+    def induced(self, data: Data, choice: Tensor) -> Data:
+        """The subgraph on the chosen nodes (N,), with its structure computed afresh."""
+        if self._dense:
+            raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
+        rest = part(data, choice)
+        return rest if self._transform is None else self._transform(rest)
+
+    # -- the contract --------------------------------------------------------------------------
+
+    def embed(self, batch: WrappedBatch) -> Tensor:
+        """Tokens (B, T, D) that relevance is given to, a graph token or zeros first."""
+        if self._at is not None:
+            rows = self._embedded(batch)
+        elif batch.graphs is not None:
+            rows = batch.graphs.x
+        else:
+            assert batch.dense is not None
+            rows = batch.dense
+        return self._tokens(rows.to(self._dtype), batch)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        batch: WrappedBatch,
+        keep: Tensor | None = None,
+    ) -> Tensor:
+        """Outputs (B, C) of tokens (B, T, D); keep (B, N) hides nodes where it is False.
+
+        Tokens and keep may hold the batch several times over, (K * B, ...).
+        """
+        times, rest = divmod(len(tokens), len(batch))
+        if rest or not times:
+            raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
+        batch = batch.repeated(times)
+        if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
+            return self._outputs_of_rest(tokens, batch, batch.mask if keep is None else keep)
+        shown = batch.mask if keep is None else batch.mask & keep
+        if not self._masks_padding and not bool(shown.all()):
+            raise ValueError(
+                f"{type(self.module).__name__}.forward takes no padding mask: nodes cannot be"
+                " hidden, nor inputs of different lengths share a batch. Give wrap(...,"
+                " forward=...) that uses `batch.mask`, or remove nodes with the operator 'zero'."
+            )
+        if batch.graphs is None and not self._graph_token:
+            nothing = ~shown.any(-1)
+            tokens = tokens.masked_fill(nothing[:, None, None], 0.0)
+            shown = shown | (nothing[:, None] & batch.mask)
+        return self._pass(self._rows(tokens, batch), batch, shown)
+
+    def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
+        """Parts (B, N, F) of each node's `x . gradient`, if relevance is given to a named `x`."""
+        if self._at is not None or not self._features:
+            return None
+        parts = batch.x.to(gradient) * gradient
+        return parts if parts.shape[-1] == len(self._features) else None
+
+    def __call__(self, batch: WrappedBatch) -> Tensor:
+        """Outputs (B, C), as the module itself gives them."""
+        if self._at is None:
+            return self.encode(self.embed(batch), batch)
+        if not self._masks_padding and not bool(batch.mask.all()):
+            raise ValueError("inputs of different lengths cannot share a batch of this model.")
+        return self._pass(None, batch, batch.mask)
+
+    # -- passes --------------------------------------------------------------------------------
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        floats = (p.dtype for p in self.parameters() if p.is_floating_point())
+        return next(floats, torch.get_default_dtype())
+
+    def _pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+        """Outputs (B, C) of node rows, with rules, recordings and bias shares as asked for."""
+        tape = current_tape()
+        watched = tape is not None or current_rules() != Rules() or self._pads_wrongly
+        if rows is None or not (watched or self._at is not None):
+            block = intercepted(self.module) if self._pads_wrongly else nullcontext()
+            with block:
+                return self._call(rows, batch, shown)
+        with intercepted(
+            self.module, layout=batch.layout, always=True, outputs=self._put(rows)
+        ) as watch:
+            watch.trace_inputs([rows])
+            outputs = self._call(rows, batch, shown)
+            watch.warn_of(outputs)
+        if tape is not None and not tape.with_biases and not tape.attention:
+            raise ValueError(
+                f"no attention between nodes was seen in {type(self.module).__name__}: methods that"
+                " read attention cannot explain it."
+            )
+        if tape is not None and tape.with_biases:
+            outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
+        return outputs
+
+    def _with_bias_shares(
+        self, outputs: Tensor, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape
+    ) -> Tensor:
+        """Outputs whose gradient in the appended leaf s (B, 1) of ones is the share of biases.
+
+        The share of every constant c that enters by addition is `sum c * df/dc`, the directional
+        derivative of f along the constants themselves: one pass in forward mode gives it for all
+        graphs and outputs, whatever the layout of the tensors in between.
+        """
+        try:
+            shares = self._bias_shares(rows.detach(), batch, shown)
+        except NotImplementedError as error:  # an operation without forward differentiation
+            warnings.warn(
+                f"the share of biases in {type(self.module).__name__} is not known; the ledger has"
+                f" it as unexplained: {str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
+            shares = torch.zeros_like(outputs)
+        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
+        tape.biases.append(ones)
+        return outputs + shares.detach() * (ones - 1)
+
+    def _bias_shares(self, frozen: Tensor, batch: WrappedBatch, shown: Tensor) -> Tensor:
+        """Directional derivative (B, C) of the outputs along all additive constants."""
+        with torch.no_grad(), _forward_mode, forward_ad.dual_level():
+            dual = forward_ad.make_dual(frozen, torch.zeros_like(frozen))
+            with (
+                unrecorded(),
+                intercepted(
+                    self.module,
+                    layout=batch.layout,
+                    always=True,
+                    additive=True,
+                    outputs=self._put(dual),
+                ) as watch,
+            ):
+                watch.trace_inputs([dual])
+                again = self._call(dual, batch, shown)
+            shares = forward_ad.unpack_dual(again).tangent
+            return torch.zeros_like(again) if shares is None else shares.clone()
+
+    def _outputs_of_rest(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
+        last = int(batch.num_nodes.argmax())
+        if not int(batch.num_nodes[last]):
+            raise ValueError("there is no graph with nodes among these.")
+        shown = batch.mask & keep
+        rest = batch.without(shown, last)
+        rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
+        return self._pass(rows, rest, rest.mask)[:-1]
+
+    def _call(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+        """The user's module on the batch, with `x` replaced by rows if they are the input."""
+        replaced = rows is not None and self._at is None
+        size, columns = len(batch), self.config.num_outputs
+        if batch.graphs is not None:
+            graphs = batch.graphs.clone().apply(self._in_own_type)
+            if replaced:
+                graphs.x = rows
+            run = self._forward or call_with_graphs
+            return as_outputs(run(self.module, graphs), size, columns)
+        x = rows if replaced else batch.dense
+        assert x is not None
+        mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
+        run = self._forward or call_with_tokens
+        x = x if replaced else self._in_own_type(x)
+        return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
+
+    def _in_own_type(self, value: Tensor) -> Tensor:
+        return value.to(self._dtype) if value.is_floating_point() else value
+
+    def _embedded(self, batch: WrappedBatch) -> Tensor:
+        """What the module `at` gives in a pass: node rows (n, D), or tokens (B, S, D)."""
+        assert self._at is not None
+        found: list[Tensor] = []
+
+        def keep(output: Tensor) -> Tensor:
+            found.append(output)
+            return output
+
+        with intercepted(self.module, outputs={self._at: keep}):
+            self._call(None, batch, batch.mask)
+        if len(found) != 1 or not isinstance(found[0], Tensor):
+            raise ValueError(
+                f"the module {self._at_name!r} is called {len(found)} times in a pass; name one"
+                " that is called once and gives a tensor."
+            )
+        return found[0]
+
+    def _put(self, rows: Tensor) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
+        """Replace the output of the module `at` by rows."""
+        return {} if self._at is None else {self._at: lambda _: rows}
+
+    def _tokens(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
+        """Node rows (n, D) or (B, S, D) as tokens (B, T, D)."""
+        size, nodes = batch.mask.shape
+        length = nodes + int(batch.has_graph_token)
+        if batch.graphs is not None and rows.dim() == 2 and len(rows) == int(batch.mask.sum()):
+            tokens = rows.new_zeros(size, nodes + 1, rows.shape[1])
+            tokens[:, 1:][batch.mask] = rows
+            return tokens
+        if rows.dim() != 3 or rows.shape[:2] != (size, length):
+            where = f"the module {self._at_name!r} gives" if self._at_name else "the input has"
+            raise ValueError(
+                f"{where} {tuple(rows.shape)}; relevance needs one row a node of"
+                f" {size} inputs of at most {nodes} nodes."
+            )
+        if batch.has_graph_token:
+            return rows
+        return torch.nn.functional.pad(rows, (0, 0, 1, 0))
+
+    def _rows(self, tokens: Tensor, batch: WrappedBatch) -> Tensor:
+        """The inverse of `_tokens`."""
+        if batch.graphs is not None:
+            return tokens[:, 1:][batch.mask]
+        return tokens if batch.has_graph_token else tokens[:, 1:]
+
+
+def _tasks(
+    tasks: Sequence[Task] | Task | None,
+    kind: TaskKind | None,
+    classes: Sequence[str] | int | None,
+) -> tuple[Task, ...]:
+    if isinstance(tasks, Task):
+        return (tasks,)
+    if tasks:
+        return tuple(tasks)
+    if kind is None:
+        raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
+    if isinstance(classes, int):
+        classes = [str(c) for c in range(classes)]
+    if classes is None and kind == "binary":
+        classes = ("negative", "positive")
+    return (Task("output", kind, tuple(classes or ())),)

@@ -1,0 +1,239 @@
+"""The bridges to `torch_geometric.explain`, in both directions."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.data import Batch
+from torch_geometric.explain import (
+    AttentionExplainer,
+    CaptumExplainer,
+    Explainer,
+    GNNExplainer,
+    ModelConfig,
+    unfaithfulness,
+)
+from torch_geometric.nn import GATv2Conv, TransformerConv
+
+import graphxai as gx
+import graphxai.pyg
+from graphxai.explainers import REGISTRY
+from other_models import SparseModel, explainers, molecules, trained
+
+GRAPH_BINARY = ModelConfig("binary_classification", "graph", return_type="raw")
+GRAPH_VALUE = ModelConfig("regression", "graph", return_type="raw")
+NODE_CLASSES = ModelConfig("multiclass_classification", "node", return_type="raw")
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    return Batch.from_data_list(molecules()[:4])
+
+
+@pytest.fixture(scope="module")
+def model(batch) -> nn.Module:
+    torch.manual_seed(0)
+    return trained(SparseModel(), batch.to_data_list())
+
+
+class NodeModel(nn.Module):
+    """Two hops: what lies three bonds away has no influence."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = TransformerConv(9, 8, heads=2), GATv2Conv(16, 8, heads=2)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x, edge_index):
+        return self.head(F.elu(self.second(F.elu(self.first(x, edge_index)), edge_index)))
+
+
+def explained(model, graph, algorithm, config, kind="object", **kwargs):
+    explainer = Explainer(
+        model,
+        algorithm=algorithm,
+        explanation_type="model",
+        node_mask_type=kind,
+        model_config=config,
+    )
+    return explainer(graph.x, graph.edge_index, **kwargs)
+
+
+@pytest.mark.parametrize("method", [e.name for e in explainers()])
+def test_every_explainer_is_an_algorithm_for_graphs_in_a_batch(model, batch, method):
+    algorithm = getattr(graphxai.pyg, REGISTRY[method].__name__)()
+    inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
+    found = explained(model, batch, algorithm, GRAPH_VALUE, **inputs)
+    assert found.validate()
+    assert found.node_mask.shape == (batch.num_nodes, 1)
+    wrapped = gx.wrap(model, kind="regression")
+    own = gx.explain(wrapped, batch.to_data_list(), method)
+    expected = np.concatenate([e.relevance for e in own])
+    assert np.allclose(found.node_mask[:, 0], expected, atol=1e-5)
+    assert found.prediction.shape == (4, 1)
+
+
+def test_attributes_are_the_parts_of_the_relevance(model, batch):
+    inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
+    whole = explained(model, batch, graphxai.pyg.LRP(), GRAPH_BINARY, **inputs)
+    parts = explained(model, batch, graphxai.pyg.LRP(), GRAPH_BINARY, "attributes", **inputs)
+    common = explained(
+        model, batch, graphxai.pyg.LRP(), GRAPH_BINARY, "common_attributes", **inputs
+    )
+    assert parts.node_mask.shape == batch.x.shape
+    assert torch.allclose(parts.node_mask.sum(-1, keepdim=True), whole.node_mask, atol=1e-5)
+    assert torch.allclose(parts.node_mask.sum(0, keepdim=True), common.node_mask, atol=1e-5)
+
+
+def test_the_other_class_of_one_logit_has_the_opposite_relevance(model, batch):
+    graph = batch[0]
+    inputs = {"edge_attr": graph.edge_attr}
+    flipped = SparseModel()
+    flipped.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        flipped.head.weight.neg_()
+        flipped.head.bias.neg_()
+    zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
+    one = explained(model, graph, graphxai.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs)
+    two = explained(flipped.eval(), graph, graphxai.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs)
+    assert one.target != two.target
+    assert torch.allclose(one.node_mask, two.node_mask, atol=1e-6)  # both of the class predicted
+
+
+def test_node_level_relevance_is_gradient_times_input_of_the_rows_asked_for(batch):
+    model = NodeModel().eval()
+    index = torch.tensor([3, 40])
+    algorithm = graphxai.pyg.GradientInput()
+    found = explained(model, batch, algorithm, NODE_CLASSES, index=index)
+    x = batch.x.clone().requires_grad_()
+    out = model(x, batch.edge_index)
+    f = out[index].max(-1).values.sum()  # the class predicted
+    expected = (x * torch.autograd.grad(f, x)[0]).sum(-1, keepdim=True)
+    assert torch.allclose(found.node_mask, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["lrp", "rollout", "gae", "attention_last"])
+def test_node_level_relevance_stays_within_reach(batch, method):
+    from torch_geometric.utils import k_hop_subgraph
+
+    algorithm = graphxai.pyg.Algorithm(method)
+    found = explained(NodeModel().eval(), batch, algorithm, NODE_CLASSES, index=5)
+    near = torch.zeros(batch.num_nodes, dtype=torch.bool)
+    near[k_hop_subgraph(5, 2, batch.edge_index)[0]] = True
+    assert found.node_mask[near].any()
+    assert not found.node_mask[~near].any()
+
+
+def test_pygs_own_metric_takes_the_result(batch):
+    explainer = Explainer(
+        NodeModel().eval(),
+        algorithm=graphxai.pyg.LRP(),
+        explanation_type="model",
+        node_mask_type="object",
+        model_config=NODE_CLASSES,
+    )
+    graph = batch[0]
+    found = explainer(graph.x, graph.edge_index, index=3)
+    assert 0 <= unfaithfulness(explainer, found) <= 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        (graphxai.pyg.Rollout, {"node_mask_type": "attributes"}),
+        (graphxai.pyg.LRP, {"edge_mask_type": "object"}),
+        (graphxai.pyg.LRP, {"node_mask_type": "object", "edge_mask_type": "object"}),
+    ],
+)
+def test_settings_that_are_not_supported_are_refused(model, algorithm, settings):
+    with pytest.raises(ValueError, match="does not support the given explanation settings"):
+        Explainer(
+            model,
+            algorithm=algorithm(),
+            explanation_type="model",
+            model_config=GRAPH_VALUE,
+            **settings,
+        )
+
+
+def test_a_wrong_task_level_is_told(model, batch):
+    inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
+    config = ModelConfig("regression", "node", return_type="raw")
+    with pytest.raises(ValueError, match="4 rows for 115 nodes: check task_level"):
+        explained(model, batch, graphxai.pyg.LRP(), config, **inputs)
+
+
+def test_there_is_no_algorithm_of_another_name():
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = graphxai.pyg.Nonsense
+
+
+# -- PyG's algorithms as explainers ------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require")
+def test_captums_input_x_gradient_through_pyg_is_gradient_input(model, batch):
+    pytest.importorskip("captum")
+    wrapped = gx.wrap(model, kind="regression")
+    algorithm = graphxai.pyg.from_pyg(CaptumExplainer("InputXGradient"), node_mask="attributes")
+    graphs = batch.to_data_list()
+    for ours, theirs in zip(
+        gx.explain(wrapped, graphs, "gradient_input"),
+        gx.explain(wrapped, graphs, algorithm),
+        strict=True,
+    ):
+        assert np.allclose(ours.relevance, theirs.relevance, atol=1e-5)
+        assert theirs.method == "pyg_captumexplainer"
+
+
+@pytest.mark.parametrize("masks", [("object", None), ("attributes", "object"), (None, "object")])
+@pytest.mark.parametrize("kind", ["binary", "regression"])
+def test_gnn_explainer_explains_a_wrapped_model_reproducibly(model, batch, masks, kind):
+    wrapped = gx.wrap(model, kind=kind)
+    explainer = graphxai.pyg.from_pyg(
+        GNNExplainer(epochs=5), node_mask=masks[0], edge_mask=masks[1]
+    )
+    graphs = batch.to_data_list()[:2]
+    state = torch.get_rng_state()
+    together = gx.explain(wrapped, graphs, explainer)
+    assert torch.equal(state, torch.get_rng_state())
+    for graph, found in zip(graphs, together, strict=True):
+        alone = gx.explain(wrapped, graph, explainer).relevance
+        assert np.allclose(found.relevance, alone, atol=1e-5)
+        assert (found.relevance >= 0).all()
+        assert found.relevance.std() > 0
+    assert all(m._explain in (None, False) for m in model.modules() if hasattr(m, "_explain"))
+
+
+def test_attention_explainer_gives_edges_whose_halves_go_to_their_ends(model, batch):
+    graph = batch.to_data_list()[0]
+    explainer = graphxai.pyg.from_pyg(AttentionExplainer(), node_mask=None, edge_mask="object")
+    found = gx.explain(gx.wrap(model, kind="regression"), graph, explainer).relevance
+    theirs = Explainer(
+        model,
+        algorithm=AttentionExplainer(),
+        explanation_type="model",
+        edge_mask_type="object",
+        model_config=GRAPH_VALUE,
+    )(
+        graph.x,
+        graph.edge_index,
+        edge_attr=graph.edge_attr,
+        batch=torch.zeros(graph.num_nodes, dtype=torch.long),
+    )
+    assert found.sum() == pytest.approx(theirs.edge_mask.sum().item(), rel=1e-4)
+
+
+def test_gnn_explainer_explains_the_graphormer_too():
+    explainer = graphxai.pyg.from_pyg(GNNExplainer(epochs=3))
+    found = gx.explain("bace", ["CCO", "c1ccccc1O"], explainer)
+    assert [len(e.relevance) for e in found] == [3, 7]
+
+
+def test_pygs_algorithms_are_evaluated_beside_ours(model, batch):
+    explainer = graphxai.pyg.from_pyg(GNNExplainer(epochs=3))
+    wrapped = gx.wrap(model, kind="regression")
+    report = gx.evaluate(wrapped, batch.to_data_list()[:2], [explainer, "lrp"], steps=5)
+    assert set(report.rows.method) == {"pyg_gnnexplainer", "lrp", "random"}
