@@ -12,10 +12,10 @@ NAMED = ("bace", "mnist-superpixels")
 
 def benchmark(
     source: Annotated[
-        str, typer.Argument(help="'bace', 'mnist-superpixels', or a checkpoint folder.")
+        str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
     ],
     table: Annotated[
-        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint folder.")
+        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint or rules.")
     ] = None,
     methods: Annotated[
         list[str] | None,
@@ -42,6 +42,10 @@ def benchmark(
         list[str] | None,
         typer.Option(help="Checkpoint, instead of the bundled one; give several for seeds."),
     ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Rule to train on; several, or 'all' [default: indole,halogen,logp]."),
+    ] = None,
     smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
     label_column: Annotated[
         str | None, typer.Option(help="Column of the true classes, by name or number.")
@@ -66,7 +70,13 @@ def benchmark(
     `graphxai benchmark mnist-superpixels --methods lrp,gae --limit 200 --operators all`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
+    relevant atoms are known and scores the methods against them.
     """
+    if source == "rules":
+        _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
+        return
     if table is not None and source in NAMED:
         raise typer.BadParameter("a table comes with a checkpoint folder, not with a named set.")
     if table is None and source not in NAMED:
@@ -110,6 +120,52 @@ def benchmark(
     report.save(folder)
     save_picture(examples_svg(loaded, graphs.inputs, first), folder / "examples.svg")
     _print(report, folder)
+
+
+def _benchmark_rules(
+    table: Path | None,
+    methods: list[str] | None,
+    rule: list[str] | None,
+    limit: int | None,
+    smiles_column: str,
+    data: Path | None,
+    seed: int,
+    out: Path | None,
+    resume: bool,
+) -> None:
+    """Train on each rule, explain, score against the atoms that the rule names."""
+    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.rules import RULES, get_rule
+    from graphxai.evaluation.truth_report import benchmark_rule, tables
+    from graphxai.explainers import REGISTRY, get_explainer
+
+    folder = out or Path("bench") / "rules"
+    if folder.exists() and any(folder.iterdir()) and not resume:
+        raise FileExistsError(f"{folder} holds a run already; add --resume or name another folder.")
+    rules = _listed(rule, "indole,halogen,logp")
+    rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
+    names = _listed(methods, "lrp,gradient_input")
+    chosen = [get_explainer(name) for name in (list(REGISTRY) if names == "all" else names)]
+    molecules = None
+    if table is not None:
+        records = iter_records(table, (smiles_column,))
+        molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
+    for name in rules:
+        benchmark_rule(
+            name,
+            folder / name,
+            chosen,
+            molecules=molecules,
+            data=data,
+            limit=limit or 100,
+            seed=seed,
+            progress=sys.stderr.isatty(),
+        )
+        typer.echo(f"done: {name}")
+    text = tables(folder, rules)
+    (folder / "summary.md").write_text(text, encoding="utf-8")
+    typer.echo(text.partition("###")[0])
+    typer.echo(f"written: {folder / 'summary.md'}")
 
 
 def _listed(values: list[str] | None, default: str) -> Any:

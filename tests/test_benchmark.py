@@ -399,3 +399,23 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys)
 def test_a_benchmark_that_cannot_be_is_refused(arguments, message, monkeypatch, capsys):
     assert run(["benchmark", *arguments], monkeypatch) != 0
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_trains_on_a_rule_and_scores_against_it(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("lightning")
+    table = tmp_path / "molecules.csv"
+    ends = ("C", "O", "N", "F", "Cl", "Br")
+    chains = [f"{'C' * i}N{'C' * j}{end}" for i in (1, 2, 3) for j in (1, 2, 3) for end in ends]
+    table.write_text("\n".join(["smiles", *chains]))
+    out = tmp_path / "rules"
+    arguments = ["benchmark", "rules", table, "--rule", "halogen", "--out", out, "--methods", "lrp"]
+    assert run(arguments, monkeypatch) == 0
+    assert "Is there a halogen atom?" in capsys.readouterr().out
+    rows = pd.read_csv(out / "halogen" / "rows.csv")
+    assert set(rows.method) == {"lrp", "random"}
+    assert rows.value.between(0, 1).all()
+    assert run(arguments, monkeypatch) == 1
+    assert "--resume" in capsys.readouterr().err
+    assert run([*arguments, "--resume"], monkeypatch) == 0
+    assert run(["benchmark", "rules", "--rule", "colour"], monkeypatch) == 1
+    assert "colour" in capsys.readouterr().err

@@ -21,11 +21,12 @@ from graphxai.models.graphormer.config import Task
 from graphxai.progress import progress_bar
 from graphxai.target import Target
 
-from .checks import DRAWS, NoisyModel, rank_correlation, relative_change, shuffled_stages
+from .checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .curves import Series, several_series
 from .metrics import Metric, choose_metrics
 from .removal import OPERATORS, Operator
 from .report import GRID, Report
+from .truth import rank_correlation
 from .units import Key, Store, Unit
 
 NO_REMOVAL = "none"  # operator of figures that take no node away

@@ -88,13 +88,3 @@ def _blocks(model: nn.Module) -> dict[str, list[nn.Parameter]]:
         block = f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
         blocks.setdefault(block, []).append(parameter)
     return blocks
-
-
-def rank_correlation(first: NDArray[np.floating], second: NDArray[np.floating]) -> float:
-    """Spearman's correlation of two sets of scores; NaN where one of them is constant."""
-    from scipy.stats import rankdata
-
-    one, two = rankdata(first), rankdata(second)
-    if len(one) < 2 or not one.std() or not two.std():
-        return float("nan")
-    return float(np.corrcoef(one, two)[0, 1])
