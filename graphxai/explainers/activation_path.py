@@ -44,7 +44,7 @@ class LrpPath(Explainer):
     source = "this project; Ali 2022, sections 4 and 5; Aumann 1974"
     cost = "2 forward, 2 backward"
 
-    def __init__(self, floor: float = 0.03, steepness: float = 2.0) -> None:
+    def __init__(self, floor: float = 0.1, steepness: float = 1.0) -> None:
         if not 0 < floor <= 1:
             raise ValueError(f"floor must be above 0 and at most 1, not {floor}.")
         if not steepness >= 0:
