@@ -13,7 +13,14 @@ from graphxai.datasets.samples import MOLECULES
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 
 # read a Graphormer's layers, its distances or its hidden states, which nobody else's model shows
-GRAPHORMER_ONLY = ("transformer_attribution", "lrp_zplus", "partial_lrp", "masked_lrp", "att_cat")
+GRAPHORMER_ONLY = (
+    "transformer_attribution",
+    "lrp_zplus",
+    "partial_lrp",
+    "masked_lrp",
+    "att_cat",
+    "lrp_path",
+)
 
 
 def explainers() -> list[Explainer]:

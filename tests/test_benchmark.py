@@ -42,13 +42,19 @@ def by_number_in_lists(model, batch, target):
     return [row[:n].tolist() for row, n in zip(batch.x[..., 0], batch.num_nodes, strict=True)]
 
 
-@pytest.mark.parametrize("operator", ["mask", "delete"])
+@pytest.mark.parametrize("operator", ["mask", "zero", "delete"])
 def test_curves_of_several_methods_equal_those_of_each(operator):
     model = three_classes()
     data = encoded(model, SMILES[1])
     scores = [torch.randn(13, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     scores.append(torch.zeros(13))
-    together = several_series(model, data, scores, Target("sour"), operator=operator)
+    smaller = encoded(model, SMILES[2])
+    few = [torch.arange(5.0)]
+    together, of_smaller = several_series(
+        model, [data, smaller], [scores, few], Target("sour"), operator=operator
+    )
+    alone = node_series(model, smaller, few[0], Target("sour"), operator=operator)
+    torch.testing.assert_close(of_smaller[0].logits_pruned, alone.logits_pruned)
     for relevance, series in zip(scores, together, strict=True):
         alone = node_series(model, data, relevance, Target("sour"), operator=operator)
         torch.testing.assert_close(series.logits_with_top, alone.logits_with_top)
@@ -258,7 +264,7 @@ class Interrupted:
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.api.MAX_GRAPHS", 2)
+    monkeypatch.setattr("graphxai.evaluation.benchmark.CHUNK", 2)
     model = random_graphormer()
     settings = {"metrics": ["auac", "sparsity"], "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):

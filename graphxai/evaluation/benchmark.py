@@ -30,6 +30,7 @@ from .truth import rank_correlation
 from .units import Key, Store, Unit
 
 NO_REMOVAL = "none"  # operator of figures that take no node away
+CHUNK = 16  # graphs explained, measured and written at a time
 Item = tuple[Key, Input]
 
 
@@ -226,11 +227,12 @@ def _class_name(task: Task, label: Any) -> str | None:
 def _chunks(
     prepared: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Iterator[tuple[list[Item], Target]]:
-    """Graphs of one target and like size."""
+    """Graphs of one target and like size; what an interruption can lose is one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
-        for chunk in in_batches(chosen):
-            yield chunk, target
+        for batch in in_batches(chosen):
+            for start in range(0, len(batch), CHUNK):
+                yield batch[start : start + CHUNK], target
 
 
 def _measure(
@@ -255,9 +257,13 @@ def _measure(
             stability[explainer.name] = _sensitivity(model, plan, again, explainer, target, usable)
         if plan.has("model_randomisation"):
             stages[explainer.name] = _randomised(model, plan, again, explainer, target, usable)
+    by_graph = {
+        key: {name: by_key[key] for name, by_key in found.items() if key in by_key}
+        for key, _ in chunk
+    }
+    series = _series(model, plan, chunk, by_graph, target)
     for key, item in chunk:
-        of_graph = {name: by_key[key] for name, by_key in found.items() if key in by_key}
-        units = _units(model, plan, key, item, of_graph, target)
+        units = _units(plan, key, item, by_graph[key], series.get(key, {}))
         yield [
             _with_checks(
                 unit,
@@ -288,38 +294,52 @@ def _explained(
     }
 
 
-def _units(
+def _series(
     model: Graphormer,
+    plan: _Plan,
+    chunk: Sequence[Item],
+    found: Mapping[Key, Mapping[str, Explanation | str]],
+    target: Target,
+) -> dict[Key, dict[str, dict[str, Series]]]:
+    """Key, operator and method to its series, all graphs of a chunk together.
+
+    Without a metric that removes nodes two points are enough, under the operator "none".
+    """
+    good = {
+        key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
+        for key, of in found.items()
+    }
+    items = [(key, item.data) for key, item in chunk if good[key]]
+    graphs = [data for _, data in items]
+    scores = [list(good[key].values()) for key, _ in items]
+    series: dict[Key, dict[str, dict[str, Series]]] = {key: {} for key, _ in items}
+    removes = any(metric.removal for metric in plan.metrics)
+    wanted: list[tuple[str, Operator, int | None]] = [(NO_REMOVAL, "mask", 2)]
+    if removes:
+        wanted = [(name, name, plan.steps) for name in plan.operators]
+    for name, operator, steps in wanted if items else ():
+        curves = several_series(model, graphs, scores, target, operator=operator, steps=steps)
+        for (key, _), of_graph in zip(items, curves, strict=True):
+            series[key][name] = dict(zip(good[key], of_graph, strict=True))
+    return series
+
+
+def _units(
     plan: _Plan,
     key: Key,
     item: Input,
     found: Mapping[str, Explanation | str],
-    target: Target,
+    series: Mapping[str, Mapping[str, Series]],
 ) -> list[Unit]:
-    """One unit a method for one graph, all curves together."""
-    n = int(item.data.num_nodes)
-    blank = Unit("", key, "", "", n)
-    good = {name: e for name, e in found.items() if isinstance(e, Explanation)}
-    scores = [torch.from_numpy(e.relevance) for e in good.values()]
-    with_removal = [metric for metric in plan.metrics if metric.removal]
-    series: dict[str, list[Series]] = {}
-    if good and with_removal:
-        series = {
-            operator: several_series(
-                model, item.data, scores, target, operator=operator, steps=plan.steps
-            )
-            for operator in plan.operators
-        }
-    elif good:
-        few = several_series(model, item.data, scores, target, steps=2)
-        series = {NO_REMOVAL: few}
+    """One unit a method for one graph; series: operator and method to its series."""
+    blank = Unit("", key, "", "", int(item.data.num_nodes))
     units = []
     for name, explanation in found.items():
         if isinstance(explanation, str):
             values = _undefined(plan)
             units.append(replace(blank, method=name, values=values, note=explanation))
             continue
-        own = {operator: of[list(good).index(name)] for operator, of in series.items()}
+        own = {operator: of[name] for operator, of in series.items()}
         ledger = explanation.ledger.to_dict() if explanation.additive else {}
         units.append(
             replace(

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.models.graphormer import Graphormer, GraphormerConfig
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.config import TaskSet
 from graphxai.target import Target
 
-from .removal import Operator, outputs_of_parts
+from .removal import Operator, outputs_of_many
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,36 +125,54 @@ def node_series(
     Nodes are ordered by descending signed relevance, for pruning by ascending |relevance|; equal
     scores go by node number. Raises ValueError for scores of another length or not finite.
     """
-    return several_series(model, data, [relevance], target, operator=operator, steps=steps)[0]
+    return several_series(model, [data], [[relevance]], target, operator=operator, steps=steps)[0][
+        0
+    ]
 
 
 def several_series(
     model: Graphormer,
-    data: Data,
-    relevances: Sequence[Tensor],
+    graphs: Sequence[Data],
+    relevances: Sequence[Sequence[Tensor]],
     target: Target,
     *,
     operator: Operator = "mask",
     steps: int | None = None,
-) -> list[Series]:
-    """`node_series` of several methods' scores on one graph.
+) -> list[list[Series]]:
+    """`node_series` of several methods' scores on several graphs: one list a graph.
 
-    The graph is embedded once, and a part of it that several curves ask for is computed once.
+    Each graph is embedded once, and a part of it that several curves ask for is computed once.
     """
-    n = int(data.num_nodes or 0)
-    for relevance in relevances:
-        check_scores(relevance, n)
-    counts = node_counts(n, steps)
-    fractions = counts / n if steps is None else torch.linspace(0, 1, steps)
-    wanted = torch.cat([_parts(relevance, counts) for relevance in relevances])  # (3 K M, N)
-    keep, where = torch.unique(wanted, dim=0, return_inverse=True)
-    outputs = outputs_of_parts(model, data, keep, operator).cpu()
-    full = outputs[where[len(counts) - 1]][None]
-    explained = explained_class(model.config, target, full)
-    logits = class_logits(model.config, target, outputs)[where]
+    keeps, places, counts = [], [], []
+    for data, scores in zip(graphs, relevances, strict=True):
+        n = int(data.num_nodes or 0)
+        for relevance in scores:
+            check_scores(relevance, n)
+        counts.append(node_counts(n, steps))
+        wanted = torch.cat([_parts(relevance, counts[-1]) for relevance in scores])  # (3 K M, N)
+        keep, where = torch.unique(wanted, dim=0, return_inverse=True)
+        keeps.append(keep)
+        places.append(where)
+    outputs = outputs_of_many(model, graphs, keeps, operator)
+    return [
+        _series_of(model.config, target, scores, count, found.cpu()[where])
+        for scores, count, found, where in zip(relevances, counts, outputs, places, strict=True)
+    ]
+
+
+def _series_of(
+    config: TaskSet, target: Target, scores: Sequence[Tensor], counts: Tensor, outputs: Tensor
+) -> list[Series]:
+    """Series of each method from the outputs (3 K M, num_outputs) of one graph."""
+    steps = len(counts)
+    n = int(counts[-1])
+    whole = torch.equal(counts, torch.arange(n + 1))
+    fractions = counts / n if whole else torch.linspace(0, 1, steps)
+    explained = explained_class(config, target, outputs[steps - 1][None])
+    logits = class_logits(config, target, outputs)
     return [
         Series(relevance, counts, fractions, *_three(of_method), explained)
-        for relevance, of_method in zip(relevances, logits.split(3 * len(counts)), strict=True)
+        for relevance, of_method in zip(scores, logits.split(3 * steps), strict=True)
     ]
 
 
@@ -165,7 +184,7 @@ def check_scores(relevance: Tensor, n: int) -> None:
         raise ValueError("relevance holds values that are not finite.")
 
 
-def class_logits(config: GraphormerConfig, target: Target, outputs: Tensor) -> Tensor:
+def class_logits(config: TaskSet, target: Target, outputs: Tensor) -> Tensor:
     """Logits (K, classes) of the target's task; one logit z counts as two, -z/2 and z/2.
 
     For a regression the value (K, 1), in its unit.
@@ -196,7 +215,7 @@ def _first(order: Tensor, counts: Tensor) -> Tensor:
     return rank[None, :] < counts[:, None]
 
 
-def explained_class(config: GraphormerConfig, target: Target, full: Tensor) -> int | None:
+def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None:
     """Column of the class explained, chosen on the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
     label = target.resolve(config, full).labels[0]

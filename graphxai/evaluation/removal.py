@@ -7,7 +7,8 @@
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.explainers.passes import encode, structural_bias
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
 Operator = Literal["mask", "zero", "delete"]
@@ -23,7 +23,6 @@ OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs in one pass: with 8 heads a tensor has 2 MB and stays in cache
 
 
-@torch.inference_mode()
 def outputs_of_parts(
     model: Graphormer, data: Data, keep: Tensor, operator: Operator = "mask"
 ) -> Tensor:
@@ -32,20 +31,57 @@ def outputs_of_parts(
     keep (K, N) is True at the nodes that stay. Under `mask` and `zero` embeddings and structural
     bias are computed once for all choices.
     """
+    return outputs_of_many(model, [data], [keep], operator)[0]
+
+
+@torch.inference_mode()
+def outputs_of_many(
+    model: Graphormer, graphs: Sequence[Data], keeps: Sequence[Tensor], operator: Operator = "mask"
+) -> list[Tensor]:
+    """`outputs_of_parts` of several graphs; parts of like size share a pass, whosoever they are."""
     if operator not in OPERATORS:
         raise ValueError(f"unknown operator {operator!r}; there are {', '.join(OPERATORS)}.")
-    n = int(data.num_nodes or 0)
-    if keep.dim() != 2 or keep.shape[1] != n:
-        raise ValueError(f"keep has shape {tuple(keep.shape)}; the graph has {n} nodes.")
-    tokens = torch.full((len(keep),), n + 1) if operator == "zero" else keep.sum(1).cpu() + 1
-    order = tokens.argsort(stable=True)  # parts of like size share a pass
-    run = _runner(model, data, operator)
-    found = torch.cat([run(keep[rows]) for rows in _passes(order, tokens[order])])
-    return found[order.argsort().to(found.device)]
+    for data, keep in zip(graphs, keeps, strict=True):
+        n = int(data.num_nodes or 0)
+        if keep.dim() != 2 or keep.shape[1] != n:
+            raise ValueError(f"keep has shape {tuple(keep.shape)}; the graph has {n} nodes.")
+    if operator != "delete" and not isinstance(model, Graphormer):
+        return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
+    parts = _Parts.of(graphs, keeps, keeps_all=operator == "zero")
+    run = _runner(model, graphs, operator)
+    order = parts.tokens.argsort(stable=True)
+    passes = _passes(order, parts.tokens[order])
+    found = torch.cat([run(parts.owner[rows], parts.kept[rows]) for rows in passes])
+    found = found[order.argsort().to(found.device)]
+    return list(found.split([len(keep) for keep in keeps]))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Choices of the tokens of several graphs, P in all.
+
+    owner (P,): which graph; kept (P, T), False at padding, True at the graph token; tokens (P,):
+    how many a pass needs for it.
+    """
+
+    owner: Tensor
+    kept: Tensor
+    tokens: Tensor
+
+    @classmethod
+    def of(cls, graphs: Sequence[Data], keeps: Sequence[Tensor], keeps_all: bool) -> "_Parts":
+        counts = torch.tensor([len(keep) for keep in keeps])
+        sizes = torch.tensor([int(data.num_nodes or 0) for data in graphs])
+        owner = torch.arange(len(graphs)).repeat_interleave(counts)
+        kept = torch.zeros(len(owner), int(sizes.max()) + 1, dtype=torch.bool)
+        kept[:, 0] = True
+        for keep, rows in zip(keeps, torch.arange(len(owner)).split(counts.tolist()), strict=True):
+            kept[rows, 1 : keep.shape[1] + 1] = keep.cpu()
+        return cls(owner, kept, sizes[owner] + 1 if keeps_all else kept.sum(1))
 
 
 def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
-    """Cut `order` so that no pass has more than MAX_PAIRS token pairs; tokens (K,) ascend."""
+    """Cut `order` so that no pass has more than MAX_PAIRS token pairs; tokens (P,) ascend."""
     begin = 0
     for end in range(1, len(order) + 1):
         if end == len(order) or (end + 1 - begin) * int(tokens[end]) ** 2 > MAX_PAIRS:
@@ -53,54 +89,74 @@ def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
             begin = end
 
 
-def _runner(model: Graphormer, data: Data, operator: Operator) -> Callable[[Tensor], Tensor]:
-    """A function from choices (K, N) to outputs; what all choices share is computed here."""
+def _runner(
+    model: Graphormer, graphs: Sequence[Data], operator: Operator
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
+
+    What all choices share is computed here.
+    """
     device = next(model.parameters()).device
     if operator == "delete":
 
-        def deleted(keep: Tensor) -> Tensor:
-            parts = [_induced(model, data, choice) for choice in keep.cpu()]
+        def deleted(owner: Tensor, kept: Tensor) -> Tensor:
+            parts = [
+                _induced(model, graphs[g], choice[1 : int(graphs[g].num_nodes or 0) + 1])
+                for g, choice in zip(owner.tolist(), kept, strict=True)
+            ]
             outputs: Tensor = model(model.collate(parts, pad_to=1).to(device))
             return outputs
 
         return deleted
-    batch = model.collate([data]).to(device)
-    tokens, bias = model.embed(batch), structural_bias(model, batch)
+    batch = model.collate(list(graphs)).to(device)
+    tokens, bias = model.embed(batch), model.bias(batch)  # (G, T, D), (G, H, T, T)
 
-    def zeroed(keep: Tensor) -> Tensor:
-        kept = _with_graph_token(keep.to(device))
-        return encode(model, tokens * kept[..., None], batch, bias=bias)
+    def zeroed(owner: Tensor, kept: Tensor) -> Tensor:
+        owner, kept = owner.to(device), kept.to(device)
+        width = int(batch.num_nodes[owner].max()) + 1
+        shown = tokens[owner, :width] * kept[:, :width, None]
+        return model.encode(shown, batch, bias=bias[owner, :, :width, :width])
 
-    def masked(keep: Tensor) -> Tensor:
-        if bias is None:  # a wrapped model leaves the hidden nodes out itself
-            return model.encode(tokens.expand(len(keep), -1, -1), batch, keep.to(device))
-        return _encode_kept(model, batch, tokens[0], bias[0], keep.to(device))
+    def masked(owner: Tensor, kept: Tensor) -> Tensor:
+        return _encode_kept(model, batch, tokens, bias, owner.to(device), kept.to(device))
 
     return zeroed if operator == "zero" else masked
 
 
 def _encode_kept(
-    model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, keep: Tensor
+    model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, owner: Tensor, kept: Tensor
 ) -> Tensor:
-    """Outputs (K, num_outputs) of tokens (T, D) with bias (H, T, T), masked tokens left out.
+    """Outputs (K, num_outputs) of tokens (G, T, D) with bias (G, H, T, T), masked ones left out.
 
     A key that no query sees need not be there, so the tokens that stay are gathered; what is
     short of the longest choice is filled with masked ones.
     """
-    kept = _with_graph_token(keep)  # (K, T)
+    heads, t = bias.shape[1:3]
     width = int(kept.sum(1).max())
     places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]  # (K, W)
-    pairs = places[:, :, None] * len(tokens) + places[:, None, :]  # (K, W, W)
-    gathered = bias.flatten(1)[:, pairs.flatten()].view(len(bias), *pairs.shape)  # (H, K, W, W)
+    pairs = (owner[:, None, None] * t + places[:, :, None]) * t + places[:, None, :]  # (K, W, W)
+    flat = bias.transpose(0, 1).reshape(heads, -1)
+    gathered = flat[:, pairs.flatten()].view(heads, *pairs.shape)  # (H, K, W, W)
     hidden = ~kept.gather(1, places)  # (K, W)
     if bool(hidden.any()):
         gathered.masked_fill_(hidden[None, :, None, :], -math.inf)
-    return model.encode(tokens[places], batch, bias=gathered.transpose(0, 1))
+    return model.encode(tokens[owner[:, None], places], batch, bias=gathered.transpose(0, 1))
 
 
-def _with_graph_token(keep: Tensor) -> Tensor:
-    """Choices of tokens (K, T) from choices of nodes (K, N): the graph token stays."""
-    return torch.cat([keep.new_ones(len(keep), 1), keep], dim=1)
+def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Tensor:
+    """Outputs (K, num_outputs) of a wrapped model, which leaves hidden nodes out itself."""
+    device = next(model.parameters()).device
+    batch = model.collate([data]).to(device)
+    tokens = model.embed(batch)
+    rows = max(1, MAX_PAIRS // tokens.shape[1] ** 2)
+    outputs = []
+    for some in keep.to(device).split(rows):
+        if operator == "mask":
+            outputs.append(model.encode(tokens.expand(len(some), -1, -1), batch, some))
+        else:
+            shown = torch.cat([some.new_ones(len(some), 1), some], dim=1)
+            outputs.append(model.encode(tokens * shown[..., None], batch))
+    return torch.cat(outputs)
 
 
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
