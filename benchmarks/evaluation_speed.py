@@ -131,7 +131,8 @@ def main() -> None:
 
 `python benchmarks/evaluation_speed.py`: 152 BACE compounds, {sum(map(len, scores)):,} atoms, a
 2-layer, 64-dimensional Graphormer, one thread of {platform.machine()}, torch
-{torch.__version__}; best of {RUNS} runs, alternating. Outputs of the two ways differ by at most {worst:.1e}.
+{torch.__version__}; best of {RUNS} runs, alternating.
+Outputs of the two ways differ by at most {worst:.1e}.
 
 | what | seconds | |
 |---|---|---|
