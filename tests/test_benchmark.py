@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import entropy, kendalltau, spearmanr
+from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.cli import main
@@ -20,6 +21,7 @@ from graphxai.evaluation.units import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
 from graphxai.target import Target
+from other_models import GpsModel
 from toy import random_graphormer
 
 SMILES = ["CCO", "CC(=O)Oc1ccccc1C(=O)O", "CC(=O)[O-].[Na+]", "c1ccncc1", "CC(C)N"]
@@ -425,3 +427,20 @@ def test_the_command_trains_on_a_rule_and_scores_against_it(tmp_path, monkeypatc
     assert run([*arguments, "--resume"], monkeypatch) == 0
     assert run(["benchmark", "rules", "--rule", "colour"], monkeypatch) == 1
     assert "colour" in capsys.readouterr().err
+
+
+def float_graph(smiles):
+    data = molecule_to_data(smiles)
+    return Data(x=data.x.float() / 5, edge_index=data.edge_index, edge_attr=data.edge_attr.float())
+
+
+def test_a_wrapped_model_has_every_metric_and_a_hash_of_its_weights():
+    model = gx.wrap(GpsModel(), kind="binary", classes=("no", "yes"), read=float_graph, name="mine")
+    report = gx.evaluate(model, SMILES, ["lrp"], metrics="all", operators="all", target="yes")
+    assert set(report.metrics()) == set(METRICS)
+    assert report.rows.value.notna().all()
+    assert report.units[0].checkpoint.startswith("mine ")
+    before = report.settings["sha256"]
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    assert gx.evaluate(model, SMILES, ["lrp"]).settings["sha256"] != before

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from graphxai.api import explain_prepared, in_batches, predict_prepared
+from graphxai.api import Model, explain_prepared, in_batches, load, predict_prepared
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.base import Method
 from graphxai.explanation import Explanation
 from graphxai.inputs import Input, prepare_for
-from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.config import Task
 from graphxai.progress import progress_bar
 from graphxai.target import Target
@@ -49,7 +48,7 @@ class _Plan:
 
 
 def evaluate(
-    model: Graphormer,
+    model: "Model | str | Path",
     inputs: Iterable[Any] | Mapping[Key, Any],
     methods: Sequence[Method] | str = ("lrp", "gradient_input"),
     *,
@@ -65,18 +64,20 @@ def evaluate(
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
-    inputs: what `explain` takes, in a list or by key. methods: names, explainers or functions
-    `(model, batch, target) -> scores`; "all" takes every registered one; `random` is always
-    among them. target: as for `explain`; also "predicted", each graph's predicted class, and
-    "true", the class in `labels` (class names or numbers, by position or key), as in Ali 2022.
-    metrics: names in `METRICS`, or "all" that fit the task. operators: how nodes are removed.
-    steps: points of a curve; None takes every number of nodes, 11 is the grid of Ali 2022.
-    out: folder in which every finished graph is kept; `resume` goes on there.
+    model: from `load` or `wrap`, or a bundled model's name. inputs: what `explain` takes, in a
+    list or by key. methods: names, explainers or functions `(model, batch, target) -> scores`;
+    "all" takes every registered one; `random` is always among them. target: as for `explain`;
+    also "predicted", each graph's predicted class, and "true", the class in `labels` (names or
+    numbers, by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all" that fit
+    the task. operators: how nodes are removed. steps: points of a curve; None takes every number
+    of nodes, 11 is the grid of Ali 2022. out: folder in which every finished graph is kept;
+    `resume` goes on there.
 
     A method that fails on a graph, or gives scores that are not finite, gets a row with a note
     and no figure. Inputs that cannot be used are counted in `Report.rejected`. Raises ValueError
     if no input remains, for a metric that does not fit the task and for a target it does not have.
     """
+    model = load(model) if isinstance(model, str | Path) else model
     explainers = _explainers(methods)
     wanted, per_graph = _target(model, target)
     task = wanted.task_in(model.config)
@@ -120,9 +121,19 @@ def evaluate(
     return Report(tuple(units), settings, tuple(rejected + unlabelled))
 
 
-def checkpoint_name(model: Graphormer) -> str:
+def checkpoint_name(model: Model) -> str:
     """A model's name with the first figures of its weights' hash."""
-    return f"{model.origin.name} {model.origin.sha256[:8]}".strip()
+    return f"{model.origin.name} {weights_hash(model)[:8]}"
+
+
+def weights_hash(model: Model) -> str:
+    """SHA-256 of a checkpoint's file; of the tensors themselves for a model from no file."""
+    if model.origin.sha256:
+        return model.origin.sha256
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        found.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _explainers(methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
@@ -154,7 +165,7 @@ def _operators(operators: Sequence[str] | str) -> tuple[Operator, ...]:
     return tuple(name for name in OPERATORS if name in chosen)
 
 
-def _target(model: Graphormer, target: Any) -> tuple[Target, str]:
+def _target(model: Model, target: Any) -> tuple[Target, str]:
     """The target, and "true" or "predicted" if each graph has its own."""
     wanted = Target.of(target)
     classes = {name for task in model.config.tasks for name in (*task.classes, task.name)}
@@ -169,7 +180,7 @@ def _target(model: Graphormer, target: Any) -> tuple[Target, str]:
 
 
 def _prepare(
-    model: Graphormer, inputs: Iterable[Any] | Mapping[Key, Any]
+    model: Model, inputs: Iterable[Any] | Mapping[Key, Any]
 ) -> tuple[list[Item], list[tuple[Key, str]]]:
     pairs = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
     prepared: list[Item] = []
@@ -183,7 +194,7 @@ def _prepare(
 
 
 def _targets(
-    model: Graphormer,
+    model: Model,
     task: Task,
     prepared: Sequence[Item],
     wanted: Target,
@@ -236,7 +247,7 @@ def _chunks(
 
 
 def _measure(
-    model: Graphormer,
+    model: Model,
     plan: _Plan,
     chunk: Sequence[Item],
     target: Target,
@@ -295,7 +306,7 @@ def _explained(
 
 
 def _series(
-    model: Graphormer,
+    model: Model,
     plan: _Plan,
     chunk: Sequence[Item],
     found: Mapping[Key, Mapping[str, Explanation | str]],
@@ -387,7 +398,7 @@ def _curves(series: Series) -> dict[str, list[float]]:
 
 
 def _sensitivity(
-    model: Graphormer,
+    model: Model,
     plan: _Plan,
     items: Sequence[Item],
     explainer: Explainer,
@@ -406,7 +417,7 @@ def _sensitivity(
 
 
 def _randomised(
-    model: Graphormer,
+    model: Model,
     plan: _Plan,
     items: Sequence[Item],
     explainer: Explainer,
@@ -448,14 +459,14 @@ def _digest(data: Data) -> str:
     return content.hexdigest()[:12]
 
 
-def _settings(model: Graphormer, plan: _Plan, target: Any) -> dict[str, Any]:
+def _settings(model: Model, plan: _Plan, target: Any) -> dict[str, Any]:
     """What makes the figures reproducible, as JSON values."""
     from graphxai import __version__
     from graphxai.api import versions
 
     return {
         "model": model.origin.name,
-        "sha256": model.origin.sha256,
+        "sha256": weights_hash(model),
         "target": None if target is None else str(target),
         "metrics": [metric.name for metric in plan.metrics],
         "operators": list(plan.operators),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.models.graphormer import Graphormer
+from graphxai.api import Model
 from graphxai.target import Target
 
 from .curves import Curve, class_logits, explained_class
@@ -21,7 +21,7 @@ Value = Callable[[Tensor], Tensor]  # choices (K, N) to one value each (K,), low
 
 
 def best_areas(
-    model: Graphormer,
+    model: Model,
     data: Data,
     target: Target,
     starts: Sequence[Tensor] = (),

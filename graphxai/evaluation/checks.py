@@ -64,7 +64,7 @@ def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -
     return float(np.linalg.norm(after - before)) / size if size else float("nan")
 
 
-def shuffled_stages(model: nn.Module, seed: int = 0) -> Iterator[tuple[str, nn.Module]]:
+def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
     """A copy of the model with ever more weights shuffled, from the output to the input.
 
     Yields (name of the block shuffled last, model). Each parameter's entries are permuted, so that
@@ -72,7 +72,7 @@ def shuffled_stages(model: nn.Module, seed: int = 0) -> Iterator[tuple[str, nn.M
     """
     shuffled = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    for name, parameters in reversed(_blocks(shuffled).items()):
+    for name, parameters in reversed(_blocks(getattr(shuffled, "module", shuffled)).items()):
         with torch.no_grad():
             for parameter in parameters:
                 order = torch.randperm(parameter.numel(), generator=generator)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.models.graphormer import Graphormer
+from graphxai.api import Model
 from graphxai.models.graphormer.config import TaskSet
 from graphxai.target import Target
 
@@ -112,7 +112,7 @@ class Series:
 
 
 def node_series(
-    model: Graphormer,
+    model: Model,
     data: Data,
     relevance: Tensor,
     target: Target,
@@ -131,7 +131,7 @@ def node_series(
 
 
 def several_series(
-    model: Graphormer,
+    model: Model,
     graphs: Sequence[Data],
     relevances: Sequence[Sequence[Tensor]],
     target: Target,

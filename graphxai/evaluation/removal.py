@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
+from graphxai.api import Model
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
 Operator = Literal["mask", "zero", "delete"]
@@ -23,9 +24,7 @@ OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs in one pass: with 8 heads a tensor has 2 MB and stays in cache
 
 
-def outputs_of_parts(
-    model: Graphormer, data: Data, keep: Tensor, operator: Operator = "mask"
-) -> Tensor:
+def outputs_of_parts(model: Model, data: Data, keep: Tensor, operator: Operator = "mask") -> Tensor:
     """Outputs (K, num_outputs) of one encoded graph under K choices of its nodes.
 
     keep (K, N) is True at the nodes that stay. Under `mask` and `zero` embeddings and structural
@@ -36,7 +35,7 @@ def outputs_of_parts(
 
 @torch.inference_mode()
 def outputs_of_many(
-    model: Graphormer, graphs: Sequence[Data], keeps: Sequence[Tensor], operator: Operator = "mask"
+    model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor], operator: Operator = "mask"
 ) -> list[Tensor]:
     """`outputs_of_parts` of several graphs; parts of like size share a pass, whosoever they are."""
     if operator not in OPERATORS:
@@ -90,7 +89,7 @@ def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
 
 
 def _runner(
-    model: Graphormer, graphs: Sequence[Data], operator: Operator
+    model: Any, graphs: Sequence[Data], operator: Operator
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """A function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
 
