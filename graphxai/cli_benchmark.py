@@ -38,6 +38,9 @@ def benchmark(
             help="'true' (the label), 'predicted', or a class [default: true with labels]."
         ),
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task of a model that has several [default: the first].")
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Checkpoint, instead of the bundled one; give several for seeds."),
@@ -88,6 +91,7 @@ def benchmark(
     from graphxai.evaluation import evaluate, merged
     from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
+    from graphxai.target import Target
     from graphxai.visualization import save_picture
 
     folder = out or Path("bench") / Path(source).name
@@ -103,7 +107,7 @@ def benchmark(
             graphs.inputs,
             _listed(methods, "lrp,gradient_input"),
             labels=graphs.labels or None,
-            target=target or ("true" if graphs.labels else "predicted"),
+            target=Target(target or ("true" if graphs.labels else "predicted"), task),
             metrics=_listed(metrics, "auac,au_mse"),
             operators=_listed(operators, "mask"),
             steps=steps,

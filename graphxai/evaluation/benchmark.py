@@ -459,6 +459,13 @@ def _digest(data: Data) -> str:
     return content.hexdigest()[:12]
 
 
+def _told(target: Any) -> str | None:
+    """A target in words, for the record."""
+    wanted = Target.of(target)
+    words = [wanted.task, None if wanted.choice is None else str(wanted.choice)]
+    return ": ".join(word for word in words if word) or None
+
+
 def _settings(model: Model, plan: _Plan, target: Any) -> dict[str, Any]:
     """What makes the figures reproducible, as JSON values."""
     from graphxai import __version__
@@ -467,7 +474,7 @@ def _settings(model: Model, plan: _Plan, target: Any) -> dict[str, Any]:
     return {
         "model": model.origin.name,
         "sha256": weights_hash(model),
-        "target": None if target is None else str(target),
+        "target": _told(target),
         "metrics": [metric.name for metric in plan.metrics],
         "operators": list(plan.operators),
         "steps": plan.steps,
