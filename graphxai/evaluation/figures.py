@@ -1,6 +1,6 @@
 """What a report shows in each of its figures."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphxai.visualization.curves import (
     curves_figure,
@@ -28,7 +28,7 @@ def draw(report: Report, kind: str, operator: str | None = None) -> "Figure":
     if kind == "activation":
         return curves_figure(
             GRID,
-            report.curves("activation", operator),
+            _ranked(report, "activation", "auac", operator),
             title=f"Node activation ({told})",
             x_label="fraction of nodes added, most relevant first",
             y_label="probability of the class explained",
@@ -37,7 +37,7 @@ def draw(report: Report, kind: str, operator: str | None = None) -> "Figure":
     if kind == "pruning":
         return curves_figure(
             GRID,
-            report.curves("pruning", operator),
+            _ranked(report, "pruning", "au_mse", operator),
             title=f"Node pruning ({told})",
             x_label="fraction of nodes removed, least |relevance| first",
             y_label="squared distance of logits",
@@ -77,6 +77,16 @@ def _forest(report: Report, operator: str, told: str) -> "Figure":
     panels = {metric: {name: of[name] for name in ranked} for metric, of in panels.items()}
     directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
     return forest_figure(panels, directions=directions, title=f"Mean, 95 % interval ({told})")
+
+
+def _ranked(
+    report: Report, kind: str, metric: str, operator: str
+) -> dict[str, tuple[Any, Any, Any]]:
+    """Curves, those of the best method first."""
+    curves = report.curves(kind, operator)
+    if metric not in report.metrics(operator):
+        return curves
+    return {name: curves[name] for name in report.ranking(metric, operator) if name in curves}
 
 
 def _leaders(report: Report, metric: str, operator: str) -> tuple[str, ...]:

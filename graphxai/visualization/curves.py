@@ -31,7 +31,10 @@ def curves_figure(
     y_label: str,
     highlight: Sequence[str] = (),
 ) -> "Figure":
-    """Mean curves with their bands over `grid`; `highlight`: whose bands are drawn when crowded."""
+    """Mean curves with their bands over `grid`, the most important one first.
+
+    Where it is crowded, the first ones stand out, and only the bands of `highlight` are drawn.
+    """
     figure, axes = _canvas(7.2, 4.4)
     styles = _styles(curves)
     for name, (mean, low, high) in curves.items():
@@ -134,7 +137,8 @@ def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             styles[name] = {"color": CONTROL, "ls": "-", "lw": 1.4}
             continue
         dash = DASHES[rank // len(COLORS) % len(DASHES)]
-        styles[name] = {"color": COLORS[rank % len(COLORS)], "ls": dash, "lw": 1.6}
+        width = 1.6 if rank < len(COLORS) else 0.9
+        styles[name] = {"color": COLORS[rank % len(COLORS)], "ls": dash, "lw": width}
         rank += 1
     return styles
 
