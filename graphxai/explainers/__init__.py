@@ -48,3 +48,15 @@ __all__ = [
     "head_statistics",
     "register",
 ]
+
+# The order in which methods are listed: propagation, gradients, removal, attention, controls.
+_ORDER = (
+    ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "attn_lrp"),
+    ("gradient_input", "integrated_gradients", "saliency"),
+    ("occlusion", "shapley_sampling", "gnn_explainer"),
+    ("gae", "gae_rollout", "transformer_attribution", "masked_lrp", "lrp_zplus", "partial_lrp"),
+    ("rollout", "attention_flow", "attention_last", "cam", "grad_cam", "att_cat"),
+    ("random",),
+)
+for _name in (name for family in _ORDER for name in family):
+    REGISTRY[_name] = REGISTRY.pop(_name)
