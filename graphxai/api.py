@@ -14,6 +14,7 @@ from graphxai.capture import evaluating
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.base import Method
 from graphxai.explanation import Explanation, Ledger, Prediction
+from graphxai.explanations import Explanations
 from graphxai.inputs import Input, as_list, prepare_for
 from graphxai.models.graphormer import Graphormer, Task
 from graphxai.models.graphormer.config import TaskSet
@@ -81,17 +82,17 @@ def explain(
     target: see `Target`; by default the predicted class, for two classes the second one, for a
     regression its value. progress: a bar on stderr, by default on a terminal.
 
-    Returns an Explanation, or a list of the inputs' length. An input in a list that cannot be
-    used gives None and a warning that names it (`on_error="raise"`: an error); a single one
-    always raises ValueError.
+    Returns an Explanation, or Explanations, a list of the inputs' length. An input in a list that
+    cannot be used gives None and a warning that names it (`on_error="raise"`: an error); a single
+    one always raises ValueError.
     """
     model = load(model) if isinstance(model, str | Path) else model
     values, several = as_list(inputs)
-    results: list[Explanation | None] = [None] * len(values)
+    results = Explanations([None] * len(values))
     explainer = get_explainer(method, **options)
     strict = on_error == "raise" or not several
     with progress_bar("explaining", len(values), show=progress) as tick:
-        for chunk in _chunks(model, values, strict, tick):
+        for chunk in in_chunks(model, values, strict, tick):
             for index, explanation in explain_prepared(model, chunk, explainer, target=target):
                 results[index] = explanation
                 tick(1)
@@ -114,14 +115,14 @@ def predict(
     results: list[dict[str, Prediction] | None] = [None] * len(values)
     strict = on_error == "raise" or not several
     with progress_bar("predicting", len(values), show=progress) as tick:
-        for chunk in _chunks(model, values, strict, tick):
+        for chunk in in_chunks(model, values, strict, tick):
             for index, found in predict_prepared(model, chunk):
                 results[index] = {p.task: p for p in found}
                 tick(1)
     return results if several else results[0]
 
 
-def _chunks(
+def in_chunks(
     model: "Model", values: Sequence[Any], strict: bool, tick: Tick
 ) -> Iterator[list[tuple[int, Input]]]:
     """Encode the inputs that can be used, with their index, so many at a time; warn of others."""

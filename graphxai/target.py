@@ -1,14 +1,16 @@
 """What is explained: one number per graph, made of the model's outputs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.models.graphormer.config import Task, TaskSet
 
-Choice = str | int | tuple[str | int, str | int] | None
+Name = str | int
+End = Name | tuple[str, Name]
+Choice = Name | tuple[End, End] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +31,18 @@ class ResolvedTarget:
 
 @dataclass(frozen=True)
 class Target:
-    """A class, a contrast of two classes, or a regression value.
+    """A class, a regression value, or the difference of two of these.
 
-    `choice`: a class by name or number, a pair (a, b) for the difference of their logits, or
-    None: the predicted class of a multiclass task, the second ("positive") class of a binary one,
-    the value of a regression. A name may also be a task's. `task`: the task's name if it is not
-    the first one. A single logit counts as two classes: +logit for the second, -logit for the
-    first.
+    `choice`: a class by name or number, a pair (a, b) for a against b, or None: the predicted
+    class of a multiclass task, the second ("positive") class of a binary one, the value of a
+    regression. A name may also be a task's. `task`: the task's name if it is not the first one. A
+    single logit counts as two classes: +logit for the second, -logit for the first.
+
+    The ends of a pair are classes of one task (f_c is the difference of their logits), or lie in
+    two tasks: each is a class, a task, or (task, class). Two regressions in the same unit are
+    subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no common unit,
+    and each end counts as the model puts it out: a class as its logit, a regression as its
+    standardised value, `(value - offset) / scale`. The label says which.
     """
 
     choice: Choice = None
@@ -45,62 +52,136 @@ class Target:
     def of(cls, value: object) -> "Target":
         """A Target from what a user writes: None, "active", 3, ("active", "inactive"), ...
 
-        A list of two is a pair too. Raises TypeError for anything else.
+        A list of two is a pair too, and so is ("hERG", ("CYP3A4", "active")). Raises TypeError
+        for anything else.
         """
         if isinstance(value, Target):
             return value
-        if isinstance(value, list):
-            value = tuple(value)
-        if isinstance(value, tuple) and len(value) == 2:
-            return cls((_scalar(value[0]), _scalar(value[1])))
+        if isinstance(value, tuple | list) and len(value) == 2:
+            return cls((_end(value[0]), _end(value[1])))
         return cls(None if value is None else _scalar(value))
 
+    def tasks_in(self, config: TaskSet) -> tuple[Task, ...]:
+        """The task this target belongs to, or both if it is the difference of two."""
+        if isinstance(self.choice, tuple):
+            first, second = self._sides(config)
+            return (first.task,) if first.task is second.task else (first.task, second.task)
+        return (_side_in(config, self.task, self.choice).task,)
+
     def task_in(self, config: TaskSet) -> Task:
-        """The task this target belongs to."""
-        return self._locate(config)[0]
+        """The task this target belongs to, the first of two."""
+        return self.tasks_in(config)[0]
 
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
         """Turn names into weights over the columns of outputs (B, num_outputs)."""
-        task, columns, choice = self._locate(config)
-        weights = outputs.new_zeros(outputs.shape)
+        if isinstance(self.choice, tuple):
+            return _difference(*self._sides(config), outputs)
+        side = _side_in(config, self.task, self.choice)
+        task, columns = side.task, side.columns
         offset = outputs.new_zeros(len(outputs))
         if task.kind == "regression":
-            if choice is not None:
-                raise ValueError(f"task {task.name!r} is a regression and has no classes.")
-            weights[:, columns] = task.scale
+            weights = task.scale * side.row(outputs)
             return ResolvedTarget(weights, offset + task.offset, (task.name,) * len(outputs))
-        if choice is None and task.kind == "multiclass":
+        if side.index is None:
             chosen = outputs[:, columns].argmax(-1)
-            weights[:, columns] = torch.nn.functional.one_hot(chosen, task.num_outputs).to(weights)
+            weights = torch.zeros_like(outputs)
+            weights[:, columns] = F.one_hot(chosen, task.num_outputs).to(weights)
             return ResolvedTarget(weights, offset, tuple(task.classes[c] for c in chosen.tolist()))
-        if choice is None:
-            choice = 1
-        if isinstance(choice, tuple):
-            first, second = (_class_index(task, c) for c in choice)
-            weights[:, columns] = _class_row(task, first, outputs)
-            weights[:, columns] -= _class_row(task, second, outputs)
-            if task.kind == "binary":  # +logit - (-logit): one logit is the difference already
-                weights /= 2
-            label = f"{task.classes[first]} against {task.classes[second]}"
+        label = task.classes[side.index]
+        return ResolvedTarget(side.row(outputs), offset, (label,) * len(outputs))
+
+    def _sides(self, config: TaskSet) -> tuple["_Side", "_Side"]:
+        """Both ends of a pair, in one task if it has classes of both names."""
+        assert isinstance(self.choice, tuple)
+        first, second = self.choice
+        home = self.task
+        if home is None:
+            names = {end for end in self.choice if isinstance(end, str)}
+            home = next((t.name for t in config.tasks if names and names <= {*t.classes}), None)
+        sides = _side_in(config, home, first), _side_in(config, home, second)
+        for side in sides:
+            if side.index is None and side.task.kind == "multiclass":
+                raise ValueError(
+                    f"task {side.task.name!r} has several classes: name one, as in"
+                    f" ({side.task.name!r}, {side.task.classes[0]!r})."
+                )
+        if sides[0] == sides[1]:
+            raise ValueError(f"target {self.choice!r} takes something from itself.")
+        return sides
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A class of a task by its number, or a task without: its value or its predicted class."""
+
+    task: Task
+    columns: slice
+    index: int | None
+
+    def row(self, outputs: Tensor) -> Tensor:
+        """Weights (B, num_outputs) of the class's logit, or of the regression's output."""
+        weights = torch.zeros_like(outputs)
+        if self.task.kind == "multiclass":
+            assert self.index is not None
+            weights[:, self.columns.start + self.index] = 1.0
+        else:  # a single logit is the second class's, and its negative the first one's
+            weights[:, self.columns] = -1.0 if self.index == 0 else 1.0
+        return weights
+
+    @property
+    def name(self) -> str:
+        """The class, or the task."""
+        return self.task.name if self.index is None else self.task.classes[self.index]
+
+    def label(self, unit: str) -> str:
+        """The name with the unit, and the task of a class, beside something of another task."""
+        told = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
+        return f"{self.name} ({told})"
+
+
+def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
+    """What `choice` names within the task, or within all if that is None: a task or a class."""
+    if isinstance(choice, tuple):
+        task, choice = choice
+    elif isinstance(choice, str) and task is None:
+        if choice in (t.name for t in config.tasks):
+            task, choice = choice, None
         else:
-            index = _class_index(task, choice)
-            weights[:, columns] = _class_row(task, index, outputs)
-            label = task.classes[index]
+            task = next((t.name for t in config.tasks if choice in t.classes), None)
+    found, columns = config.task_columns(task)
+    if choice is None:
+        return _Side(found, columns, 1 if found.kind == "binary" else None)
+    return _Side(found, columns, _class_index(found, choice))
+
+
+def _difference(first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
+    """First against second, in one task or in two."""
+    weights = first.row(outputs) - second.row(outputs)
+    offset = outputs.new_zeros(len(outputs))
+    one, other = first.task, second.task
+    if one is other:
+        if one.kind == "binary":  # +logit - (-logit): one logit is the difference already
+            weights /= 2
+        label = f"{first.name} against {second.name}"
         return ResolvedTarget(weights, offset, (label,) * len(outputs))
-
-    def _locate(self, config: TaskSet) -> tuple[Task, slice, Choice]:
-        """Task, its columns and the choice within it; a bare name may be a task's or a class's."""
-        name, choice = self.task, self.choice
-        if name is None and isinstance(choice, str):
-            if choice in (task.name for task in config.tasks):
-                name, choice = choice, None
-            else:
-                name = next((t.name for t in config.tasks if choice in t.classes), None)
-        task, columns = config.task_columns(name)
-        return task, columns, choice
+    unit = one.unit if one.kind == other.kind == "regression" and one.unit == other.unit else ""
+    if unit:
+        weights = one.scale * first.row(outputs) - other.scale * second.row(outputs)
+        offset += one.offset - other.offset
+    label = f"{first.label(unit)} against {second.label(unit)}"
+    return ResolvedTarget(weights, offset, (label,) * len(outputs))
 
 
-def _scalar(value: object) -> str | int:
+def _end(value: object) -> End:
+    """One end of a pair: a name, a number, or (task, class)."""
+    if not isinstance(value, tuple | list):
+        return _scalar(value)
+    if len(value) != 2 or not isinstance(value[0], str):
+        raise TypeError(f"an end of a pair is a class, a task, or (task, class), not {value!r}.")
+    return value[0], _scalar(value[1])
+
+
+def _scalar(value: object) -> Name:
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -110,7 +191,9 @@ def _scalar(value: object) -> str | int:
     return int(value.__index__())
 
 
-def _class_index(task: Task, choice: str | int) -> int:
+def _class_index(task: Task, choice: Name) -> int:
+    if task.kind == "regression":
+        raise ValueError(f"task {task.name!r} is a regression and has no classes.")
     if isinstance(choice, str):
         if choice not in task.classes:
             raise ValueError(
@@ -122,11 +205,3 @@ def _class_index(task: Task, choice: str | int) -> int:
             f"target {choice} is out of range: task {task.name!r} has {len(task.classes)} classes."
         )
     return choice
-
-
-def _class_row(task: Task, index: int, outputs: Tensor) -> Tensor:
-    """Weights of one class over the task's columns."""
-    if task.kind == "binary":
-        return outputs.new_tensor([1.0 if index == 1 else -1.0])
-    row: Sequence[float] = [float(c == index) for c in range(task.num_outputs)]
-    return outputs.new_tensor(row)

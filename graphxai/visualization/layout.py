@@ -35,12 +35,12 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     rdDepictor.Compute2DCoords(
         copy, canonOrient=True, clearConfs=True, useRingTemplates=True, forceRDKit=True
     )
-    flaws = _flaws(copy)
-    if flaws:
+    found = flaws(copy)
+    if found:
         # CoordGen takes ten times as long, but untangles macrocycles and crowded chains.
         other = Chem.Mol(copy)
         rdCoordGen.AddCoords(other)
-        if _flaws(other) < flaws:
+        if flaws(other) < found:
             copy = other
     rdDepictor.NormalizeDepiction(copy)
     rdDepictor.StraightenDepiction(copy)
@@ -61,7 +61,7 @@ def _ends(mol: Mol) -> NDArray[np.int_]:
     return np.array(pairs, dtype=int).reshape(-1, 2)
 
 
-def _flaws(mol: Mol) -> int:
+def flaws(mol: Mol) -> int:
     """Return how many unbonded atoms nearly coincide and how many bonds cross."""
     points = np.asarray(mol.GetConformer().GetPositions())[:, :2]
     ends = _ends(mol)

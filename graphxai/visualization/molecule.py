@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
+_OUTLINE = 0.07  # of a bond length
+_OUTLINE_COLOR = "#333333"
+Window = tuple[float, float, float, float]  # left, bottom, right, top in 2D coordinates
+# SVG elements from the positions of the atoms (N, 2) and the bond length, in pixels
+Underlay = Callable[[NDArray[np.float64], float], str]
 _END_OF_HEADER = "<!-- END OF HEADER -->"
 
 
@@ -37,6 +42,8 @@ def molecule_svg(
     color_bar: bool = True,
     keep_layout: bool = False,
     palette: str = "red-blue",
+    outlined: Collection[int] = (),
+    window: Window | None = None,
 ) -> str:
     """Return an SVG of a molecule with its atoms coloured by signed relevance.
 
@@ -54,6 +61,9 @@ def molecule_svg(
         color_bar: draw the bar (a grid may have one for all of its panels).
         keep_layout: use the 2D coordinates that ``mol`` has, for instance of an aligned series.
         palette: one of ``PALETTES``, where ``scale`` is not given.
+        outlined: atoms to draw a dark contour around; it runs around bonded ones together.
+        window: the part of the 2D coordinates to show; pictures with the same window and
+            ``keep_layout`` have their atoms at the same places. Default: the whole molecule.
 
     Raises:
         ValueError: if ``relevance`` has not one finite number per atom, or the picture is too
@@ -66,19 +76,67 @@ def molecule_svg(
             f" relevance has {_shape(values)}"
         )
     scale = scale or Scale.fit(values, palette=palette)
+
+    def colored(points: NDArray[np.float64], bond: float) -> str:
+        contour = _contour(mol, outlined, points, bond)
+        return contour + _highlights(mol, values, scale, points, bond)
+
+    return framed(
+        mol,
+        colored,
+        values,
+        scale,
+        title=title,
+        subtitle=subtitle,
+        legend=legend,
+        width=width,
+        height=height,
+        atom_indices=atom_indices,
+        color_bar=color_bar,
+        keep_layout=keep_layout,
+        window=window,
+    )
+
+
+def framed(
+    mol: Mol,
+    underlay: Underlay,
+    values: NDArray[np.float64],
+    scale: Scale,
+    *,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 640,
+    height: float = 480,
+    atom_indices: bool = False,
+    color_bar: bool = True,
+    keep_layout: bool = False,
+    window: Window | None = None,
+    of: str = "atoms",
+) -> str:
+    """Return an SVG of a molecule over what ``underlay`` draws, with heading and colour bar.
+
+    Args:
+        values: the relevances that ``underlay`` shows.
+        of: what these belong to, in the description of the picture.
+        mol, scale and the other options: as for ``molecule_svg``.
+
+    Raises:
+        ValueError: if the picture is too small to hold the molecule.
+    """
     head, top = heading(title, subtitle, width)
     bottom = height - (BAR_ROOM if color_bar else 0.0)
     room = (width - 2 * MARGIN, bottom - top - 1.5 * MARGIN)
     if min(room) < 40:
         raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
 
-    drawing, points, bond = _draw(_prepared(mol, keep_layout), room, atom_indices)
+    drawing, points, bond = _draw(_prepared(mol, keep_layout), room, atom_indices, window)
     x, y = MARGIN, top + MARGIN
     parts = [head]
-    if len(values):
-        below = _highlights(mol, values, scale, points, bond)
+    if len(points):
         parts.append(
-            f'<g transform="translate({number(x)} {number(y)})">{below}'
+            f'<g transform="translate({number(x)} {number(y)})">{underlay(points, bond)}'
             f'<g class="structure" pointer-events="none">{drawing}</g></g>'
         )
     if color_bar:
@@ -88,7 +146,7 @@ def molecule_svg(
         height,
         "".join(parts),
         title=title.strip() or "Molecule coloured by relevance",
-        description=_description(values, scale, subtitle, legend),
+        description=_description(values, scale, subtitle, legend, of),
     )
 
 
@@ -97,13 +155,13 @@ def _shape(values: NDArray[np.float64]) -> str:
 
 
 def _description(
-    values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str]
+    values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str], of: str
 ) -> str:
     positive, negative = scale.palette.split("-")
     words = [subtitle.strip() + "."] if subtitle.strip() else []
     if len(values):
         words.append(
-            f"{len(values)} atoms with relevance from {signed(values.min())} to"
+            f"{len(values)} {of} with relevance from {signed(values.min())} to"
             f" {signed(values.max())}."
         )
     words.append(
@@ -111,6 +169,11 @@ def _description(
         f" full colour at {scale.limit:.3g}."
     )
     return " ".join(words)
+
+
+def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
+    """SVG elements of the plain drawing, atom positions (N, 2) and bond length, in pixels."""
+    return _draw(_prepared(mol, keep_layout=False), room, atom_indices=False, window=None)
 
 
 def _prepared(mol: Mol, keep_layout: bool) -> Mol:
@@ -127,7 +190,7 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
 
 
 def _draw(
-    mol: Mol, room: tuple[float, float], atom_indices: bool
+    mol: Mol, room: tuple[float, float], atom_indices: bool, window: Window | None
 ) -> tuple[str, NDArray[np.float64], float]:
     """Return SVG elements of the drawing, atom positions (N, 2) and bond length, in pixels."""
     from rdkit.Chem.Draw import rdMolDraw2D
@@ -141,6 +204,8 @@ def _draw(
         # This option is pixels per Angstrom, and a normalised bond measures 1.5 Angstrom.
         options.fixedBondLength = _LONGEST_BOND / 1.5
         options.padding = 0.03
+        if window is not None:
+            drawer.SetScale(int(room[0]), int(room[1]), *_corners(window, room))
         options.minFontSize = 8
         options.maxFontSize = 26
         options.bondLineWidth = line
@@ -161,6 +226,43 @@ def _draw(
     points = positions(drawer)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
     return body.strip(), points, bond
+
+
+def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
+    """The window's corners, moved apart where bonds would become too long."""
+    from rdkit.Geometry import Point2D
+
+    ends = np.reshape(window, (2, 2))  # lower left, upper right
+    centre, half = ends.mean(0), (ends[1] - ends[0]) / 2
+    half = np.maximum(half, np.array(room) * 1.5 / _LONGEST_BOND / 2)
+    return Point2D(*(centre - half).tolist()), Point2D(*(centre + half).tolist())
+
+
+def _contour(
+    mol: Mol, outlined: Collection[int], points: NDArray[np.float64], bond_px: float
+) -> str:
+    """Dark shapes, larger by a line's width than the coloured ones that will cover them."""
+    if not len(outlined):
+        return ""
+    width = max(1.6, _OUTLINE * bond_px)
+    radius = number(bond_px * _ATOM_RADIUS + width)
+    parts = []
+    for bond in mol.GetBonds():
+        i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        if i in outlined and j in outlined:
+            (x1, y1), (x2, y2) = points[i], points[j]
+            parts.append(
+                f'<path d="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"'
+                f' stroke="{_OUTLINE_COLOR}"'
+                f' stroke-width="{number(bond_px * _BOND_WIDTH + 2 * width)}"/>'
+            )
+    for i in outlined:
+        x, y = points[i]
+        parts.append(
+            f'<circle data-outlined="{int(i)}" cx="{number(x)}" cy="{number(y)}" r="{radius}"'
+            f' fill="{_OUTLINE_COLOR}"/>'
+        )
+    return f'<g class="outline">{"".join(parts)}</g>'
 
 
 def _highlights(

@@ -1,0 +1,133 @@
+"""Which atoms of two molecules correspond: their maximum common substructure.
+
+Rings are matched whole and to rings only, bonds by their order. Atoms may differ in element, or a
+ring in which one atom was exchanged would be lost as a whole, with all that lies behind it. Where
+more than a tenth of the atoms found so are not of one element, a second search asks for equal
+elements, and the mapping with more equal atoms is kept.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+REPLACED = 0.1  # share of corresponding atoms that differ, above which the search is repeated
+SMALLEST = 3  # atoms that two molecules must share for a comparison to mean something
+MAX_MATCHES = 256  # ways in which symmetry lets a pattern lie in a molecule
+
+IntArray = NDArray[np.intp]
+
+
+class NoCommonPartError(ValueError):
+    """Two molecules that share too little to be compared atom by atom."""
+
+
+@dataclass(frozen=True, eq=False)
+class CommonPart:
+    """Atoms of a molecule a and of a molecule b that correspond.
+
+    same (M, 2): of one element and charge; replaced (K, 2): at corresponding places, but of
+    another element or charge. complete: False where the search ran out of time, so that the common
+    part may be larger.
+    """
+
+    same: IntArray
+    replaced: IntArray
+    complete: bool = True
+
+    @property
+    def mapping(self) -> IntArray:
+        """Both together, (M + K, 2)."""
+        return np.concatenate([self.same, self.replaced])
+
+
+def common_part(
+    a: "Mol", b: "Mol", *, timeout: float = 10.0, cost: NDArray[np.floating] | None = None
+) -> CommonPart:
+    """The maximum common substructure of two molecules as a mapping of atoms.
+
+    Where symmetry leaves several mappings (a phenyl ring can be turned over), the one with most
+    atoms of one element and charge is taken, then of one degree and number of hydrogens, then
+    that of the lowest sum of `cost` (Na, Nb). Among several equally large common parts, RDKit's
+    search decides. timeout: of each search, in seconds. Raises NoCommonPartError if fewer than
+    three atoms of one element and charge correspond.
+    """
+    from rdkit.Chem import rdFMCS
+
+    alike = _equal(a, b, "GetAtomicNum", "GetFormalCharge")
+    around = _equal(a, b, "GetDegree", "GetTotalNumHs")
+    price = np.zeros(alike.shape) if cost is None else np.asarray(cost, dtype=np.float64)
+    best, score, complete = None, (0, 0), True
+    for atoms in (rdFMCS.AtomCompare.CompareAny, rdFMCS.AtomCompare.CompareElements):
+        if best is not None and score[0] >= (1 - REPLACED) * len(best):
+            break
+        found = rdFMCS.FindMCS(
+            [a, b],
+            atomCompare=atoms,
+            bondCompare=rdFMCS.BondCompare.CompareOrder,
+            ringMatchesRingOnly=True,
+            completeRingsOnly=True,
+            timeout=max(1, math.ceil(timeout)),
+        )
+        complete = complete and not found.canceled
+        mapping, of_mapping = _best_mapping(a, b, found.smartsString, alike, around, price)
+        if mapping is not None and of_mapping > score:
+            best, score = mapping, of_mapping
+    if best is None or score[0] < SMALLEST:
+        raise NoCommonPartError(
+            f"{_name(a)} and {_name(b)} have fewer than {SMALLEST} connected atoms in common:"
+            " a contrast compares molecules with a shared scaffold. Explain them one by one, and"
+            " put them side by side with grid."
+        )
+    same = alike[best[:, 0], best[:, 1]]
+    return CommonPart(best[same], best[~same], complete)
+
+
+def _best_mapping(
+    a: "Mol",
+    b: "Mol",
+    smarts: str,
+    alike: NDArray[np.bool_],
+    around: NDArray[np.bool_],
+    cost: NDArray[np.float64],
+) -> tuple[IntArray | None, tuple[int, int]]:
+    """Of all ways in which a pattern lies in both, the best mapping (M, 2), and its score."""
+    from rdkit import Chem
+
+    pattern = Chem.MolFromSmarts(smarts) if smarts else None
+    if pattern is None:
+        return None, (0, 0)
+    in_a, in_b = (
+        np.array(m.GetSubstructMatches(pattern, uniquify=False, maxMatches=MAX_MATCHES), dtype=int)
+        for m in (a, b)
+    )
+    if not in_a.size or not in_b.size:
+        return None, (0, 0)
+    first, second = in_a[:, None], in_b[None]  # (P, 1, M), (1, Q, M)
+    same, like = (table[first, second].sum(-1) for table in (alike, around))  # (P, Q)
+    price = cost[first, second].sum(-1).round(9)
+    order = np.lexsort((price.ravel(), -like.ravel(), -same.ravel()))
+    p, q = np.unravel_index(order[0], same.shape)
+    mapping = np.stack([in_a[p], in_b[q]], axis=1)
+    return mapping[mapping[:, 0].argsort()], (int(same[p, q]), int(like[p, q]))
+
+
+def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
+    """Whether atoms of a and of b have the same values, (Na, Nb)."""
+    one, other = (
+        np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
+        for mol in (a, b)
+    )
+    equal: NDArray[np.bool_] = (one[:, None] == other[None]).all(-1)
+    return equal
+
+
+def _name(mol: Any) -> str:
+    from rdkit import Chem
+
+    return str(Chem.MolToSmiles(mol))

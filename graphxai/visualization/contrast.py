@@ -1,0 +1,152 @@
+"""Two molecules side by side, their common part drawn at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from graphxai.visualization.color import Scale, finite
+from graphxai.visualization.frame import MARGIN
+from graphxai.visualization.grid import grid_svg
+from graphxai.visualization.layout import flaws, laid_out
+from graphxai.visualization.molecule import Window, molecule_svg
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+_AIR = 1.1  # units of 2D coordinates around the atoms, for labels and discs
+_HEADING = 60.0  # pixels above and below a molecule
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A molecule, relevance of its atoms (N,), the atoms to outline, and a title."""
+
+    mol: Mol
+    relevance: ArrayLike
+    changed: Sequence[int]
+    title: str
+
+
+def contrast_svg(
+    panels: Sequence[Panel],
+    mapping: NDArray[np.integer],
+    *,
+    scale: Scale | None = None,
+    palette: str = "red-blue",
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 480,
+    height: float = 400,
+    **options: Any,
+) -> str:
+    """Return an SVG of two molecules with corresponding atoms at the same places.
+
+    Args:
+        panels: the first molecule, the second, and any number of further ones, which must have
+            the atoms of the first.
+        mapping: atoms of the first and of the second that correspond, (M, 2).
+        scale: colours; default: fitted to all panels.
+        palette: one of ``PALETTES``, where ``scale`` is not given.
+        title, subtitle: plain text above the panels.
+        legend: words at the ends of the colour bar.
+        width, height: of a panel, pixels; molecules that are wide take less height.
+        options: as for ``molecule_svg``.
+    """
+    values = np.concatenate([finite(panel.relevance) for panel in panels])
+    scale = scale or Scale.fit(values, palette=palette)
+    first = laid_out(panels[0].mol)
+    second = aligned(panels[1].mol, first, mapping)
+    drawn = [first, second, *[first for _ in panels[2:]]]
+    window = _window(first, second)
+    height = min(height, _height(window, width))
+    pictures = [
+        molecule_svg(
+            mol,
+            panel.relevance,
+            scale=scale,
+            title=panel.title,
+            width=width,
+            height=height,
+            color_bar=False,
+            keep_layout=True,
+            outlined=panel.changed,
+            window=window,
+            **options,
+        )
+        for mol, panel in zip(drawn, panels, strict=True)
+    ]
+    return grid_svg(
+        pictures,
+        len(pictures),
+        title,
+        subtitle=subtitle,
+        scale=scale,
+        legend=legend,
+        values=values,
+    )
+
+
+def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
+    """Return a copy of ``mol`` laid out like ``reference`` where atoms correspond.
+
+    Corresponding atoms get the coordinates of the reference, and the rest is laid out around them.
+    Where that crowds the picture, the molecule keeps a layout of its own, turned and mirrored so
+    that corresponding atoms come as close as they can.
+
+    Args:
+        mol: any molecule.
+        reference: one with 2D coordinates.
+        mapping: atoms of ``reference`` and of ``mol`` that correspond, (M, 2).
+    """
+    from rdkit import Chem
+    from rdkit.Chem import rdDepictor
+
+    fixed = Chem.Mol(mol)
+    rdDepictor.GenerateDepictionMatching2DStructure(
+        fixed, reference, [(int(i), int(j)) for i, j in mapping]
+    )
+    free = laid_out(mol)
+    if flaws(fixed) <= max(flaws(free), flaws(reference)):
+        return fixed
+    there = _points(reference)[mapping[:, 0]]
+    conformer = free.GetConformer()
+    points = _superposed(_points(free), _points(free)[mapping[:, 1]], there)
+    for atom, (x, y) in enumerate(points.tolist()):
+        conformer.SetAtomPosition(atom, (x, y, 0.0))
+    return free
+
+
+def _superposed(
+    points: NDArray[np.float64], here: NDArray[np.float64], there: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """All points moved as a whole, mirrored or not, so that `here` comes closest to `there`.
+
+    The orthogonal Procrustes problem (Schoenemann 1966).
+    """
+    u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
+    moved: NDArray[np.float64] = (points - here.mean(0)) @ (u @ v) + there.mean(0)
+    return moved
+
+
+def _points(mol: Mol) -> NDArray[np.float64]:
+    return np.asarray(mol.GetConformer().GetPositions())[:, :2]
+
+
+def _window(*molecules: Mol) -> Window:
+    """What all molecules take up together, with some air."""
+    points = np.concatenate([_points(mol) for mol in molecules])
+    left, bottom = (points.min(0) - _AIR).tolist()
+    right, top = (points.max(0) + _AIR).tolist()
+    return left, bottom, right, top
+
+
+def _height(window: Window, width: float) -> float:
+    """Of a panel of this width that has no more room than the window needs."""
+    left, bottom, right, top = window
+    return max(160.0, (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING)

@@ -1,0 +1,247 @@
+"""A molecule whose fragments are filled by their summed relevance, and fragments by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.visualization.color import Scale, finite, signed
+from graphxai.visualization.frame import BAR_ROOM, MARGIN, color_bar, document, heading
+from graphxai.visualization.molecule import structure
+from graphxai.visualization.text import draw_text, escape, fit_text, number, text_width
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+Listed = tuple[str, Sequence[int], float]  # name, atoms, relevance
+
+_RADIUS, _BAND = 0.36, 0.46  # of a bond length: disc of an atom, width of a bond's band
+_EDGE = 1.4  # pixels of outline around a fragment
+_OUTLINE, _GREY = "#7a7a7a", "#555555"
+_LIST_WIDTH = 250.0  # pixels
+_ROW = 24.0  # pixels of height of a row of the list
+_FREE = 22.0  # pixels around a fragment by itself
+_TAG = 8.5  # radius of a number's circle, pixels
+
+
+def fragments_svg(
+    mol: Mol,
+    fragments: Sequence[Listed],
+    *,
+    scale: Scale | None = None,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 840,
+    height: float = 480,
+    palette: str = "red-blue",
+) -> str:
+    """Return an SVG of a molecule, its fragments outlined and filled, with a numbered list.
+
+    Args:
+        mol: any RDKit molecule.
+        fragments: name, indices of atoms, summed relevance of each; no atom in two of them.
+        scale: colours; default: fitted to the sums.
+        title, subtitle: plain text above.
+        legend: words at the negative and the positive end of the colour bar.
+        width, height: pixels; the list takes 250 of the width.
+        palette: one of ``PALETTES``, where ``scale`` is not given.
+
+    Raises:
+        ValueError: if a sum is not finite, or the picture is too small.
+    """
+    sums = finite([relevance for *_, relevance in fragments])
+    scale = scale or Scale.fit(sums, palette=palette)
+    head, top = heading(title, subtitle, width)
+    bottom = height - BAR_ROOM
+    room = (width - _LIST_WIDTH - 3 * MARGIN, bottom - top - 2 * MARGIN)
+    if min(room) < 40:
+        raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
+    drawing, points, bond = structure(mol, room)
+    colors = scale.hex(sums)
+    areas = [
+        _area(mol, set(atoms), points, bond, color, f"{name}: {signed(relevance)}")
+        for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
+    ]
+    tags = _tags(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
+    x, y = MARGIN, top + MARGIN
+    listed_at = (width - _LIST_WIDTH - MARGIN, y)
+    body = (
+        f'{head}<g transform="translate({number(x)} {number(y)})"><g class="fragments">'
+        f'{"".join(areas)}</g><g class="structure" pointer-events="none">{drawing}</g>{tags}</g>'
+        f"{_list(fragments, colors, listed_at, bottom - y)}"
+        f"{color_bar(scale, 0, bottom, width, legend, values=sums)}"
+    )
+    told = "; ".join(f"{name}: {signed(relevance)}" for name, _, relevance in fragments)
+    return document(
+        width,
+        height,
+        body,
+        title=title.strip() or "Fragments coloured by relevance",
+        description=f"{subtitle.strip()}. {told}.".removeprefix(". "),
+    )
+
+
+def fragment_svg(
+    smiles: str,
+    relevance: float,
+    *,
+    scale: Scale | None = None,
+    width: float = 180,
+    height: float = 120,
+    palette: str = "red-blue",
+) -> str:
+    """Return a small SVG of one fragment in the colour of its relevance.
+
+    Args:
+        smiles: the fragment, ``*`` where it is bound to the rest.
+        relevance: its sum.
+        scale: colours, to share over a table; default: the colour is full.
+        width, height: pixels.
+        palette: one of ``PALETTES``, where ``scale`` is not given.
+
+    Raises:
+        ValueError: if the SMILES cannot be read or the relevance is not finite.
+    """
+    from rdkit import Chem
+
+    relaxed = Chem.SmilesParserParams()
+    relaxed.sanitize = False  # type: ignore[assignment]
+    mol = Chem.MolFromSmiles(smiles) or Chem.MolFromSmiles(smiles, relaxed)
+    if mol is None:
+        raise ValueError(f"{smiles!r} is not a fragment that RDKit can read.")
+    scale = scale or Scale.fit([relevance], palette=palette)
+    color = scale.hex(finite(relevance))[0]
+    room = (width - 2 * _FREE, height - 2 * _FREE)
+    drawing, points, bond = structure(mol, room)
+    own = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}
+    note = f"{smiles}: {signed(relevance)}"
+    area = _area(mol, own, points, bond, color, note)
+    body = (
+        f'<g transform="translate({number(_FREE)} {number(_FREE)})">{area}'
+        f'<g class="structure" pointer-events="none">{drawing}</g></g>'
+    )
+    return document(width, height, body, title=smiles, description=note)
+
+
+def _area(
+    mol: Mol, atoms: set[int], points: NDArray[np.float64], bond_px: float, color: str, note: str
+) -> str:
+    """Discs of atoms, bands of bonds and whole rings, first larger, as the outline."""
+    rings = "".join(
+        "M" + "L".join(_at(points[i]) for i in ring) + "Z"
+        for ring in mol.GetRingInfo().AtomRings()
+        if atoms.issuperset(ring)
+    )
+    lines = "".join(
+        f"M{_at(points[bond.GetBeginAtomIdx()])}L{_at(points[bond.GetEndAtomIdx()])}"
+        for bond in mol.GetBonds()
+        if bond.GetBeginAtomIdx() in atoms and bond.GetEndAtomIdx() in atoms
+    )
+
+    def shape(fill: str, edge: float) -> str:
+        radius = number(bond_px * _RADIUS + edge)
+        discs = "".join(
+            f'<circle cx="{number(points[i][0])}" cy="{number(points[i][1])}" r="{radius}"/>'
+            for i in sorted(atoms)
+        )
+        bands = (
+            f'<path d="{lines}" fill="none" stroke="{fill}"'
+            f' stroke-width="{number(bond_px * _BAND + 2 * edge)}"/>'
+            if lines
+            else ""
+        )
+        inside = f'<path d="{rings}"/>' if rings else ""
+        return f'<g fill="{fill}">{inside}{bands}{discs}</g>'
+
+    return f"<g><title>{escape(note)}</title>{shape(_OUTLINE, _EDGE)}{shape(color, 0)}</g>"
+
+
+def _at(point: NDArray[np.float64]) -> str:
+    return f"{number(point[0])} {number(point[1])}"
+
+
+def _tags(
+    mol: Mol,
+    fragments: Iterable[Sequence[int]],
+    points: NDArray[np.float64],
+    bond_px: float,
+    room: tuple[float, float],
+) -> str:
+    """Numbered circles, each beside its fragment where the drawing leaves most room."""
+    middles = [
+        (points[bond.GetBeginAtomIdx()] + points[bond.GetEndAtomIdx()]) / 2
+        for bond in mol.GetBonds()
+    ]
+    taken = [*points, *middles]
+    rings = [set(ring) for ring in mol.GetRingInfo().AtomRings()] if mol.GetNumAtoms() else []
+    parts = []
+    for place, atoms in enumerate(fragments, start=1):
+        centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(atoms)]
+        at = _free_place(points[list(atoms)], centres, np.array(taken), bond_px, room)
+        taken.append(at)
+        parts.append(_tag(place, float(at[0]), float(at[1])))
+    return "".join(parts)
+
+
+def _free_place(
+    own: NDArray[np.float64],
+    centres: list[NDArray[np.float64]],
+    taken: NDArray[np.float64],
+    bond_px: float,
+    room: tuple[float, float],
+) -> NDArray[np.float64]:
+    """The candidate farthest from everything drawn: centres of rings, points around the atoms."""
+    angles = np.arange(16) * np.pi / 8
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
+    around = (own[:, None] + circle).reshape(-1, 2)
+    candidates = np.vstack([*(centre[None] for centre in centres), around])
+    low, high = np.array([_TAG, _TAG]), np.array(room) - _TAG
+    clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
+    clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
+    enough = np.minimum(clearance, 0.8 * bond_px)  # beyond that, the first, a ring's centre, wins
+    found: NDArray[np.float64] = candidates[int(enough.argmax())]
+    return found
+
+
+def _tag(place: int, x: float, y: float) -> str:
+    text = draw_text(str(place), x, y + 3.6, 10, anchor="middle", bold=True)
+    return (
+        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(_TAG)}" fill="#ffffff"'
+        f' stroke="{_OUTLINE}" stroke-width="1"/>{text}'
+    )
+
+
+def _list(
+    fragments: Sequence[Listed], colors: Sequence[str], at: tuple[float, float], height: float
+) -> str:
+    """Number, colour, name and sum of each fragment; the weakest share a row if room is short."""
+    rows = max(int(height // _ROW), 2)
+    room = len(fragments) if len(fragments) <= rows else rows - 1
+    strongest = sorted(range(len(fragments)), key=lambda k: -abs(fragments[k][2]))
+    hidden = [fragments[k][2] for k in strongest[room:]]
+    parts, left, y = [], at[0], at[1] + _ROW / 2
+    for k in sorted(strongest[:room]):
+        (name, _, relevance), color = fragments[k], colors[k]
+        parts.append(_tag(k + 1, left + _TAG, y))
+        parts.append(
+            f'<rect x="{number(left + 24)}" y="{number(y - 7)}" width="14" height="14" rx="3"'
+            f' fill="{color}" stroke="{_OUTLINE}" stroke-width="1"/>'
+        )
+        parts.append(_row_text(name, relevance, left + 46, y))
+        y += _ROW
+    if hidden:
+        parts.append(_row_text(f"and {len(hidden)} weaker ones", sum(hidden), left + 46, y))
+    return f'<g class="list">{"".join(parts)}</g>'
+
+
+def _row_text(name: str, relevance: float, x: float, y: float) -> str:
+    value = signed(relevance)
+    room = _LIST_WIDTH - 46 - text_width(value, 13) - 10
+    text, size = fit_text(name, 13, room, smallest=10)
+    return draw_text(text, x, y + 4.5, size) + draw_text(
+        value, x + _LIST_WIDTH - 46, y + 4.5, 13, anchor="end", color=_GREY
+    )

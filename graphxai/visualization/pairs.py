@@ -1,0 +1,143 @@
+"""Relevance between pairs of atoms: lines on the molecule, and bars over the distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from graphxai.visualization.color import Scale, finite, signed
+from graphxai.visualization.molecule import framed
+from graphxai.visualization.text import escape, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rdkit.Chem import Mol
+
+Pair = tuple[int, int, float]  # two atoms and their relevance
+
+_WIDEST = 0.26  # of a bond length
+_THINNEST = 0.8  # pixels
+_FAINT = 0.08  # of the scale: rings this weak would only be white lines
+_RING = 0.36  # of a bond length, radius
+_BULGE = 0.22  # of the distance between the two atoms
+_DARKEST = (0.0, 0.447, 0.698)  # the last layer's bars; earlier ones are mixed with white
+_LIGHTEST = 0.75
+
+
+def pairs_svg(
+    mol: Mol,
+    read: ArrayLike,
+    pairs: Sequence[Pair],
+    *,
+    scale: Scale | None = None,
+    palette: str = "red-blue",
+    **options: Any,
+) -> str:
+    """Return an SVG of a molecule with lines between pairs of its atoms and rings around atoms.
+
+    Width and colour of a line or ring are those of its relevance, on one scale for both. By default
+    the scale ends at the strongest line; stronger rings saturate, and the colour bar says so.
+
+    Args:
+        mol: any RDKit molecule.
+        read: relevance that the graph token read from each atom, drawn as a ring, shape (N,).
+        pairs: two atoms and the relevance between them.
+        scale, palette and the other options: as for ``molecule_svg``.
+
+    Raises:
+        ValueError: if ``read`` has not one finite number per atom, or the picture is too small.
+    """
+    rings, between = finite(read), finite([value for *_, value in pairs])
+    if rings.shape != (mol.GetNumAtoms(),):
+        raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
+    values = np.concatenate([rings, between])
+    if scale is None:
+        scale = Scale.fit(between if between.any() else rings, palette=palette)
+
+    def drawn(points: NDArray[np.float64], bond: float) -> str:
+        parts = [
+            _ring(atom, value, points[atom], bond, scale)
+            for atom, value in enumerate(rings.tolist())
+            if abs(value) > _FAINT * scale.limit
+        ]
+        # the strongest come last, above the others
+        parts += [_line(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
+        return f'<g class="pairs" fill="none" stroke-linecap="round">{"".join(parts)}</g>'
+
+    return framed(mol, drawn, values, scale, of="pairs", **options)
+
+
+def _size(pair: Pair) -> float:
+    return abs(pair[2])
+
+
+def _line(pair: Pair, points: NDArray[np.float64], bond: float, scale: Scale) -> str:
+    i, j, value = pair
+    start, end = points[i], points[j]
+    along = end - start
+    bend = (start + end) / 2 + _BULGE * along[::-1] * (1, -1)
+    path = "M{} {}Q{} {} {} {}".format(*map(number, (*start, *bend, *end)))
+    return (
+        f'<path data-pair="{i} {j}" d="{path}" {_stroke(value, bond, scale)}>'
+        f"<title>{escape(f'{i} and {j}: {signed(value)}')}</title></path>"
+    )
+
+
+def _ring(atom: int, value: float, at: NDArray[np.float64], bond: float, scale: Scale) -> str:
+    x, y = at
+    return (
+        f'<circle data-read="{atom}" cx="{number(x)}" cy="{number(y)}" r="{number(_RING * bond)}"'
+        f" {_stroke(value, bond, scale)}>"
+        f"<title>{escape(f'graph token and {atom}: {signed(value)}')}</title></circle>"
+    )
+
+
+def _stroke(value: float, bond: float, scale: Scale) -> str:
+    width = max(_THINNEST, _WIDEST * bond * min(1.0, abs(value) / scale.limit))
+    return f'stroke="{scale.hex(value)[0]}" stroke-width="{number(width)}"'
+
+
+def profile_figure(
+    layers: Sequence[Mapping[int | str, float]], bonds: Mapping[str, float], *, title: str
+) -> Figure:
+    """Relevance through attention by shortest-path distance, a bar a layer; then by bond type.
+
+    layers: relevance of each layer by distance, or by name where a pair has none. bonds: of all
+    layers by bond type; without any, that panel is left out.
+    """
+    from matplotlib.figure import Figure
+
+    keys = list(layers[0])
+    ratio = (len(keys), 1.6 * len(bonds))
+    figure = Figure(figsize=(1.5 + 0.42 * sum(ratio), 3.9), layout="constrained")
+    panels = figure.subplots(
+        1, 2 if bonds else 1, squeeze=False, width_ratios=ratio[: 1 + bool(bonds)]
+    )
+    axes = panels[0, 0]
+    width = 0.8 / len(layers)
+    for layer, profile in enumerate(layers):
+        at = np.arange(len(keys)) + (layer - (len(layers) - 1) / 2) * width
+        shade = _LIGHTEST * (1 - layer / max(1, len(layers) - 1))
+        color = tuple(shade + (1 - shade) * np.array(_DARKEST))
+        axes.bar(at, [profile[key] for key in keys], width, color=color, label=f"layer {layer + 1}")
+    named = [str(key).replace(" ", "\n") for key in keys]
+    axes.set_xticks(range(len(keys)), named, fontsize=8)
+    axes.set_ylabel("relevance through attention")
+    axes.legend(frameon=False, fontsize=8)
+    _finish(axes, "shortest-path distance of the pair")
+    if bonds:
+        panels[0, 1].bar(list(bonds), list(bonds.values()), color=_DARKEST, width=0.6)
+        _finish(panels[0, 1], "bonded pairs, all layers")
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _finish(axes: Axes, label: str) -> None:
+    axes.set_xlabel(label)
+    axes.axhline(0, color="black", lw=0.8)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.tick_params(axis="x", length=0)

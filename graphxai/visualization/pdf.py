@@ -1,0 +1,64 @@
+"""Pictures as pages of a PDF: vector drawings, for print and slides."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+from graphxai.visualization.render import svg_to_png
+
+_SIZE = re.compile(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"')
+_SPOKEN = re.compile(r"<(title|desc)\b[^>]*>.*?</\1>", re.DOTALL)
+_ZOOM = 4.0  # pixels of a page without vector drawing per SVG pixel
+
+
+def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
+    """Return a PDF with one page a picture, of the picture's size: an SVG pixel is one point.
+
+    The drawings stay vectors where fpdf2 is installed (``pip install "graphxai[pdf]"``). Without
+    it, and where a picture holds characters outside its own font, pages hold an image of four
+    pixels a point.
+
+    Args:
+        pictures: whole SVG documents, as the functions of this package return them.
+
+    Raises:
+        ValueError: if there is no picture, or one is not an SVG with width and height.
+    """
+    sizes = [_size(picture) for picture in pictures]
+    if not sizes:
+        raise ValueError("a PDF needs at least one picture")
+    if any("<text" in picture for picture in pictures):
+        return _images(pictures)
+    try:
+        from fpdf import FPDF
+        from fpdf.svg import SVGObject
+    except ImportError:
+        return _images(pictures)
+    pdf = FPDF(unit="pt")
+    pdf.set_creator("graphxai")
+    for picture, size in zip(pictures, sizes, strict=True):
+        pdf.add_page(format=size)
+        SVGObject(_SPOKEN.sub("", picture)).draw_to_page(pdf)
+    return bytes(pdf.output())
+
+
+def _size(picture: str) -> tuple[float, float]:
+    found = _SIZE.search(picture)
+    if found is None:
+        raise ValueError("a page must be an SVG with width and height in pixels")
+    return float(found[1]), float(found[2])
+
+
+def _images(pictures: Sequence[str]) -> bytes:
+    from PIL import Image
+
+    pages = [
+        Image.open(io.BytesIO(svg_to_png(picture, _ZOOM))).convert("RGB") for picture in pictures
+    ]
+    written = io.BytesIO()
+    pages[0].save(
+        written, "PDF", resolution=72 * _ZOOM, save_all=True, append_images=pages[1:], quality=95
+    )
+    return written.getvalue()

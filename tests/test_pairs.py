@@ -1,0 +1,266 @@
+"""Relevance of token pairs, against a network whose constants are written out, and its sums."""
+
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+
+import graphxai as gx
+from graphxai.datasets.samples import digit_paths
+from graphxai.inputs import prepare
+from graphxai.models.graphormer import Task, collate
+from graphxai.pairwise import pair_relevance
+from graphxai.propagation import Rules, conservative, record
+from toy import random_graphormer
+
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+def batch_of(model, smiles):
+    return collate([prepare(model.config, text).data for text in smiles])
+
+
+def frozen_pass(model, batch, constants=None, switched_off=None):
+    """The first output of one graph by the formulas of the pre-LN Graphormer, and its constants.
+
+    With `constants` the attention, the scales of LayerNorm and the ratios of GELU are those of an
+    earlier pass; `switched_off`: (layer, query, key) whose attention is zero in all heads.
+    """
+    kept, given = [], iter(constants or [])
+
+    def constant(value):
+        value = value if constants is None else next(given)
+        kept.append(value)
+        return value
+
+    def norm(layer, x):
+        centred = x - x.mean(-1, keepdim=True)
+        scale = constant((x.var(-1, keepdim=True, unbiased=False) + layer.eps).rsqrt())
+        return centred * scale * layer.weight + layer.bias
+
+    def affine(layer, x):
+        return x @ layer.weight.T + layer.bias
+
+    x, bias = model.embed(batch)[0], model.bias(batch)[0]
+    heads = model.config.num_heads
+    for number, layer in enumerate(model.layers):
+        attention, y = layer.attention, norm(layer.attention_norm, x)
+        q, k, v = (
+            affine(part, y).unflatten(-1, (heads, -1)).transpose(0, 1)
+            for part in (attention.query, attention.key, attention.value)
+        )
+        logits = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + bias
+        weights = constant(logits.softmax(-1)).clone()
+        if switched_off is not None and switched_off[0] == number:
+            weights[:, switched_off[1], switched_off[2]] = 0.0
+        x = x + affine(attention.output, (weights @ v).transpose(0, 1).flatten(1))
+        wide = affine(layer.ffn.expand, norm(layer.ffn_norm, x))
+        ratio = constant(0.5 * (1 + torch.erf(wide / math.sqrt(2))))
+        x = x + affine(layer.ffn.contract, wide * ratio)
+    return affine(model.head, norm(model.final_norm, x))[0, 0], kept
+
+
+@torch.no_grad()
+def test_a_pair_is_what_the_frozen_network_loses_without_its_attention():
+    """All else constant, the output is affine in every entry of attention."""
+    model = random_graphormer().double()
+    batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
+    found = pair_relevance(model, batch, "active")[0]  # (L, T, T)
+    full, constants = frozen_pass(model, batch)
+    torch.testing.assert_close(full, model(batch)[0, 0])
+    lost = torch.empty_like(found)
+    for entry in np.ndindex(*found.shape):
+        lost[entry] = full - frozen_pass(model, batch, constants, entry)[0]
+    torch.testing.assert_close(found, lost, atol=1e-12, rtol=1e-9)
+    assert found.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("pre", [True, False])
+def test_pairs_of_a_layer_sum_to_the_relevance_that_passes_its_attention(pre):
+    """`sum_i y_i . d f / d y_i` at y = A v, which the output projection receives."""
+    model = random_graphormer(pre_layernorm=pre).double()
+    batch = batch_of(model, [ASPIRIN, "CCO"])
+    mixed = []
+    hooks = [
+        layer.attention.output.register_forward_pre_hook(lambda _, x: mixed.append(x[0]))
+        for layer in model.layers
+    ]
+    with conservative(activation="ratio"):
+        outputs = model(batch)
+    for hook in hooks:
+        hook.remove()
+    gradients = torch.autograd.grad(outputs[:, 0].sum(), mixed)
+    passed = [(y * g).flatten(1).sum(-1) for y, g in zip(mixed, gradients, strict=True)]
+    found = pair_relevance(model, batch, "active")
+    torch.testing.assert_close(found.sum((2, 3)), torch.stack(passed, 1).detach())
+
+
+def test_relevance_passes_attention_or_goes_beside_it():
+    """What enters the first layer, and its biases, leave it through pairs or the residual path."""
+    model = random_graphormer(num_layers=1, ffn_dim=1).double()
+    with torch.no_grad():  # a feed-forward that says nothing: attention and residual alone are left
+        model.layers[0].ffn.contract.weight.zero_()
+        model.layers[0].ffn.contract.bias.zero_()
+    batch = batch_of(model, [ASPIRIN])
+    with conservative(activation="ratio"), record() as tape:
+        tokens = model.embed(batch).detach().requires_grad_()
+        outputs = model.encode(tokens, batch)
+    after = tape.hidden[1]
+    (slope,) = torch.autograd.grad(outputs[0, 0], after)
+    leaving = (after * slope).sum()
+    beside = (tokens[:, :1] * slope).sum()
+    projected = (model.layers[0].attention.output.bias * slope).sum()
+    through = pair_relevance(model, batch, "active").sum()
+    torch.testing.assert_close(through, (leaving - beside - projected).detach())
+
+
+def test_nobody_reads_the_last_layers_nodes():
+    model = random_graphormer()
+    last = pair_relevance(model, batch_of(model, [ASPIRIN]))[0, -1]
+    assert (last[0] != 0).all()
+    assert (last[1:] == 0).all()
+
+
+def test_a_graph_alone_is_as_in_a_batch(smiles):
+    model = random_graphormer()
+    together = gx.pairs(model, smiles)
+    for text, found in zip(smiles, together, strict=True):
+        alone = gx.pairs(model, text)
+        assert found.by_layer.shape == (3, len(alone.distances) + 1, len(alone.distances) + 1)
+        np.testing.assert_allclose(
+            found.by_layer, alone.by_layer, atol=1e-4 * np.abs(alone.by_layer).max()
+        )
+
+
+def test_renumbered_atoms_permute_rows_and_columns(smiles):
+    model = random_graphormer()
+    for text in smiles:
+        mol = Chem.MolFromSmiles(text)
+        order = np.random.default_rng(0).permutation(mol.GetNumAtoms())
+        moved = gx.pairs(model, Chem.RenumberAtoms(mol, order.tolist()))
+        given = gx.pairs(model, mol)
+        at = np.concatenate([[0], order + 1])
+        expected = given.by_layer[:, at][:, :, at]
+        np.testing.assert_allclose(moved.by_layer, expected, atol=1e-4 * np.abs(expected).max())
+        np.testing.assert_array_equal(moved.distances, given.distances[order][:, order])
+        assert moved.profile() == pytest.approx(given.profile(), abs=1e-3)
+
+
+def test_the_profile_counts_every_pair_once_by_rdkits_distance(smiles):
+    model = random_graphormer()
+    for found, text in zip(gx.pairs(model, smiles), smiles, strict=True):
+        between = Chem.GetDistanceMatrix(Chem.MolFromSmiles(text))  # 1e8 between parts of a salt
+        for layer in (None, 0):
+            relevance = found.matrix if layer is None else found.by_layer[layer]
+            profile = found.profile(layer)
+            assert sum(profile.values()) == pytest.approx(relevance.sum(), abs=1e-4)
+            nodes = relevance[1:, 1:]
+            for key, value in profile.items():
+                if isinstance(key, int):
+                    assert value == pytest.approx(nodes[between == key].sum(), abs=1e-4)
+            apart = nodes[between > 1e6].sum()
+            assert profile.get("unreachable", 0.0) == pytest.approx(apart, abs=1e-4)
+
+
+def test_bond_types_share_the_pairs_at_distance_one():
+    found = gx.pairs(random_graphormer(), ASPIRIN)
+    by_bond = found.by_bond()
+    assert set(by_bond) == {"single", "double", "aromatic"}
+    assert sum(by_bond.values()) == pytest.approx(found.profile()[1], abs=1e-4)
+    nodes = found.matrix[1:, 1:]
+    double = nodes[1, 2] + nodes[2, 1] + nodes[10, 11] + nodes[11, 10]
+    assert by_bond["double"] == pytest.approx(double, abs=1e-5)
+
+
+def test_the_strongest_pairs_come_first_with_both_directions():
+    found = gx.pairs(random_graphormer(), ASPIRIN)
+    both = found.matrix[1:, 1:] + found.matrix[1:, 1:].T
+    i, j, value = found.strongest(5)[0]
+    assert i < j
+    assert value == pytest.approx(both[i, j])
+    assert abs(value) == pytest.approx(np.abs(np.triu(both, 1)).max())
+    assert len(found.strongest(5)) == 5
+
+
+@pytest.mark.parametrize("method", ["gradient_input", "attn_lrp", "rollout"])
+def test_methods_that_do_not_hold_attention_constant_are_refused(method):
+    with pytest.raises(ValueError, match="holds attention constant"):
+        gx.pairs(random_graphormer(), "CCO", method)
+
+
+@pytest.mark.parametrize("method", ["lrp_ah", "lrp_ah_ln"])
+def test_the_rules_are_the_methods_own(method):
+    model = random_graphormer()
+    rules = Rules(attention=True, layernorm=method == "lrp_ah_ln")
+    found = gx.pairs(model, "CCO", method)
+    expected = pair_relevance(model, batch_of(model, ["CCO"]), rules=rules)[0]
+    np.testing.assert_allclose(found.by_layer, expected)
+    assert found.explanation.method == method
+
+
+def test_a_wrapped_model_is_refused_by_name():
+    wrapped = gx.wrap(torch.nn.Linear(3, 1), kind="regression", inputs="tokens")
+    with pytest.raises(TypeError, match="needs a Graphormer, not WrappedModel"):
+        gx.pairs(wrapped, torch.randn(4, 3))
+
+
+def test_a_bad_input_among_several_is_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match="input 1 was left out"):
+        first, second = gx.pairs(random_graphormer(), ["CCO", "not a molecule"])
+    assert second is None
+    assert len(first.distances) == 3
+
+
+def test_lines_and_rings_have_the_colour_of_their_relevance(tmp_path):
+    found = gx.pairs(random_graphormer(), ASPIRIN)
+    root = ElementTree.fromstring(found.svg(count=4))
+    lines = [e for e in root.iter() if e.get("data-pair")]
+    drawn = {tuple(map(int, e.get("data-pair").split())): e for e in lines}
+    strongest = found.strongest(4)
+    assert set(drawn) == {(i, j) for i, j, _ in strongest}
+    scale = gx.visualization.Scale(abs(strongest[0][2]))
+    for i, j, value in strongest:
+        assert drawn[i, j].get("stroke") == scale.hex(value)[0]
+    widths = [float(drawn[i, j].get("stroke-width")) for i, j, _ in strongest]
+    assert widths == sorted(widths, reverse=True)
+    for name in ("pairs.svg", "pairs.png", "pairs.csv"):
+        assert found.save(tmp_path / name).stat().st_size > 500
+
+
+def test_the_table_has_every_pair_of_nodes():
+    found = gx.pairs(random_graphormer(), "CCO")
+    frame = found.to_frame()
+    assert len(frame) == 3 * 3 * 3
+    row = frame[(frame.layer == 0) & (frame["query"] == 2) & (frame.key == 1)].iloc[0]
+    assert row.relevance == found.by_layer[0, 3, 2]
+    assert (row.distance, row.bond) == (1, "single")
+
+
+def test_images_have_a_profile_but_no_lines():
+    found = gx.pairs("mnist-superpixels", digit_paths()[0])
+    assert found.by_bond() == {}
+    assert len(found.figure().axes) == 1
+    assert found._repr_svg_() is None
+    with pytest.raises(ValueError, match="drawn on molecules"):
+        found.svg()
+
+
+def test_bars_are_the_profile_of_each_layer():
+    found = gx.pairs(random_graphormer(), ASPIRIN, target="pIC50")
+    axes, bonds = found.figure().axes
+    heights = [bar.get_height() for bar in axes.containers[1]]
+    assert heights == pytest.approx(list(found.profile(1).values()))
+    assert [bar.get_height() for bar in bonds.patches] == pytest.approx(
+        list(found.by_bond().values())
+    )
+
+
+def test_a_pair_of_tasks_is_the_difference_of_their_pairs():
+    model = random_graphormer(tasks=(Task("A", "regression"), Task("B", "regression")))
+    one, other, both = (
+        gx.pairs(model, ASPIRIN, target=target).by_layer for target in ("A", "B", ("A", "B"))
+    )
+    np.testing.assert_allclose(both, one - other, atol=1e-5)
