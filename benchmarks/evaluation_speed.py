@@ -10,7 +10,6 @@ best of three runs, alternating; torch uses one thread.
 
 import argparse
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -95,10 +94,15 @@ def peak_mb(nodes: int) -> float:
     """Peak of the resident set above what it is before, in MB, for one graph of so many nodes."""
     model = small_model()
     chain = prepare(model.config, "C" * nodes).data
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    before = pages * resource.getpagesize() / 1024
+    before = resident_kb("VmRSS")
     several_series(model, [chain], [[torch.randn(nodes)]], Target("active"), steps=11)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (resident_kb("VmHWM") - before) / 1024
+
+
+def resident_kb(field: str) -> int:
+    """VmRSS, the resident set now, or VmHWM, its peak; `getrusage` counts the parent's as well."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def main() -> None:

@@ -448,3 +448,9 @@ def test_a_wrapped_model_has_every_metric_and_a_hash_of_its_weights():
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     assert gx.evaluate(model, SMILES, ["lrp"]).settings["sha256"] != before
+
+
+def test_labels_that_are_numbers_may_be_names():
+    model = random_graphormer(tasks=(Task("class", "binary", ("1", "2")),))
+    report = gx.evaluate(model, SMILES[:3], ["lrp"], labels=[1.0, 2.0, 2], target="true")
+    assert {u.graph: u.target for u in report.units} == {0: "1", 1: "2", 2: "2"}

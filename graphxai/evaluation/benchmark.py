@@ -174,7 +174,7 @@ def _target(model: Model, target: Any) -> tuple[Target, str]:
         per_graph, wanted = str(wanted.choice), replace(wanted, choice=None)
     task = wanted.task_in(model.config)
     label = wanted.resolve(model.config, torch.zeros(1, model.config.num_outputs)).labels[0]
-    if task.kind != "regression" and label not in task.classes:
+    if isinstance(wanted.choice, tuple) or not (task.kind == "regression" or label in task.classes):
         raise ValueError(f"an evaluation follows one class, not {label!r}.")
     return wanted, per_graph
 
@@ -230,6 +230,8 @@ def _class_name(task: Task, label: Any) -> str | None:
                 f"task {task.name!r} has no class {label!r}; it has {', '.join(task.classes)}."
             )
         return label
+    if f"{label:g}" in task.classes:  # classes that are named by numbers
+        return f"{label:g}"
     if float(label) != int(label) or not 0 <= int(label) < len(task.classes):
         raise ValueError(f"label {label!r} is not the number of a class of task {task.name!r}.")
     return task.classes[int(label)]

@@ -219,7 +219,7 @@ def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None
     """Column of the class explained, chosen on the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
     label = target.resolve(config, full).labels[0]
-    if task.kind == "regression":
+    if task.kind == "regression" and not isinstance(target.choice, tuple):
         return None
     if label not in task.classes:
         raise ValueError(f"activation needs one class as target, not {label!r}.")
