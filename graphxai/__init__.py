@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphxai.adapters import wrap
     from graphxai.api import explain, load, methods, predict, pretrained_models
+    from graphxai.cliffs import Cliff, activity_cliffs
+    from graphxai.contrasts import Contrast, contrast
     from graphxai.evaluation.benchmark import evaluate
     from graphxai.evaluation.report import Report
     from graphxai.explanation import Explanation, Ledger, Prediction
-    from graphxai.pictures import compare, grid
+    from graphxai.explanations import Explanations
+    from graphxai.fragment_statistics import fragment_table
+    from graphxai.fragmentation import Fragment, Fragments, fragments
+    from graphxai.pairwise import Pairs, pairs
+    from graphxai.pictures import Picture, compare, grid
     from graphxai.propagation import conservative, record
+    from graphxai.reporting import report
     from graphxai.target import Target
+    from graphxai.trustworthiness import Trust, trust
 
 _HOME = {
     "evaluate": "evaluation.benchmark",
@@ -28,33 +36,63 @@ _HOME = {
     "predict": "api",
     "pretrained_models": "api",
     "Explanation": "explanation",
+    "Explanations": "explanations",
+    "Fragment": "fragmentation",
+    "Fragments": "fragmentation",
     "Ledger": "explanation",
     "Prediction": "explanation",
     "Report": "evaluation.report",
+    "Cliff": "cliffs",
+    "activity_cliffs": "cliffs",
+    "Contrast": "contrasts",
+    "contrast": "contrasts",
+    "Pairs": "pairwise",
+    "pairs": "pairwise",
+    "Picture": "pictures",
     "compare": "pictures",
+    "fragment_table": "fragment_statistics",
+    "fragments": "fragmentation",
     "grid": "pictures",
     "conservative": "propagation",
     "record": "propagation",
     "Target": "target",
+    "Trust": "trustworthiness",
+    "report": "reporting",
+    "trust": "trustworthiness",
     "wrap": "adapters",
 }
 
 __all__ = [
+    "Cliff",
+    "Contrast",
     "Explanation",
+    "Explanations",
+    "Fragment",
+    "Fragments",
     "Ledger",
+    "Pairs",
+    "Picture",
     "Prediction",
     "Report",
     "Target",
+    "Trust",
+    "activity_cliffs",
     "compare",
     "conservative",
+    "contrast",
     "evaluate",
     "explain",
+    "fragment_table",
+    "fragments",
     "grid",
     "load",
     "methods",
+    "pairs",
     "predict",
     "pretrained_models",
     "record",
+    "report",
+    "trust",
     "wrap",
 ]
 __version__ = "0.1.0"

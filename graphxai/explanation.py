@@ -1,6 +1,6 @@
 """One graph's explanation: plain values, a ledger that adds up, a picture, files."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
     from rdkit.Chem import Mol
+    from torch_geometric.explain import Explanation as PygExplanation
 
+    from graphxai.pictures import Picture
     from graphxai.visualization import Scale
-
-PICTURES = (".svg", ".png")
-TABLES = (".csv", ".json")
 
 
 @dataclass(frozen=True)
@@ -158,6 +157,11 @@ class Explanation:
     def _repr_svg_(self) -> str | None:
         return None if self.molecule is None and self.segments is None else self.svg()
 
+    def _repr_html_(self) -> str:
+        from graphxai.notebook import explanation_html
+
+        return explanation_html(self)
+
     @property
     def headline(self) -> str:
         """The prediction in words."""
@@ -216,26 +220,30 @@ class Explanation:
             "provenance": self.provenance,
         }
 
+    def to_pyg(self) -> "PygExplanation":
+        """As `torch_geometric.explain.Explanation`, relevance in `node_mask` (N, 1)."""
+        from graphxai.export import to_pyg
+
+        return to_pyg(self)
+
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png) or the values (.csv, .json), by suffix.
+        """Write the picture (.svg, .png, .pdf) or the values, by suffix; see `graphxai.export`.
 
-        Options of pictures as for `svg`. Raises ValueError for another suffix.
+        Values: .csv, .parquet, .json, and for molecules .sdf, .smi. Options of pictures as for
+        `svg`. Raises ValueError for another suffix.
         """
-        path = Path(path)
-        suffix = path.suffix.lower()
-        if suffix not in PICTURES + TABLES:
-            allowed = ", ".join(PICTURES + TABLES)
-            raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {allowed}.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if suffix in PICTURES:
-            from graphxai.visualization import save_picture
+        from graphxai.export import save
 
-            save_picture(self.svg(**options), path)
-        elif suffix == ".csv":
-            self.to_frame().to_csv(path)
-        else:
-            path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        return path
+        return save(self, path, **options)
+
+    def show(self, methods: Sequence[Any] | None = None, **options: Any) -> "Picture":
+        """The same input explained by several methods, side by side; see `notebook.show`.
+
+        Options: model (needed unless it is a bundled one), target, and those of `compare`.
+        """
+        from graphxai import notebook
+
+        return notebook.show(self, methods or notebook.COMPARED, **options)
 
 
 def _molblock(mol: "Mol") -> str:

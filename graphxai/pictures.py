@@ -1,6 +1,7 @@
 """Explanations side by side: several methods for one input, several inputs for one method."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,31 @@ from graphxai.explanation import Explanation
 SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
 
 
-def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options: Any) -> str:
+class Picture(str):
+    """SVG text that a notebook draws."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return f"Picture({len(self):,} characters of SVG)"
+
+    def png(self, *, zoom: float = 2.0) -> bytes:
+        """The picture as PNG, `zoom` pixels per SVG unit."""
+        from graphxai.visualization import svg_to_png
+
+        return svg_to_png(self, zoom)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture as .svg, .png or .pdf; ValueError for another suffix."""
+        from graphxai.export import write_picture
+
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return write_picture(str(self), path)
+
+
+def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options: Any) -> Picture:
     """SVG of one input explained by several methods, each on its own colour scale.
 
     Scores of different methods have different units, so no scale is shared. Options as for
@@ -27,7 +52,7 @@ def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options:
     if first.image is not None and first.segments is not None:
         from graphxai.visualization import superpixel_row_svg
 
-        return superpixel_row_svg(
+        row = superpixel_row_svg(
             first.image,
             first.segments,
             {name: e.relevance for name, e in zip(names, explanations, strict=True)},
@@ -35,13 +60,14 @@ def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options:
             subtitle=about,
             **options,
         )
+        return Picture(row)
     from graphxai.visualization import grid_svg
 
     panels = [
         e.svg(title=name, subtitle="", **options)
         for name, e in zip(names, explanations, strict=True)
     ]
-    return grid_svg(panels, columns, headline)
+    return Picture(grid_svg(panels, columns, headline))
 
 
 def grid(
@@ -53,7 +79,7 @@ def grid(
     shared_scale: bool = True,
     palette: str = "red-blue",
     **options: Any,
-) -> str:
+) -> Picture:
     """SVG of several inputs explained by one method.
 
     titles: one above each panel, instead of the prediction. shared_scale: one colour scale for
@@ -80,11 +106,12 @@ def grid(
         for e, name in zip(explanations, titles, strict=True)
     ]
     if scale is None:
-        return grid_svg(panels, columns, title)
+        return Picture(grid_svg(panels, columns, title))
     target = explanations[0].target
     same = all(e.target == target for e in explanations)
     legend = (f"against {target}", f"for {target}") if same else ("against", "for")
-    return grid_svg(panels, columns, title, scale=scale, legend=legend, values=values)
+    drawn = grid_svg(panels, columns, title, scale=scale, legend=legend, values=values)
+    return Picture(drawn)
 
 
 def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:

@@ -2,13 +2,15 @@
 
 A run folder holds `explanations.csv` (one row a molecule), `rejected.csv` (rows left out, with
 the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and
-`pictures/`. Rows are written when they are done, so that an interrupted run can go on.
+`pictures/`. Rows are written when they are done, so that an interrupted run can go on. On demand
+there are `explanations.sdf`, written row by row too, and `explanations.parquet`, made of the CSV
+file when the run is complete.
 """
 
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -21,11 +23,14 @@ from graphxai.api import explain_prepared, predict_prepared
 from graphxai.datasets.molecules import RejectedRow, iter_table
 from graphxai.explainers import Explainer
 from graphxai.explanation import Explanation, Prediction
+from graphxai.export import require_pyarrow, sdf_record
 from graphxai.inputs import Input, prepare, reads_molecules, writes_canonically
 from graphxai.models.graphormer import Graphormer
 from graphxai.progress import Tick
+from graphxai.table_files import AppendedCsv, appended_sdf, csv_to_parquet, rows_in
 
 CHUNK = 128  # rows read, explained and written at a time
+FORMATS = ("csv", "parquet", "sdf")
 REJECTED_COLUMNS = ("row", "smiles", "reason")
 
 
@@ -36,6 +41,14 @@ class Counts:
     done: int = 0
     rejected: int = 0
     earlier: int = 0
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """A row of a table and its explanation."""
+
+    row: int
+    explanation: Explanation
 
 
 @dataclass(frozen=True)
@@ -65,17 +78,20 @@ def explain_table(
     smiles_column: str = "smiles",
     target: Any = None,
     pictures: Pictures | None = None,
+    formats: Collection[str] = ("csv",),
     resume: bool = False,
     tick: Tick = lambda rows: None,
 ) -> Counts:
     """Explain each molecule of a CSV file into `folder`; see the module's text.
 
-    `resume` goes on after the rows that an earlier run with the same model, method and target
-    has written. `tick` is called with the number of rows done since the last call. Raises
-    FileExistsError if there are results and `resume` is off, ValueError if they are of another
-    run.
+    `formats`: of `FORMATS`; the CSV file is always there. `resume` goes on after the rows that an
+    earlier run with the same model, method and target has written. `tick` is called with the
+    number of rows done since the last call. Raises FileExistsError if there are results and
+    `resume` is off, ValueError if they are of another run or a format is unknown, ImportError for
+    Parquet without pyarrow.
     """
     _require_molecules(model)
+    _require_formats(formats)
     folder = Path(folder)
     settings = {
         "table": _digest(Path(path)),
@@ -85,36 +101,63 @@ def explain_table(
         "method": explainer.name,
         "target": None if target is None else str(target),
         "pictures": None if pictures is None else asdict(pictures),
+        "sdf": True if "sdf" in formats else None,
     }
     seen = _begin(folder, settings, resume)
     tick(len(seen))
     done = rejected = 0
-    columns = _columns(model)
     if pictures is not None:
         (folder / "pictures").mkdir(exist_ok=True)
     with ExitStack() as stack:
-        results = stack.enter_context(_appending(folder / "explanations.csv"))
-        refused = stack.enter_context(_appending(folder / "rejected.csv"))
-        table = _writer(results, columns)
-        leftovers = _writer(refused, REJECTED_COLUMNS)
-        rows = (row for row in _rows(model, path, smiles_column) if row.row not in seen)
-        for chunk in _chunks(rows, CHUNK):
-            good, bad = _encoded(model, chunk)
-            explained = dict(explain_prepared(model, good, explainer, target=target))
-            leftovers.writerows(vars(row) for row in bad)
-            refused.flush()
-            for row, explanation in sorted(explained.items()):
-                picture = ""
-                if pictures is not None:
-                    picture = f"pictures/{row:06d}{pictures.suffix}"
-                    _draw(explanation, folder / picture, pictures)
-                table.writerow(_record(row, explanation, picture))
-                results.flush()  # what is done stays done, whatever happens next
-                tick(1)
-            tick(len(bad))
-            done += len(good)
-            rejected += len(bad)
+        table = AppendedCsv(stack, folder / "explanations.csv", _columns(model))
+        leftovers = AppendedCsv(stack, folder / "rejected.csv", REJECTED_COLUMNS)
+        structures = None
+        if "sdf" in formats:
+            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", seen))
+        for found in explain_rows(
+            model, path, explainer, smiles_column=smiles_column, target=target, skip=seen
+        ):
+            tick(1)
+            if isinstance(found, RejectedRow):
+                leftovers.write(vars(found))
+                rejected += 1
+                continue
+            picture = ""
+            if pictures is not None:
+                picture = f"pictures/{found.row:06d}{pictures.suffix}"
+                _draw(found.explanation, folder / picture, pictures)
+            if structures is not None:
+                structures.write(sdf_record(found.explanation, Row=found.row))
+                structures.flush()
+            # last: what stands in the table is done, whatever happens next
+            table.write(_record(found.row, found.explanation, picture))
+            done += 1
+    if "parquet" in formats:
+        tables = folder / "explanations.csv", folder / "explanations.parquet"
+        csv_to_parquet(*tables, _columns(model))
     return Counts(done, rejected, len(seen))
+
+
+def explain_rows(
+    model: Graphormer,
+    path: str | Path,
+    explainer: Explainer,
+    *,
+    smiles_column: str = "smiles",
+    target: Any = None,
+    skip: Collection[int] = (),
+) -> Iterator[ExplainedRow | RejectedRow]:
+    """Explain the rows of a CSV file but those in `skip`, in batches; yields them in order."""
+    _require_molecules(model)
+    rows = (row for row in _rows(model, path, smiles_column) if row.row not in skip)
+    for chunk in _chunks(rows, CHUNK):
+        good, bad = _encoded(model, chunk)
+        explained = explain_prepared(model, good, explainer, target=target)
+        found: list[ExplainedRow | RejectedRow] = [
+            *bad,
+            *(ExplainedRow(row, explanation) for row, explanation in explained),
+        ]
+        yield from sorted(found, key=lambda one: one.row)
 
 
 def predict_table(
@@ -153,11 +196,10 @@ def largest_relevance(
 ) -> float:
     """Largest absolute relevance of any atom in a table: the limit of a shared colour scale."""
     largest = 0.0
-    for chunk in _chunks(_rows(model, path, smiles_column), CHUNK):
-        good, _ = _encoded(model, chunk)
-        for _, explanation in explain_prepared(model, good, explainer, target=target):
-            largest = max(largest, float(abs(explanation.relevance).max()))
-        tick(len(chunk))
+    for found in explain_rows(model, path, explainer, smiles_column=smiles_column, target=target):
+        if isinstance(found, ExplainedRow):
+            largest = max(largest, float(abs(found.explanation.relevance).max()))
+        tick(1)
     return largest
 
 
@@ -173,12 +215,20 @@ def _require_molecules(model: Graphormer) -> None:
         )
 
 
+def _require_formats(formats: Collection[str]) -> None:
+    for name in formats:
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name!r}; choose from {', '.join(FORMATS)}.")
+    if "parquet" in formats:
+        require_pyarrow(Path("explanations.parquet"))
+
+
 def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
     """Make the folder, or check that it holds the same run; rows that are done."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = folder / "run.json"
     tables = folder / "explanations.csv", folder / "rejected.csv"
-    seen = _rows_in(tables[0]) | _rows_in(tables[1])
+    seen = rows_in(tables[0]) | rows_in(tables[1])
     if not seen:  # a new run, or one that failed before its first row
         for table in tables:
             table.unlink(missing_ok=True)
@@ -206,30 +256,6 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _rows_in(path: Path) -> set[int]:
-    """Row numbers in the first column; a last line cut off by a kill is dropped from the file."""
-    if not path.exists():
-        return set()
-    raw = path.read_bytes()
-    whole = raw[: raw.rfind(b"\n") + 1]
-    if len(whole) < len(raw):
-        path.write_bytes(whole)
-    with path.open(encoding="utf-8", newline="") as file:
-        return {int(record["row"]) for record in csv.DictReader(file)}
-
-
-def _appending(path: Path) -> TextIO:
-    return path.open("a", encoding="utf-8", newline="")
-
-
-def _writer(file: TextIO, columns: Iterable[str]) -> "csv.DictWriter[str]":
-    writer = csv.DictWriter(file, list(columns), lineterminator="\n")
-    if file.tell() == 0:
-        writer.writeheader()
-        file.flush()
-    return writer
-
-
 def _chunks(rows: Iterable[Data | RejectedRow], size: int) -> Iterator[list[Data | RejectedRow]]:
     iterator = iter(rows)
     while chunk := list(islice(iterator, size)):
@@ -245,14 +271,24 @@ def _encoded(
     return [(int(graph.row), prepare(model.config, graph)) for graph in graphs], rejected
 
 
-def _columns(model: Graphormer) -> list[str]:
-    return ["row", "smiles", *_predicted_columns(model), "target", *LEDGER, "relevance", "picture"]
+def _columns(model: Graphormer) -> dict[str, type]:
+    """The columns of `explanations.csv` with the types of their values."""
+    return {
+        "row": int,
+        "smiles": str,
+        **_predicted_columns(model),
+        "target": str,
+        **dict.fromkeys(LEDGER, float),
+        "relevance": list,
+        "picture": str,
+    }
 
 
-def _predicted_columns(model: Graphormer) -> list[str]:
-    columns = []
+def _predicted_columns(model: Graphormer) -> dict[str, type]:
+    columns: dict[str, type] = {}
     for task in model.config.tasks:
-        columns += [task.name, *(f"{task.name}: {name}" for name in task.classes)]
+        columns[task.name] = float if task.kind == "regression" else str
+        columns |= {f"{task.name}: {name}": float for name in task.classes}
     return columns
 
 
@@ -269,7 +305,7 @@ def _record(row: int, explanation: Explanation, picture: str) -> dict[str, Any]:
         **_predicted(explanation.predictions),
         "target": explanation.target,
         **{name: f"{ledger[name]:.6g}" for name in LEDGER},
-        "relevance": " ".join(f"{value:.5g}" for value in explanation.relevance),
+        "relevance": " ".join(f"{value:.7g}" for value in explanation.relevance),
         "picture": picture,
     }
 

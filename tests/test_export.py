@@ -1,0 +1,388 @@
+"""Files that other tools read, read back with those tools; and what a notebook shows."""
+
+import csv
+import io
+import json
+import pickle
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from pypdf import PdfReader
+from rdkit import Chem
+from rdkit.Chem import AllChem
+
+import graphxai as gx
+from graphxai import cli
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.explanations import SHOWN
+from graphxai.export import SUFFIXES, cxsmiles, sdf_record
+from graphxai.models.graphormer import Task, save_checkpoint
+from graphxai.visualization.pdf import pictures_to_pdf
+from toy import random_graphormer
+
+VERUBECESTAT = MOLECULES["verubecestat"]
+NASTY = '$$$$\n><script>alert(1)</script> & "x"\t\''
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=2)
+
+
+@pytest.fixture(scope="module")
+def one(model):
+    return gx.explain(model, VERUBECESTAT)
+
+
+@pytest.fixture(scope="module")
+def several(model, smiles):
+    with pytest.warns(UserWarning, match="left out"):
+        return gx.explain(model, [smiles[2], "C1CC", *smiles])
+
+
+@pytest.fixture(scope="module")
+def digit():
+    return gx.explain("mnist-superpixels", digit_paths()[3])
+
+
+def relevance_of(mol):
+    return [atom.GetDoubleProp("Relevance") for atom in mol.GetAtoms()]
+
+
+# --- structures --------------------------------------------------------------------------------
+
+
+def test_rdkit_puts_relevance_of_an_sd_file_on_the_atoms(several, tmp_path):
+    path = several.save(tmp_path / "all.sdf")
+    read = list(Chem.SDMolSupplier(str(path), removeHs=False))
+    found = [explanation for explanation in several if explanation is not None]
+    assert len(read) == len(found)
+    for mol, explanation in zip(read, found, strict=True):
+        assert np.array_equal(np.float32(relevance_of(mol)), explanation.relevance)
+        symbols = [atom.GetSymbol() for atom in explanation.molecule.GetAtoms()]
+        assert [atom.GetSymbol() for atom in mol.GetAtoms()] == symbols
+        assert Chem.MolToSmiles(mol) == Chem.CanonSmiles(explanation.smiles)
+        assert mol.GetProp("Target") == "active"
+        assert float(mol.GetProp("Output")) == pytest.approx(explanation.ledger.output)
+        assert mol.GetProp("Prediction activity") == str(explanation.prediction)
+    assert path.read_text().count("V2000") == len(found)
+
+
+def test_an_sd_file_has_the_coordinates_that_a_molecule_came_with(model):
+    mol = Chem.MolFromSmiles("CC(=O)Oc1ccccc1C(=O)O")
+    AllChem.EmbedMolecule(mol, randomSeed=1)
+    record = sdf_record(gx.explain(model, mol))
+    read = Chem.MolFromMolBlock(record)
+    np.testing.assert_allclose(
+        read.GetConformer().GetPositions(), mol.GetConformer().GetPositions(), atol=1e-4
+    )
+    drawn = Chem.MolFromMolBlock(sdf_record(gx.explain(model, "CCO")))
+    assert not drawn.GetConformer().Is3D()
+    assert np.ptp(drawn.GetConformer().GetPositions()) > 1
+
+
+def test_hydrogens_that_are_atoms_keep_their_relevance(model, tmp_path):
+    with pytest.warns(UserWarning, match="hydrogens are atoms"):
+        explanation = gx.explain(model, Chem.AddHs(Chem.MolFromSmiles("CO")))
+    path = explanation.save(tmp_path / "a.sdf")
+    (mol,) = Chem.SDMolSupplier(str(path), removeHs=False)
+    assert np.array_equal(np.float32(relevance_of(mol)), explanation.relevance)
+
+
+def test_rdkit_reads_relevance_from_smiles(several, tmp_path):
+    path = several.save(tmp_path / "all.smi")
+    found = [explanation for explanation in several if explanation is not None]
+    supplier = Chem.SmilesMolSupplier(str(path), titleLine=False)
+    assert [mol.GetNumAtoms() for mol in supplier] == [len(e) for e in found]
+    for line, explanation in zip(path.read_text().splitlines(), found, strict=True):
+        mol = Chem.MolFromSmiles(line)
+        place = [atom.GetAtomMapNum() - 1 for atom in mol.GetAtoms()]
+        assert sorted(place) == list(range(len(explanation)))
+        assert np.array_equal(np.float32(relevance_of(mol)), explanation.relevance[place])
+        symbols = [atom.GetSymbol() for atom in explanation.molecule.GetAtoms()]
+        assert [atom.GetSymbol() for atom in mol.GetAtoms()] == [symbols[i] for i in place]
+        for atom in mol.GetAtoms():
+            atom.SetAtomMapNum(0)
+        assert Chem.MolToSmiles(mol) == Chem.CanonSmiles(explanation.smiles)
+        assert mol.GetProp("_Name").startswith("lrp for active, output")
+
+
+def test_properties_of_the_users_molecule_do_not_get_into_its_smiles(model):
+    mol = Chem.MolFromSmiles("CCO")
+    mol.GetAtomWithIdx(0).SetProp("secret", "value")
+    AllChem.Compute2DCoords(mol)
+    assert "secret" not in cxsmiles(gx.explain(model, mol))
+    assert mol.GetAtomWithIdx(0).HasProp("secret")
+
+
+def test_names_cannot_break_out_of_files_and_pages():
+    model = random_graphormer(
+        num_layers=1, tasks=(Task(NASTY, "binary", ("no", NASTY)), Task("$$$$", "regression"))
+    )
+    model.origin = type(model.origin)(NASTY, NASTY)
+    both = gx.explain(model, ["CCO", "CC"])
+    text = "".join(sdf_record(explanation) for explanation in both)
+    read = list(Chem.ForwardSDMolSupplier(io.BytesIO(text.encode())))
+    assert [mol.GetNumAtoms() for mol in read] == [3, 2]
+    assert [len(relevance_of(mol)) for mol in read] == [3, 2]
+    for html in (both._repr_html_(), both[0]._repr_html_()):
+        assert "<script" not in html
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def test_parquet_holds_the_atoms_and_all_the_rest(one, several, tmp_path):
+    path = one.save(tmp_path / "one.parquet")
+    frame = pd.read_parquet(path)
+    assert np.array_equal(frame.relevance.to_numpy(), one.relevance)
+    assert frame.symbol.tolist() == one.to_frame().symbol.tolist()
+    stored = json.loads(pq.read_schema(path).metadata[b"graphxai"])
+    assert stored == json.loads(json.dumps(one.to_dict()))
+    frame = pd.read_parquet(several.save(tmp_path / "all.parquet"))
+    assert sorted(frame.input.unique()) == [0, *range(2, len(several))]
+    for place, rows in frame.groupby("input"):
+        assert np.array_equal(rows.relevance.to_numpy(), several[place].relevance)
+        assert rows.atom.tolist() == list(range(len(several[place])))
+
+
+def test_csv_and_json_of_a_list_name_the_input(several, tmp_path):
+    frame = pd.read_csv(several.save(tmp_path / "all.csv"))
+    pd.testing.assert_frame_equal(frame[["input", "atom"]], several.to_frame()[["input", "atom"]])
+    stored = json.loads(several.save(tmp_path / "all.json").read_text())
+    assert [entry["input"] for entry in stored] == [0, *range(2, len(several))]
+    assert stored[0]["ledger"] == several[0].ledger.to_dict()
+
+
+def test_pyg_takes_the_explanation_for_one_of_its_own(one, digit):
+    from torch_geometric.explain import Explanation
+
+    for explanation in (one, digit):
+        found = explanation.to_pyg()
+        assert isinstance(found, Explanation)
+        assert found.validate(raise_on_error=True)
+        assert found.available_explanations == ["node_mask"]
+        assert np.array_equal(found.node_mask[:, 0].numpy(), explanation.relevance)
+        assert found.num_nodes == len(explanation)
+        assert found.ledger["output"] == explanation.ledger.output
+    data = molecule_to_data(VERUBECESTAT)
+    assert one.to_pyg().edge_index.equal(data.edge_index)
+    assert one.to_pyg().threshold("topk", 3).node_mask.count_nonzero() == 3
+
+
+def test_what_cannot_be_written_is_said(one, digit, tmp_path, monkeypatch):
+    for name in ("a.pt", "a.pkl", "a.doc", "a"):
+        with pytest.raises(ValueError, match=r"cannot write .*use \.svg, \.png, \.pdf, \.csv"):
+            one.save(tmp_path / name)
+    assert ".pt" not in SUFFIXES
+    with pytest.raises(ValueError, match="without a molecule"):
+        digit.save(tmp_path / "digit.sdf")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(ImportError, match=r"graphxai\[parquet\]"):
+        one.save(tmp_path / "a.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+
+def test_a_pdf_has_a_page_for_each_picture(one, several, digit, tmp_path):
+    page = PdfReader(one.save(tmp_path / "one.pdf")).pages[0]
+    svg = ElementTree.fromstring(one.svg())
+    assert (float(page.mediabox.width), float(page.mediabox.height)) == (
+        float(svg.get("width")),
+        float(svg.get("height")),
+    )
+    assert not page.images  # lines, not pixels
+    some = several[:5]
+    pages = PdfReader(some.save(tmp_path / "all.pdf", width=300, height=250)).pages
+    assert len(pages) == sum(explanation is not None for explanation in some)
+    assert len(PdfReader(digit.save(tmp_path / "digit.pdf")).pages) == 1
+
+
+def test_a_pdf_without_the_extra_or_in_other_scripts_holds_an_image(one, monkeypatch):
+    pages = PdfReader(
+        io.BytesIO(pictures_to_pdf([one.svg(title="苯", width=300, height=250)]))
+    ).pages
+    assert len(pages[0].images) == 1
+    monkeypatch.setitem(__import__("sys").modules, "fpdf", None)
+    page = PdfReader(io.BytesIO(pictures_to_pdf([one.svg(width=300, height=250)] * 2))).pages[1]
+    assert (float(page.mediabox.width), float(page.mediabox.height)) == (300, 250)
+    assert len(page.images) == 1
+
+
+def test_pictures_of_a_list_are_a_grid(several, tmp_path):
+    written = several[:3].save(tmp_path / "all.svg", columns=2)
+    assert written.read_text() == several[:3].grid(columns=2)
+    with Image.open(several[:3].save(tmp_path / "all.png")) as picture:
+        assert picture.format == "PNG"
+
+
+# --- notebooks ---------------------------------------------------------------------------------
+
+
+def test_several_explanations_are_a_list_that_shows_itself(model, several):
+    assert isinstance(several, list)
+    assert several == list(several)
+    assert type(several[1:]) is type(several)
+    assert several[1] is None
+    assert json.dumps([e and e.method for e in several])
+    html = several._repr_html_()
+    assert html.count("<svg") == 1
+    assert f"{len(several)} inputs" in html
+    assert "1 inputs were left out" in html
+    many = type(several)([several[0]] * (SHOWN + 5))
+    assert "5 more are not shown" in many._repr_html_()
+    assert "0 inputs" in type(several)()._repr_html_()
+    assert len(pickle.loads(pickle.dumps(several))) == len(several)
+
+
+def test_graphs_without_pictures_show_numbers(model):
+    data = molecule_to_data("CCO")
+    del data.smiles
+    found = gx.explain(model, [data, data])
+    assert "<svg" not in found._repr_html_()
+    assert found[0].prediction.label in found._repr_html_()
+    html = found[0]._repr_html_()
+    top = int(np.argmax(np.abs(found[0].relevance)))
+    assert f"<td>{top}</td><td>{found[0].relevance[top]:+.4f}</td>" in html
+
+
+def test_an_explanation_shows_its_picture_and_ledger(one):
+    html = one._repr_html_()
+    assert one.svg() in html
+    for value in one.ledger.to_dict().values():
+        assert f"{value:+.4f}" in html
+
+
+def test_show_explains_the_same_input_by_several_methods(model, one):
+    methods = ["lrp", "gae"]
+    shown = one.show(methods, model=model)
+    expected = gx.compare([gx.explain(model, VERUBECESTAT, method) for method in methods])
+    assert shown == expected
+    assert shown._repr_svg_() == shown
+    value = gx.explain(model, VERUBECESTAT, target="pIC50")
+    assert "against pIC50" in value.show(model=model)
+    with pytest.raises(ValueError, match=r"give it as show\(model=\.\.\.\)"):
+        one.show()
+
+
+def test_show_finds_bundled_models_and_refuses_others(digit, tmp_path):
+    aspirin = gx.explain("bace", "CC(=O)Oc1ccccc1C(=O)O")
+    ElementTree.fromstring(aspirin.show(["lrp", "gradient_input"]))
+    ElementTree.fromstring(digit.show(["lrp", "gae"]))
+    folder = save_checkpoint(random_graphormer(num_layers=1), tmp_path / "other")
+    with pytest.raises(ValueError, match="has other weights"):
+        aspirin.show(model=gx.load(folder))
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, model, tmp_path):
+    folder = save_checkpoint(model, tmp_path / "toy")
+
+    def call(*arguments):
+        line = ["graphxai", "explain", *map(str, arguments), "--model", str(folder)]
+        monkeypatch.setattr("sys.argv", line)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return int(stop.value.code or 0), capsys.readouterr()
+
+    return call
+
+
+def test_every_format_can_be_asked_for_on_the_command_line(run, tmp_path):
+    for suffix in SUFFIXES:
+        out = tmp_path / "new" / f"a{suffix}"
+        assert run("CC(=O)Oc1ccccc1C(=O)O", "--out", out)[0] == 0
+        assert out.stat().st_size > 100
+    code, printed = run("CCO", "--method", "lrp", "--method", "gae", "--out", tmp_path / "c.pdf")
+    assert code == 0
+    code, printed = run("CCO", "--method", "lrp", "--method", "gae", "--out", tmp_path / "c.sdf")
+    assert code != 0
+    assert "compared in a picture" in " ".join(printed.err.split())
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "molecules.csv"
+    rows = ["CC(=O)Oc1ccccc1C(=O)O", "C1CC", "CC(=O)[O-].[Na+]", "C", "c1ccccc1"]
+    path.write_text("smiles\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def rows_of(folder):
+    with (folder / "explanations.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_tables_come_as_parquet_and_sdf_too(run, table, tmp_path):
+    out = tmp_path / "results"
+    code, _ = run(table, "--out", out, "--format", "csv,parquet,sdf", "--pictures", "none")
+    assert code == 0
+    rows = rows_of(out)
+    frame = pd.read_parquet(out / "explanations.parquet")
+    assert frame.row.tolist() == [1, 3, 4, 5]
+    assert frame.output.dtype == np.float64
+    structures = list(Chem.SDMolSupplier(str(out / "explanations.sdf")))
+    for row, parquet, mol in zip(rows, frame.itertuples(), structures, strict=True):
+        assert int(mol.GetProp("Row")) == int(row["row"]) == parquet.row
+        values = [float(value) for value in row["relevance"].split()]
+        np.testing.assert_allclose(parquet.relevance, values, rtol=1e-6)
+        np.testing.assert_allclose(relevance_of(mol), values, rtol=1e-6)
+        assert parquet.output == float(row["output"])
+
+
+def test_an_interrupted_run_repeats_no_structure(run, table, tmp_path):
+    out = tmp_path / "results"
+    arguments = (table, "--out", out, "--format", "sdf,parquet", "--pictures", "none")
+    run(*arguments)
+    whole = (out / "explanations.sdf").read_text()
+    records = whole.split("$$$$\n")
+    lines = (out / "explanations.csv").read_text().splitlines(keepends=True)
+    # Killed after the third structure and within the fourth, before the third row of the table.
+    (out / "explanations.csv").write_text("".join(lines[:3]))
+    (out / "explanations.sdf").write_text("$$$$\n".join(records[:3]) + "$$$$\n" + records[3][:99])
+    (out / "explanations.parquet").unlink()
+    code, printed = run(*arguments, "--resume")
+    assert code == 0
+    assert "2 explained" in printed.out
+    read = [int(m.GetProp("Row")) for m in Chem.SDMolSupplier(str(out / "explanations.sdf"))]
+    assert read == [1, 3, 4, 5]
+    assert pd.read_parquet(out / "explanations.parquet").row.tolist() == [1, 3, 4, 5]
+    code, printed = run(table, "--out", out, "--pictures", "none", "--resume")
+    assert code == 1
+    assert "holds a run with sdf" in printed.err
+
+
+def test_a_table_without_a_good_row_gives_an_empty_parquet_file(run, tmp_path):
+    table = tmp_path / "bad.csv"
+    table.write_text("smiles\nC1CC\n")
+    out = tmp_path / "results"
+    assert run(table, "--out", out, "--format", "parquet,sdf")[0] == 0
+    assert pd.read_parquet(out / "explanations.parquet").empty
+    assert (out / "explanations.sdf").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("TABLE", "--format", "xlsx"), "unknown format 'xlsx'"),
+        (("CCO", "--format", "sdf"), "--format is for tables"),
+        (("CCO", "--out", "x.pt"), "use one of .svg"),
+    ],
+)
+def test_formats_that_are_not_there_are_refused(run, table, tmp_path, arguments, message):
+    given = [table if argument == "TABLE" else argument for argument in arguments]
+    if given[0] is table:
+        given += ["--out", tmp_path / "r"]
+    code, printed = run(*given)
+    assert code != 0
+    assert message in " ".join(printed.err.split())

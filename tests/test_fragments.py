@@ -1,0 +1,339 @@
+"""Relevance of fragments: parts that divide a molecule, sums that close, names in words."""
+
+from importlib.util import find_spec
+from xml.etree import ElementTree
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+from rdkit import Chem
+from rdkit.Chem import BRICS
+from rdkit.Chem.Scaffolds import MurckoScaffold
+
+import graphxai as gx
+from graphxai import cli, fragment_names
+from graphxai.datasets.samples import MOLECULES
+from graphxai.evaluation.statistics import bootstrap
+from graphxai.fragment_names import FUNCTIONAL_GROUPS, name_in_words
+from graphxai.models.graphormer import save_checkpoint
+from graphxai.visualization import Scale
+from toy import random_graphormer
+
+SCHEMES = ("brics", "scaffold", "rings", "groups")
+OWN = ["c", "[#6]~[#7]", "C"]  # patterns that overlap
+ODD = [
+    "C",
+    "[Na+].[Cl-]",
+    "[H][H]",
+    "*CC",
+    "C1CC12CC2",  # spiro
+    "C1CC2CCC1CC2",  # bridged
+    "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
+    "O=C1C=CC(=O)c2ccccc21",
+    "N->[Pt](<-N)(Cl)Cl",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=2)
+
+
+@pytest.fixture(scope="module")
+def explained(model, smiles):
+    with_hydrogens = Chem.AddHs(Chem.MolFromSmiles("CC(=O)Nc1ccccc1"))
+    with pytest.warns(UserWarning, match="hydrogens are atoms"):
+        return gx.explain(model, [*MOLECULES.values(), *smiles, *ODD, with_hydrogens])
+
+
+@pytest.fixture(scope="module")
+def of(model):
+    """The fragments of a SMILES."""
+    return lambda smiles, scheme: gx.fragments(gx.explain(model, smiles), scheme)
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, OWN], ids=[*SCHEMES, "SMARTS"])
+def test_every_atom_is_in_one_fragment_and_the_sums_close(explained, scheme):
+    for explanation in explained:
+        parts = gx.fragments(explanation, scheme)
+        atoms = sorted(index for part in parts for index in part.atoms)
+        assert atoms == list(range(len(explanation)))
+        assert parts.total == pytest.approx(explanation.ledger.nodes, abs=1e-6)
+        for part in parts:
+            expected = explanation.relevance[list(part.atoms)].astype(float).sum()
+            assert part.relevance == pytest.approx(expected, abs=1e-6)
+
+
+def test_brics_fragments_are_those_of_rdkit(explained):
+    for explanation in explained:
+        broken = BRICS.BreakBRICSBonds(explanation.molecule)
+        for atom in broken.GetAtoms():
+            if not atom.GetAtomicNum():
+                atom.SetIsotope(0)
+        expected = sorted(
+            Chem.CanonSmiles(Chem.MolToSmiles(part, isomericSmiles=False))
+            for part in Chem.GetMolFrags(broken, asMols=True, sanitizeFrags=False)
+        )
+        found = sorted(part.smiles for part in gx.fragments(explanation, "brics"))
+        assert found == expected
+
+
+def test_the_scaffold_is_what_is_left_when_ends_are_cut_again_and_again(explained):
+    for explanation in explained:
+        mol = explanation.molecule
+        graph = nx.Graph([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()])
+        while ends := [node for node, degree in graph.degree if degree < 2]:
+            graph.remove_nodes_from(ends)
+        core = set(graph)
+        doubly = {
+            end
+            for bond in mol.GetBonds()
+            if bond.GetBondType() == Chem.BondType.DOUBLE
+            for end, other in (
+                (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()),
+                (bond.GetEndAtomIdx(), bond.GetBeginAtomIdx()),
+            )
+            if other in core
+        }
+        expected = core | doubly  # what is double bonded to rings and linkers belongs to them
+        parts = gx.fragments(explanation, "scaffold")
+        found = {index for part in parts if part.name == "scaffold" for index in part.atoms}
+        assert found == expected
+        whole = MurckoScaffold.GetScaffoldForMol(mol)
+        assert len(found) == whole.GetNumAtoms()
+
+
+def test_ring_systems_are_what_bridges_leave(explained):
+    """A bond is in a ring if the graph hangs together without it."""
+    for explanation in explained:
+        mol = explanation.molecule
+        graph = nx.Graph([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()])
+        graph.remove_edges_from(list(nx.bridges(graph)))
+        expected = sorted(
+            tuple(sorted(part)) for part in nx.connected_components(graph) if len(part) > 1
+        )
+        parts = gx.fragments(explanation, "rings")
+        assert sorted(part.atoms for part in parts if part.name != "rest") == expected
+
+
+@pytest.mark.parametrize(
+    ("smiles", "groups"),
+    [
+        ("CC(=O)Oc1ccccc1C(=O)O", ["carboxylic acid", "ester"]),
+        ("CC(=O)Nc1ccc(O)cc1", ["amide", "phenol"]),
+        ("CCOC(=O)N(C)C", ["carbamate"]),
+        ("NC(=O)Nc1ccccc1", ["urea"]),
+        ("NC(N)=NCC", ["guanidine"]),
+        ("Cc1ccc(cc1)S(=O)(=O)NC", ["sulfonamide"]),
+        ("CS(=O)(=O)C", ["sulfone"]),
+        ("CS(=O)C", ["sulfoxide"]),
+        ("C[N+](=O)[O-]", ["nitro"]),
+        ("CCN(CC)CCOC", ["ether", "tertiary amine"]),
+        ("CNCC", ["secondary amine"]),
+        ("NCCc1ccccc1N", ["aromatic amine", "primary amine"]),
+        ("FC(F)(F)c1ccccc1C#N", ["nitrile", "trifluoromethyl"]),
+        ("O=Cc1ccccc1C(C)=O", ["aldehyde", "ketone"]),
+        ("CC(=O)[O-].[Na+]", ["carboxylate"]),
+        ("C=CCC#CCO", ["alcohol", "alkene", "alkyne"]),
+        ("O=C1NC(=O)c2ccccc21", ["imide"]),
+        ("Clc1ccc(I)cc1Br", ["bromine", "chlorine", "iodine"]),
+        ("OB(O)c1ccccc1", ["boronic acid or ester"]),
+        ("CC(C)CC", []),
+    ],
+)
+def test_functional_groups_are_named_as_chemists_do(of, smiles, groups):
+    assert sorted(part.name for part in of(smiles, "groups") if part.name != "rest") == groups
+
+
+def test_every_pattern_can_be_read_and_no_name_hides_another():
+    for name, smarts in FUNCTIONAL_GROUPS:
+        assert Chem.MolFromSmarts(smarts) is not None, name
+    assert len(fragment_names._ring_names()) == len(fragment_names._RINGS)
+    assert len(fragment_names._group_names()) == len(fragment_names._GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "name"),
+    [
+        ("*c1ccccc1", "benzene ring"),
+        ("*c1ccc(F)cn1", "pyridine ring with fluoro"),
+        ("*c1cc(F)cc(F)c1C", "benzene ring with 2 fluoro, methyl"),
+        ("*n1cccc1", "pyrrole ring"),
+        ("*c1ccc[nH]1", "pyrrole ring"),
+        ("*N1CCN(C)CC1", "piperazine ring with methyl"),
+        ("*OC", "methoxy"),
+        ("*C(C)(C)C", "tert-butyl"),
+        ("*c1ccc2c(c1)CC1(CC1)C2", None),
+        ("*c1ccc(-c2ccccc2)cc1", None),
+        ("*CCCCCCCC", None),
+    ],
+)
+def test_fragments_have_names_in_words_where_these_are_known(smiles, name):
+    assert name_in_words(Chem.CanonSmiles(smiles)) == name
+
+
+def test_patterns_go_by_the_order_given_and_share_no_atom(of):
+    parts = of("CC(=O)Nc1ccccc1", {"amide": "C(=O)N", "anilide": "c[NX3]C=O", "ring": "c1ccccc1"})
+    assert sorted(part.name for part in parts) == ["amide", "rest", "ring"]
+    parts = of("CC(=O)Nc1ccccc1", {"anilide": "c[NX3]C=O", "amide": "C(=O)N"})
+    assert {part.name: part.atoms for part in parts}["anilide"] == (1, 2, 3, 4)
+    assert {part.name for part in of("CCO", ["[OH]"])} == {"[OH]", "rest"}
+
+
+def test_the_numbering_of_the_atoms_does_not_matter(model):
+    generator = np.random.default_rng(0)
+    for smiles in (*list(MOLECULES.values())[:4], "NC(=O)CC(=O)NC(=O)N", "C1CC12CC2"):
+        mol = Chem.MolFromSmiles(smiles)
+        order = generator.permutation(mol.GetNumAtoms()).tolist()
+        one, other = gx.explain(model, [mol, Chem.RenumberAtoms(mol, order)])
+        for scheme in (*SCHEMES, OWN):
+            before, after = (by_structure(gx.fragments(e, scheme)) for e in (one, other))
+            assert before.keys() == after.keys()
+            tolerance = 1e-4 * np.abs(one.relevance).max()
+            for key, sums in before.items():
+                np.testing.assert_allclose(after[key], sums, atol=tolerance)
+
+
+def by_structure(parts):
+    found = {}
+    for part in parts:
+        found.setdefault((part.name, part.smiles, len(part.atoms)), []).append(part.relevance)
+    return {key: sorted(sums) for key, sums in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        ("murcko", "unknown scheme 'murcko'; choose one of 'brics', 'scaffold', 'rings', 'groups'"),
+        ([], "list of SMARTS is empty"),
+        (["C(("], r"'C\(\(' is not SMARTS"),
+        ([""], "is not SMARTS"),
+    ],
+)
+def test_schemes_that_mean_nothing_are_refused(of, scheme, message):
+    with pytest.raises(ValueError, match=message):
+        of("CCO", scheme)
+
+
+def test_a_graph_without_a_molecule_has_no_fragments(model):
+    from graphxai.datasets.molecules import molecule_to_data
+
+    data = molecule_to_data("CCO")
+    del data.smiles
+    with pytest.raises(ValueError, match="came without one"):
+        gx.fragments(gx.explain(model, data))
+
+
+def test_pictures_show_each_fragment_in_the_colour_of_its_sum(explained):
+    parts = gx.fragments(explained[0], "brics")
+    svg = parts.svg()
+    root = ElementTree.fromstring(svg)
+    scale = Scale.fit([part.relevance for part in parts])
+    for part in parts:
+        assert svg.count(f'fill="{scale.hex(part.relevance)[0]}"') >= 2  # the area and the list
+    areas = [group for group in root.iter() if group.get("class") == "fragments"]
+    assert len(list(areas[0])) == len(parts)
+    for part in parts:
+        drawn = ElementTree.fromstring(part.svg(scale=scale))
+        assert scale.hex(part.relevance)[0] in ElementTree.tostring(drawn, encoding="unicode")
+    for explanation in explained:
+        for scheme in ("rings", OWN):
+            found = gx.fragments(explanation, scheme)
+            ElementTree.fromstring(found.svg())
+            ElementTree.fromstring(found[0].svg())
+
+
+def test_no_module_hides_a_function_of_its_name():
+    """Once imported, a module `graphxai.fragments` would stand where the function is expected."""
+    for name in gx.__all__:
+        assert find_spec(f"graphxai.{name}") is None, name
+
+
+def test_names_of_patterns_cannot_break_out_of_pictures_and_pages(of):
+    name = '<script>alert(1)</script>&"'
+    parts = of("CCO", {name: "O"})
+    assert "<script" not in parts.svg()
+    assert "<script" not in parts._repr_html_()
+    ElementTree.fromstring(parts.svg())
+
+
+def test_fragments_are_a_sequence_from_most_for_to_most_against(explained, tmp_path):
+    parts = gx.fragments(explained[0])
+    relevance = [part.relevance for part in parts]
+    assert relevance == sorted(relevance, reverse=True)
+    assert parts[0] in parts
+    assert len(parts[1:]) == len(parts) - 1
+    frame = pd.read_csv(parts.save(tmp_path / "parts.csv"))
+    np.testing.assert_allclose(frame.relevance, relevance)
+    for suffix in ("svg", "png", "pdf"):
+        assert parts.save(tmp_path / f"parts.{suffix}").stat().st_size > 1000
+
+
+def test_a_table_has_the_mean_over_molecules_with_its_interval(model):
+    explained = gx.explain(
+        model, ["Oc1ccccc1", "Cc1ccccc1CCc1ccccc1", "c1ccccc1", "c1ccncc1", "CCO"]
+    )
+    table = gx.fragment_table([*explained, None], "rings").set_index("name")
+    means = []
+    for explanation in explained[:3]:
+        rings = Chem.GetSymmSSSR(explanation.molecule)
+        means.append(np.mean([explanation.relevance[list(r)].sum(dtype=float) for r in rings]))
+    row = table.loc["benzene ring"]
+    assert (row["molecules"], row["count"]) == (3, 4)
+    assert row["mean"] == pytest.approx(np.mean(means), abs=1e-6)
+    assert row["sd"] == pytest.approx(np.std(means, ddof=1), abs=1e-6)
+    interval = bootstrap(means)
+    assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    strongest = explained[int(np.argmax(np.abs(means)))].smiles
+    assert row["examples"].split()[0] == strongest
+    assert np.isnan(table.loc["pyridine ring", "low"])  # one molecule has no spread
+    assert list(table["mean"]) == sorted(table["mean"], reverse=True)
+    assert "pyridine ring" not in set(gx.fragment_table(explained, "rings", minimum=2).name)
+
+
+def test_a_table_tells_structures_apart_where_names_do_not(model):
+    explained = gx.explain(model, ["COc1ccccc1C(=O)NC", "COc1ccc(cc1)C(=O)NC"])
+    brics = gx.fragment_table(explained, "brics")
+    assert list(brics.name).count("benzene ring") == 2  # ortho and para
+    rings = gx.fragment_table(explained, "rings")
+    assert list(rings.name).count("benzene ring") == 1
+
+
+def test_a_table_has_one_method_and_one_target(model):
+    one, other = gx.explain(model, "CCO"), gx.explain(model, "CCO", target="pIC50")
+    with pytest.raises(ValueError, match="one method and target"):
+        gx.fragment_table([one, other])
+    assert gx.fragment_table([]).empty
+
+
+def test_the_command_writes_what_python_gives(model, tmp_path, monkeypatch, capsys):
+    source = tmp_path / "molecules.csv"
+    source.write_text("smiles\nCC(=O)Nc1ccccc1\nC1CC\nCC(=O)Nc1ccncc1\nCCOc1ccccc1\n")
+    folder = save_checkpoint(model, tmp_path / "toy")
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["graphxai", "fragments", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return int(stop.value.code or 0), capsys.readouterr()
+
+    out = tmp_path / "new" / "fragments.csv"
+    code, printed = run(source, "--model", folder, "--out", out, "--minimum", 1)
+    assert code == 0
+    assert "left out: row 2" in printed.err
+    explained = gx.explain(model, ["CC(=O)Nc1ccccc1", "CC(=O)Nc1ccncc1", "CCOc1ccccc1"])
+    expected = gx.fragment_table(explained, "brics")
+    found = pd.read_csv(out)
+    assert set(found.name) == set(expected.name)
+    np.testing.assert_allclose(
+        found.set_index("smiles")["mean"].sort_index(),
+        expected.set_index("smiles")["mean"].sort_index(),
+        atol=1e-5,
+    )
+    own = ("--smarts", "anilide:c[NX3]C=O", "--limit", 3, "--out", tmp_path / "own.parquet")
+    assert run(source, "--model", folder, *own)[0] == 0
+    assert set(pd.read_parquet(tmp_path / "own.parquet").name) == {"anilide", "rest"}
+    code, printed = run(source, "--scheme", "murcko")
+    assert code != 0
+    assert "--scheme takes one of brics" in printed.err
