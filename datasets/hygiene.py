@@ -1,0 +1,356 @@
+"""A table of one's own, looked through before anything is learned from it.
+
+Every row ends up in one place: among the molecules, merged with an equal one, or left out with a
+reason. What is merely suspicious is kept and said.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from .labels import Labels, LabelsKind, read_labels
+from .molecules import RejectedRow
+from .table_rows import Molecule, Rows, read_rows
+
+__all__ = ["CleanTable", "Finding", "Target", "clean_table"]
+
+FloatArray = NDArray[np.float64]
+
+MAX_ATOMS = 200  # time and memory of attention grow with the square
+MIN_MOLECULES = 20
+RARE_CLASS = 10  # molecules
+OUTLIER = 6.0  # robust standard deviations from the median
+SKEWED = 1e3  # largest over smallest value of what is likely to need a logarithm
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: how many rows or values it concerns, what was done with them, and which rows."""
+
+    check: str
+    count: int
+    done: str
+    target: str = ""
+    rows: tuple[RejectedRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One column to learn: its kind, its classes (none for a regression), how that was found."""
+
+    name: str
+    kind: LabelsKind
+    classes: tuple[str, ...]
+    note: str
+    measured: int
+    counts: tuple[int, ...] = ()
+    limits: tuple[float, float] = (0.0, 0.0)
+
+    def __str__(self) -> str:
+        if self.kind == "regression":
+            low, high = self.limits
+            held = f"{self.measured:,} values from {low:.4g} to {high:.4g}"
+        else:
+            each = zip(self.classes, self.counts, strict=True)
+            held = ", ".join(f"{name!r} {count:,}" for name, count in each)
+        return f"{self.name}: {self.kind} ({self.note}): {held}"
+
+
+@dataclass(frozen=True, eq=False)
+class CleanTable:
+    """Different molecules of a table with their labels.
+
+    graphs: with `y` (1, targets), NaN where there is no label, `row` (the first of the molecule's
+    rows) and the SMILES as written there; canonical: their canonical SMILES; read: rows of the
+    file; sha256: of the file.
+    """
+
+    path: Path
+    smiles_column: str
+    sha256: str
+    read: int
+    targets: tuple[Target, ...]
+    graphs: tuple[Data, ...]
+    canonical: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def y(self) -> FloatArray:
+        """Labels (n, targets)."""
+        return np.array([graph.y[0].tolist() for graph in self.graphs], dtype=np.float64)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Numbers of the molecules' first rows; the first row after the header is 1."""
+        return tuple(int(graph.row) for graph in self.graphs)
+
+    def save(self, folder: Path) -> None:
+        """Write `hygiene.json` (checks) and `hygiene.csv` (one line a row concerned)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hygiene.json").write_text(
+            json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8"
+        )
+        with (folder / "hygiene.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("row", "smiles", "check", "target", "done", "reason"))
+            for f in self.findings:
+                for row in f.rows:
+                    writer.writerow((row.row, row.smiles, f.check, f.target, f.done, row.reason))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "file": self.path.name,
+            "sha256": self.sha256,
+            "rows": self.read,
+            "molecules": len(self.graphs),
+            "targets": [asdict(target) for target in self.targets],
+            "checks": [
+                {
+                    "check": f.check,
+                    "target": f.target,
+                    "count": f.count,
+                    "done": f.done,
+                    "rows": [row.row for row in f.rows],
+                }
+                for f in self.findings
+            ],
+        }
+
+
+def clean_table(
+    path: str | Path,
+    smiles_column: str,
+    target_columns: Sequence[str],
+    *,
+    kinds: Mapping[str, LabelsKind] | None = None,
+    max_atoms: int = MAX_ATOMS,
+    tick: Callable[[int], None] = lambda rows: None,
+) -> CleanTable:
+    """Read a CSV file, row by row, into different molecules with labels; see `iter_records`.
+
+    Molecules are equal if their canonical SMILES are. Equal ones are merged: the median of values,
+    the class if all agree, else none. `kinds`: of columns where it is not to be inferred. `tick`
+    is called with the number of rows read since the last call.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a column is missing or holds no labels; one class or value only in every
+            column; fewer than 20 molecules.
+    """
+    path, kinds = Path(path), dict(kinds or {})
+    _check_columns(smiles_column, target_columns, kinds)
+    raw = read_rows(path, smiles_column, target_columns, max_atoms, tick)
+    _check_rows(path, raw)
+    columns = [
+        read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
+        for k, name in enumerate(target_columns)
+    ]
+    findings = [
+        Finding(check, len(rows), "left out", "", tuple(rows))
+        for check, rows in raw.left_out.items()
+    ]
+    merged, of_merging = _merge(raw, columns)
+    values, targets, of_columns = _learnable(path, columns, merged)
+    unlabelled = np.isnan(values).all(axis=1)
+    lost = tuple(
+        raw.row(raw.molecules[m].rows[0], "no usable label is left")
+        for m in np.flatnonzero(unlabelled)
+    )
+    labelled = np.flatnonzero(~unlabelled)
+    if len(labelled) < MIN_MOLECULES:
+        raise ValueError(
+            f"{path} holds {len(labelled)} different molecules with a label; at least "
+            f"{MIN_MOLECULES} are needed to train, choose and test (hundreds to be of use)."
+        )
+    values = values[labelled]
+    molecules = [raw.molecules[m] for m in labelled]
+    for molecule, row in zip(molecules, values, strict=True):
+        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+    findings += [*of_merging, *of_columns]
+    findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
+    findings += _suspicions(molecules, targets, values)
+    return CleanTable(
+        path,
+        smiles_column,
+        _digest(path),
+        raw.read,
+        targets,
+        tuple(molecule.graph for molecule in molecules),
+        tuple(molecule.canonical for molecule in molecules),
+        tuple(finding for finding in findings if finding.count),
+    )
+
+
+def _check_columns(
+    smiles_column: str, target_columns: Sequence[str], kinds: Mapping[str, str]
+) -> None:
+    if not target_columns:
+        raise ValueError("name at least one column to learn.")
+    if smiles_column in target_columns:
+        raise ValueError(f"column {smiles_column!r} cannot be both the SMILES and a target.")
+    for name in target_columns:
+        if list(target_columns).count(name) > 1:
+            raise ValueError(f"target column {name!r} is named twice.")
+    for name in kinds:
+        if name not in target_columns:
+            raise ValueError(f"a kind is given for {name!r}, which is no target column.")
+
+
+def _check_rows(path: Path, raw: Rows) -> None:
+    if not raw.read:
+        raise ValueError(f"{path} holds no rows below its header.")
+    if not raw.molecules:
+        check, rows = next(iter(raw.left_out.items()))
+        raise ValueError(f"{path} holds no usable row. {check}: {len(rows)}, first {rows[0]}")
+
+
+def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
+    """One label a molecule and column, (molecules, columns), and what was merged."""
+    values = np.full((len(raw.molecules), len(columns)), np.nan)
+    duplicates = tuple(
+        raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
+        for molecule in raw.molecules
+        for k in molecule.rows[1:]
+    )
+    findings = [Finding("duplicate molecules", len(duplicates), "merged", "", duplicates)]
+    for column, labels in enumerate(columns):
+        differing: list[RejectedRow] = []
+        largest = 0.0
+        for m, molecule in enumerate(raw.molecules):
+            found = labels.values[molecule.rows]
+            found = found[~np.isnan(found)]
+            if not found.size:
+                continue
+            spread = float(np.ptp(found))
+            if labels.kind == "regression" or spread == 0:
+                values[m, column] = np.median(found)
+            if spread > 0:
+                largest = max(largest, spread)
+                told = _told(labels, found)
+                differing += [raw.row(k, told) for k in molecule.rows]
+        findings += _label_findings(raw, column, labels, differing, largest)
+    return values, findings
+
+
+def _label_findings(
+    raw: Rows, column: int, labels: Labels, differing: list[RejectedRow], largest: float
+) -> list[Finding]:
+    """Findings about the cells of one column."""
+    regression = labels.kind == "regression"
+    wanted = "number" if regression else "class"
+    unusable = tuple(
+        raw.row(k, f"{raw.cells[k][column]!r} is no {wanted}") for k in labels.unusable
+    )
+    done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
+    check = f"duplicates with other {'values' if regression else 'classes'}"
+    return [
+        Finding("label not understood", len(unusable), "label not used", labels.name, unusable),
+        Finding(check, len(differing), done, labels.name, tuple(differing)),
+    ]
+
+
+def _told(labels: Labels, found: FloatArray) -> str:
+    """The labels of one molecule in words."""
+    if labels.kind == "regression":
+        return "values " + ", ".join(f"{value:g}" for value in found)
+    return "classes " + ", ".join(labels.classes[int(value)] for value in found)
+
+
+def _learnable(
+    path: Path, columns: Sequence[Labels], values: FloatArray
+) -> tuple[FloatArray, tuple[Target, ...], list[Finding]]:
+    """The columns (molecules, targets) that hold more than one class or value, and the others."""
+    targets: list[Target] = []
+    kept: list[FloatArray] = []
+    findings: list[Finding] = []
+    for labels, column in zip(columns, values.T, strict=True):
+        distinct, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+        if len(distinct) < 2:
+            findings.append(
+                Finding("one class or value only", int(counts.sum()), "not learned", labels.name)
+            )
+            continue
+        target = Target(labels.name, labels.kind, (), labels.note, int(counts.sum()))
+        if labels.kind == "regression":
+            target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
+        else:  # a class whose every molecule was in conflict is gone
+            names = tuple(labels.classes[int(value)] for value in distinct)
+            target = replace(target, classes=names, counts=tuple(counts.tolist()))
+            column = np.where(np.isnan(column), column, np.searchsorted(distinct, column))
+        targets.append(target)
+        kept.append(column)
+    if not targets:
+        told = ", ".join(repr(labels.name) for labels in columns)
+        raise ValueError(
+            f"{path}: nothing can be learned from {told}, where all molecules have one and the"
+            " same class or value (or contradict themselves)."
+        )
+    return np.stack(kept, axis=1), tuple(targets), findings
+
+
+def _suspicions(
+    molecules: Sequence[Molecule], targets: Sequence[Target], y: FloatArray
+) -> list[Finding]:
+    """What is kept, but should be known."""
+
+    def rows(chosen: Iterable[tuple[int, str]]) -> tuple[RejectedRow, ...]:
+        return tuple(
+            RejectedRow(int(molecules[m].graph.row), molecules[m].graph.smiles, reason)
+            for m, reason in chosen
+        )
+
+    mixtures = rows(
+        (m, f"{molecule.parts} parts") for m, molecule in enumerate(molecules) if molecule.parts > 1
+    )
+    by_flat = defaultdict(list)
+    for m, molecule in enumerate(molecules):
+        by_flat[molecule.flat].append(m)
+    isomers = rows(
+        (m, f"differs from row {molecules[group[0]].graph.row} in stereochemistry alone")
+        for group in by_flat.values()
+        for m in group[1:]
+    )
+    found = [
+        Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),
+        Finding("stereoisomers of another row", len(isomers), "kept", "", isomers),
+    ]
+    for target, column in zip(targets, y.T, strict=True):
+        if target.kind == "classification":
+            each = zip(target.classes, target.counts, strict=True)
+            rare = [f"{name!r}: {count}" for name, count in each if count < RARE_CLASS]
+            done = f"kept; {', '.join(rare)}"
+            found.append(Finding("class with few molecules", len(rare), done, target.name))
+            continue
+        far = rows((m, f"value {column[m]:g}") for m in _outliers(column))
+        found.append(Finding("values far from the rest", len(far), "kept", target.name, far))
+        low, high = target.limits
+        if low > 0 and high / low > SKEWED:
+            done = "kept; their logarithm is easier to learn"
+            check = "values over orders of magnitude"
+            found.append(Finding(check, target.measured, done, target.name))
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _outliers(values: FloatArray) -> list[int]:
+    """Positions more than `OUTLIER` robust standard deviations (1.4826 MAD) from the median."""
+    distance = np.abs(values - np.nanmedian(values))
+    scale = 1.4826 * np.nanmedian(distance)
+    return [] if scale == 0 else np.flatnonzero(distance > OUTLIER * scale).tolist()

@@ -1,0 +1,109 @@
+"""Rows of a table of molecules: equal molecules together, unusable rows with a reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rdkit import Chem, rdBase
+from torch_geometric.data import Data
+
+from .labels import is_missing
+from .molecules import MoleculeError, RejectedRow, iter_records, molecule_to_data
+
+__all__ = ["Molecule", "Rows", "read_rows"]
+
+
+@dataclass(eq=False)
+class Molecule:
+    """A molecule at its first row, and where its rows stand among the usable ones."""
+
+    graph: Data
+    canonical: str
+    flat: str  # without stereochemistry
+    parts: int
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Rows:
+    """What was read: usable rows (number, SMILES, cells), molecules, rows left out by check."""
+
+    read: int = 0
+    numbers: list[int] = field(default_factory=list)
+    smiles: list[str] = field(default_factory=list)
+    cells: list[tuple[str, ...]] = field(default_factory=list)
+    molecules: list[Molecule] = field(default_factory=list)
+    left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
+
+    def row(self, k: int, reason: str) -> RejectedRow:
+        """The usable row at position `k`, with what is to be said of it."""
+        return RejectedRow(self.numbers[k], self.smiles[k], reason)
+
+
+def read_rows(
+    path: Path,
+    smiles_column: str,
+    target_columns: Sequence[str],
+    max_atoms: int,
+    tick: Callable[[int], None],
+) -> Rows:
+    """Every row in its place; a molecule is held once, at its first row."""
+    raw = Rows()
+    index: dict[str, Molecule] = {}
+    with rdBase.BlockLogs():
+        for number, record in iter_records(path, (smiles_column, *target_columns)):
+            raw.read += 1
+            tick(1)
+            text = record[smiles_column]
+            cells = tuple(record[name] for name in target_columns)
+            problem = _place(raw, index, number, text, cells, max_atoms)
+            if problem is not None:
+                check, reason = problem
+                raw.left_out[check].append(RejectedRow(number, text, reason))
+    return raw
+
+
+def _place(
+    raw: Rows,
+    index: dict[str, Molecule],
+    number: int,
+    text: str,
+    cells: tuple[str, ...],
+    max_atoms: int,
+) -> tuple[str, str] | None:
+    """Put a usable row among the molecules; for another the check it fails, and why."""
+    if not text:
+        return "SMILES empty", "the SMILES is empty"
+    if all(is_missing(cell) for cell in cells):
+        return "no label", "no target column holds a label"
+    try:
+        graph = molecule_to_data(text, max_atoms=1 << 30, canonical=True)
+    except MoleculeError as error:
+        return "SMILES unreadable", str(error) + _other_separator(text)
+    if (size := int(graph.num_nodes or 0)) > max_atoms:
+        return f"more than {max_atoms} atoms", f"{size} atoms"
+    mol = Chem.MolFromSmiles(text)
+    canonical = Chem.MolToSmiles(mol)
+    molecule = index.get(canonical)
+    if molecule is None:
+        graph.row = number
+        flat = Chem.MolToSmiles(mol, isomericSmiles=False)
+        molecule = Molecule(graph, canonical, flat, canonical.count(".") + 1)
+        index[canonical] = molecule
+        raw.molecules.append(molecule)
+    molecule.rows.append(len(raw.numbers))
+    raw.numbers.append(number)
+    raw.smiles.append(text)
+    raw.cells.append(cells)
+    return None
+
+
+def _other_separator(text: str) -> str:
+    """A hint where a cell looks like a whole row."""
+    for sign, name in (";", "semicolon"), ("\t", "tab"), (",", "comma"):
+        if sign in text:
+            return f" It holds a {name}: has the row another separator than the header?"
+    return ""

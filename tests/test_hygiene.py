@@ -1,0 +1,231 @@
+"""A table is looked through before anything is learned from it; every row has its place."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+from graphxai.datasets.hygiene import clean_table
+from graphxai.datasets.labels import read_labels
+
+ALKANES = ["C" * n for n in range(1, 31)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def call(rows, header="smiles,y", name="table.csv", **options):
+        path = tmp_path / name
+        path.write_text("\n".join([header, *rows]) + "\n", **options)
+        return path
+
+    return call
+
+
+def alkanes(labels):
+    return [f"{smiles},{label}" for smiles, label in zip(ALKANES, labels, strict=False)]
+
+
+def binary():
+    return alkanes([k % 2 for k in range(30)])
+
+
+def found(table, check):
+    return next(f for f in table.findings if f.check == check)
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (["0", "1", "1"], ("0", "1")),
+        (["1", "-1", "1.0"], ("-1", "1")),
+        (["Yes", "no", "yes "], ("no", "Yes")),
+        (["active", "inactive", "ACTIVE", "active"], ("inactive", "active")),
+        (["soluble", "insoluble"], ("insoluble", "soluble")),
+        (["not toxic", "toxic"], ("not toxic", "toxic")),
+        (["mutagen", "nonmutagen"], ("nonmutagen", "mutagen")),
+        (["pass", "fail"], ("fail", "pass")),
+        (["low", "medium", "high", "low", "medium", "high"], ("high", "low", "medium")),
+    ],
+)
+def test_words_and_two_whole_numbers_are_classes_and_the_positive_one_is_last(cells, classes):
+    labels = read_labels("y", cells)
+    assert labels.kind == "classification"
+    assert labels.classes == classes
+    assert not labels.unusable
+    named = [classes[int(value)].casefold() for value in labels.values]
+    assert named == [cell.strip().casefold().replace("1.0", "1") for cell in cells]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_order_of_two_classes_does_not_depend_on_the_rows(order):
+    for pair in (["yes", "no"], ["in vitro", "vitro"], ["+", "-"], ["low", "high"], ["a", "b"]):
+        assert read_labels("y", pair[::order]).classes == read_labels("y", pair).classes
+
+
+def test_numbers_are_values_unless_told_otherwise():
+    cells = ["1", "2", "3", "3.0", "NA", ""]
+    values = read_labels("y", cells)
+    assert values.kind == "regression"
+    np.testing.assert_array_equal(values.values, [1, 2, 3, 3, math.nan, math.nan])
+    told = read_labels("y", cells, "classification")
+    assert told.classes == ("1", "2", "3")
+    assert read_labels("y", ["0.5", "1.5"]).kind == "regression"
+    assert read_labels("y", ["0", "1"], "regression").kind == "regression"
+
+
+def test_a_qualified_value_is_no_number_and_is_said():
+    labels = read_labels("IC50", ["1.5", "2.5", ">10", "inf", "1e400", "1_0", "2.5", "3", "4"])
+    assert labels.kind == "regression"
+    assert labels.unusable == (2, 3, 4, 5)
+    odd = read_labels("y", ["0", "1", "1", "0", "inconclusive"])
+    assert odd.classes == ("0", "1")
+    assert odd.unusable == (4,)
+    assert read_labels("y", ["0", "1", "1", "unclear"], "classification").classes[2] == "unclear"
+
+
+def test_a_decimal_comma_is_read_and_a_thousand_is_not_guessed():
+    np.testing.assert_array_equal(read_labels("y", ["5,25", "-6,125"]).values, [5.25, -6.125])
+    with pytest.raises(ValueError, match="different texts"):
+        read_labels("y", ["1,234", "5,678", "9,012"])
+
+
+def test_free_text_is_no_label():
+    with pytest.raises(ValueError, match=r"nor a few classes \(at most 20\)"):
+        read_labels("name", [f"compound {k}" for k in range(40)])
+    with pytest.raises(ValueError, match="holds no numbers"):
+        read_labels("name", ["a", "b"], "regression")
+    with pytest.raises(ValueError, match="holds no label"):
+        read_labels("name", ["", "NA"])
+
+
+def test_every_row_has_one_place(write, tmp_path):
+    rows = [
+        *binary(),
+        "C1CC,1",  # 31: unreadable
+        ",1",  # 32: no SMILES
+        "CCO,",  # 33: no label
+        "OCC,1",  # 34
+        "C(C)O,1",  # 35: the same as 34
+        "c1ccccc1,0",  # 36
+        "C1=CC=CC=C1,1",  # 37: the same as 36, in another class
+        "C" * 201 + ",1",  # 38: too large
+        "CC(=O)[O-].[Na+],1",  # 39: a salt
+        "C[C@H](N)C(=O)O,1",  # 40
+        "C[C@@H](N)C(=O)O,0",  # 41: its mirror image
+        "CN,>5",  # 42: no class
+    ]
+    table = clean_table(write(rows), "smiles", ["y"])
+    assert table.read == 42
+    left_out = sum(f.count for f in table.findings if f.done == "left out")
+    merged = found(table, "duplicate molecules").count
+    assert table.read == len(table.graphs) + left_out + merged
+    places = {
+        "SMILES unreadable": [31],
+        "SMILES empty": [32],
+        "no label": [33],
+        "duplicate molecules": [35, 37],
+        "duplicates with other classes": [36, 37],
+        "more than 200 atoms": [38],
+        "salts or mixtures": [39],
+        "stereoisomers of another row": [41],
+        "label not understood": [42],
+        "no usable label left": [36, 42],
+    }
+    assert {f.check: [row.row for row in f.rows] for f in table.findings} == places
+    assert "ring 1 is opened" in found(table, "SMILES unreadable").rows[0].reason
+    assert 36 not in table.rows
+    table.save(tmp_path)
+    with (tmp_path / "hygiene.csv").open(newline="") as file:
+        listed = list(csv.DictReader(file))
+    assert sorted(int(r["row"]) for r in listed) == sorted(
+        row for rows in places.values() for row in rows
+    )
+    assert json.loads((tmp_path / "hygiene.json").read_text())["rows"] == 42
+
+
+def test_values_of_one_molecule_become_their_median(write):
+    rows = [*alkanes(range(30)), "OCC,1", "CCO,2", "C(O)C,9"]
+    table = clean_table(write(rows), "smiles", ["y"])
+    assert table.y[table.rows.index(31)] == 2
+    finding = found(table, "duplicates with other values")
+    assert finding.count == 3
+    assert "largest difference 8" in finding.done
+
+
+def test_a_gap_or_a_contradiction_costs_one_target_only(write):
+    rows = [f"{smiles},{k % 2},{k}.5" for k, smiles in enumerate(ALKANES)]
+    rows += ["OCC,0,1", "CCO,1,3", "CN,,4", "CS,1,NA"]
+    table = clean_table(write(rows, "smiles,class,value"), "smiles", ["class", "value"])
+    labels = dict(zip(table.rows, table.y.tolist(), strict=True))
+    np.testing.assert_array_equal(labels[31], [math.nan, 2])
+    np.testing.assert_array_equal(labels[33], [math.nan, 4])
+    np.testing.assert_array_equal(labels[34], [1, math.nan])
+
+
+def test_a_column_with_one_class_is_not_learned_beside_others(write):
+    rows = [f"{smiles},{k % 2},1" for k, smiles in enumerate(ALKANES)]
+    path = write([*rows, "CO,,1"], "smiles,a,b")
+    table = clean_table(path, "smiles", ["a", "b"])
+    assert [target.name for target in table.targets] == ["a"]
+    assert found(table, "one class or value only").target == "b"
+    assert [row.row for row in found(table, "no usable label left").rows] == [31]
+    with pytest.raises(ValueError, match="one and the same class or value"):
+        clean_table(path, "smiles", ["b"])
+
+
+def test_a_class_whose_molecules_all_contradict_themselves_is_gone(write):
+    rows = alkanes(["low", "mid"] * 15)
+    rows += ["CCO,low", "OCC,top", "CN,top", "NC,mid"]
+    table = clean_table(write(rows), "smiles", ["y"])
+    (target,) = table.targets
+    assert (target.classes, target.counts) == (("low", "mid"), (15, 15))
+    assert set(table.y[:, 0]) == {0.0, 1.0}
+
+
+def test_values_far_from_the_rest_and_over_orders_of_magnitude_are_told(write):
+    table = clean_table(write(alkanes([*range(1, 30), 5000])), "smiles", ["y"])
+    assert [row.row for row in found(table, "values far from the rest").rows] == [30]
+    assert "logarithm" in found(table, "values over orders of magnitude").done
+    assert len(table.graphs) == 30
+
+
+def test_what_excel_writes_is_read(write):
+    rows = [f'"{smiles}";"{k},5"' for k, smiles in enumerate(ALKANES)]
+    path = write(rows, "smiles;y", encoding="utf-8-sig", newline="\r\n")
+    table = clean_table(path, "smiles", ["y"])
+    assert table.y[3, 0] == 3.5
+    assert len(table.graphs) == 30
+
+
+def test_rows_with_another_separator_are_pointed_out(write):
+    table = clean_table(write([*binary(), "CCO;1,1"]), "smiles", ["y"])
+    assert "semicolon" in found(table, "SMILES unreadable").rows[0].reason
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        ([], ["y"], "holds no rows"),
+        (["C1CC,1", "xx,0"], ["y"], "no usable row. SMILES unreadable: 2"),
+        (binary()[:19], ["y"], "19 different molecules with a label; at least 20"),
+        (alkanes(["1"] * 30), ["y"], "one and the same class"),
+        (binary(), ["activity"], "no column 'activity'; its columns: 'smiles', 'y'"),
+        (binary(), ["smiles"], "cannot be both"),
+        (binary(), ["y", "y"], "named twice"),
+        (binary(), [], "at least one column"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_one_clear_line(write, rows, columns, message):
+    with pytest.raises(ValueError, match=message) as error:
+        clean_table(write(rows), "smiles", columns)
+    assert "\n" not in str(error.value)
+
+
+def test_a_molecule_that_comes_again_is_not_held(write, monkeypatch):
+    """Memory grows with the different molecules, not with the rows."""
+    path = write(binary() * 5)
+    table = clean_table(path, "smiles", ["y"])
+    assert (table.read, len(table.graphs)) == (150, 30)
+    assert len({id(graph) for graph in table.graphs}) == 30

@@ -1,0 +1,338 @@
+"""A model of a table of one's own: trained, calibrated, measured beside a forest, usable."""
+
+import csv
+import hashlib
+import json
+import math
+import signal
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+
+from graphxai import cli
+from graphxai.datasets.hygiene import clean_table
+from graphxai.models.graphormer import (
+    Graphormer,
+    Task,
+    load_checkpoint,
+    save_checkpoint,
+    table_scores,
+)
+from graphxai.models.graphormer.recipes import molecule_config
+from graphxai.models.graphormer.recipes_table import table_split, table_tasks, train_table
+from graphxai.models.graphormer.table_scores import (
+    METRICS,
+    dummy_predictions,
+    forest_predictions,
+    measure,
+    readings,
+    task_temperature,
+)
+
+pytest.importorskip("lightning")
+_lightning = pytest.importorskip("graphxai.models.graphormer._lightning")
+metrics = pytest.importorskip("sklearn.metrics")
+
+CORES = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1", "C1CCNCC1", "c1ccsc1", "C1CCOCC1"]
+CHAINS = ["", "C", "CC", "OC", "NC", "ClC", "FC"]
+MOLECULES = [chain + core for core in CORES for chain in CHAINS]  # 49
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A class in words, a value, three classes, gaps; two rows that cannot be used."""
+    path = tmp_path_factory.mktemp("data") / "own.csv"
+    lines = ["id;SMILES;nitrogen;size;ring"]
+    for k, smiles in enumerate(MOLECULES):
+        nitrogen = "" if k % 7 == 3 else "yes" if "n" in smiles.lower() else "no"
+        size = "" if k % 5 == 4 else len(smiles) + 0.5
+        lines.append(f"{k};{smiles};{nitrogen};{size};{'ABC'[k % 3]}")
+    lines += ["x;C1CC;yes;1;A", "y;c1ccccc1;no;8.5;A"]
+    path.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8-sig", newline="")
+    return path
+
+
+COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-column", "ring")
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch):
+    monkeypatch.setattr(table_scores, "TREES", 20)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_scores_are_those_of_scikit_learn():
+    truth = RNG.integers(2, size=200).astype(float)
+    p = np.round(np.clip(truth * 0.3 + RNG.random(200) * 0.7, 0, 1), 2)  # with ties
+    found = METRICS["binary"]
+    assert found["ROC-AUC"](p, truth) == pytest.approx(metrics.roc_auc_score(truth, p))
+    assert found["PR-AUC"](p, truth) == pytest.approx(metrics.average_precision_score(truth, p))
+    assert found["Brier"](p, truth) == pytest.approx(metrics.brier_score_loss(truth, p))
+    classes = RNG.integers(3, size=200).astype(float)
+    three = RNG.dirichlet([1, 1, 1], size=200)
+    expected = metrics.roc_auc_score(classes, three, multi_class="ovr")
+    assert METRICS["multiclass"]["ROC-AUC"](three, classes) == pytest.approx(expected)
+    expected = metrics.accuracy_score(classes, three.argmax(1))
+    assert METRICS["multiclass"]["accuracy"](three, classes) == expected
+    values = RNG.normal(size=200)
+    guess = values + RNG.normal(size=200)
+    found = METRICS["regression"]
+    assert found["R2"](guess, values) == pytest.approx(metrics.r2_score(values, guess))
+    rmse = metrics.root_mean_squared_error(values, guess)
+    assert found["RMSE"](guess, values) == pytest.approx(rmse)
+    assert found["MAE"](guess, values) == pytest.approx(metrics.mean_absolute_error(values, guess))
+
+
+def test_calibration_error_counts_the_gap_in_each_bin():
+    p, truth = np.array([0.05, 0.05, 0.95, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    expected = (2 * abs(0.05 - 0.5) + 2 * abs(0.975 - 1)) / 4
+    assert METRICS["binary"]["ECE"](p, truth) == pytest.approx(expected)
+    three = np.array([[0.8, 0.2, 0.0], [0.1, 0.2, 0.7]])
+    expected = (abs(0.8 - 1) + abs(0.7 - 0)) / 2
+    assert METRICS["multiclass"]["ECE"](three, np.array([0.0, 1.0])) == pytest.approx(expected)
+
+
+def test_an_interval_of_a_mean_error_is_that_of_theory():
+    """MAE is a mean, whose bootstrap interval is the value and 1.96 standard errors about it."""
+    truth = np.zeros(400)
+    error = RNG.exponential(size=400)
+    found = measure("regression", {"model": error, "other": error + 1.0}, truth, resamples=4000)
+    value, low, high = found["scores"]["model"]["MAE"]
+    standard_error = error.std() / 20
+    assert value == pytest.approx(error.mean())
+    assert low == pytest.approx(value - 1.96 * standard_error, abs=0.15 * standard_error)
+    assert high == pytest.approx(value + 1.96 * standard_error, abs=0.15 * standard_error)
+    # The same resamples for both: a constant difference has no width.
+    assert found["differences"]["other"]["MAE"] == pytest.approx([-1.0, -1.0, -1.0])
+    assert found["n"] == 400
+
+
+def test_what_one_class_leaves_undefined_is_none():
+    found = measure("binary", {"model": np.full(5, 0.5), "dummy": np.full(5, 0.2)}, np.zeros(5))
+    assert found["scores"]["model"]["ROC-AUC"] == [None, None, None]
+    assert found["scores"]["model"]["Brier"][0] == 0.25
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_temperature_undoes_overconfidence():
+    """Labels drawn from softmax(logits) are fitted best by dividing 3 x logits by 3."""
+    torch.manual_seed(0)
+    logits = torch.randn(4000, 3)
+    y = torch.distributions.Categorical(logits=logits).sample().double()
+    y[:100] = math.nan
+    task = Task("y", "multiclass", ("a", "b", "c"))
+    assert task_temperature(task, 3 * logits, y) == pytest.approx(3, rel=0.1)
+    assert task_temperature(task, logits[:110], y[:110]) is None  # ten labels are too few
+    assert task_temperature(Task("y", "regression"), logits[:, :1], y) is None
+
+
+def test_the_dummy_knows_the_training_labels_alone():
+    y = np.array([0.0, 0.0, 1.0, 2.0])
+    three = dummy_predictions(Task("y", "multiclass", ("a", "b", "c")), y, 2)
+    np.testing.assert_allclose(three, [[0.5, 0.25, 0.25]] * 2)
+    np.testing.assert_allclose(dummy_predictions(Task("y", "regression"), y, 3), [0.75] * 3)
+
+
+def test_a_forest_gives_every_class_its_column_even_one_it_never_met():
+    x = np.eye(4, dtype=np.float32).repeat(5, 0)
+    y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(5)
+    found = forest_predictions(Task("y", "multiclass", ("a", "b", "c")), x, y, np.eye(4))
+    assert found.argmax(1).tolist() == [0, 2, 0, 2]
+    assert not found[:, 1].any()
+    np.testing.assert_allclose(found.sum(1), 1)
+    one_class = forest_predictions(Task("y", "binary", ("a", "b")), x, np.ones(20), np.eye(4))
+    assert one_class.tolist() == [1.0] * 4
+
+
+def test_tasks_are_standardised_with_the_training_part_alone(table):
+    clean = clean_table(table, "SMILES", ["nitrogen", "size", "ring"])
+    split = table_split(clean, "random", 1)
+    y = clean.y[list(split.train)]
+    tasks = table_tasks(clean.targets, y)
+    assert [task.kind for task in tasks] == ["binary", "regression", "multiclass"]
+    measured = y[~np.isnan(y[:, 1]), 1]
+    assert tasks[1].offset == pytest.approx(measured.mean())
+    assert tasks[1].scale == pytest.approx(measured.std())
+    outputs = torch.tensor([[2.0]])
+    expected = measured.mean() + 2 * measured.std()
+    assert readings(tasks[1], outputs)[0] == pytest.approx(expected)
+
+
+def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path):
+    out = tmp_path / "run"
+    arguments = ("train", table, "--smiles-column", "SMILES", *COLUMNS, "--out", out)
+    options = ("--split", "random", "--epochs", 1, "--seed", 3)
+    code, text, error = run(*arguments, *options)
+    assert code == 0, error
+    assert "nitrogen: classification (inferred from words): 'no'" in text
+    assert "size: regression" in text
+    assert "ring: classification" in text
+    assert "duplicate molecules" in text
+    assert "written:" in text
+
+    metadata = load_checkpoint(out / "model").origin.metadata
+    assert metadata["sha256"] == hashlib.sha256(table.read_bytes()).hexdigest()
+    assert metadata["smiles_column"] == "SMILES"
+    assert metadata["seed"] == 3
+    split = metadata["split"]
+    parts = [set(split[f"{name}_rows"]) for name in ("train", "valid", "test")]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 49
+    assert 50 not in set.union(*parts)  # the row that cannot be read
+
+    training = read(out / "model" / "training.csv")
+    assert {int(row["row"]) for row in training} == parts[0]
+    for row in training:
+        written = MOLECULES[int(row["row"]) - 1]
+        assert row["smiles"] == Chem.CanonSmiles(written)
+        assert row["ring"] == "ABC"[(int(row["row"]) - 1) % 3]
+
+    scores = json.loads((out / "model" / "scores.json").read_text())["scores"]
+    test = read(out / "test.csv")
+    assert {int(row["row"]) for row in test} == parts[2]
+    judged = [row for row in test if row["size"]]
+    errors = [float(row["size"]) - float(row["size: predicted"]) for row in judged]
+    expected = math.sqrt(np.mean(np.square(errors)))
+    assert scores["size"]["n"] == len(judged)
+    assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
+    assert set(scores["size"]["scores"]) == {"graphormer", "forest", "dummy"}
+    assert "random forest" in (out / "model" / "README.md").read_text()
+
+    code, text, error = run("predict", table, "--smiles-column", "SMILES", "--model", out)
+    assert code == 0, error
+    predicted = {row["row"]: row for row in csv.DictReader(text.splitlines())}
+    for row in test:
+        value = float(predicted[row["row"]]["size"])
+        assert value == pytest.approx(float(row["size: predicted"]), abs=1e-3)
+        probability = float(predicted[row["row"]]["nitrogen: yes"])
+        told = float(row["nitrogen: probability of yes"])
+        assert probability == pytest.approx(told, abs=1e-3)
+    picture = tmp_path / "a.svg"
+    code, text, error = run(
+        "explain", "NCc1ccccc1", "--model", out, "--target", "size", "--out", picture
+    )
+    assert code == 0, error
+    assert picture.read_text().startswith("<")
+
+    code, _, error = run(*arguments, *options)
+    assert code == 1
+    assert "holds a run already: go on with --resume" in error
+    before = scores
+    code, _, error = run(*arguments, *options, "--resume")
+    assert code == 0, error
+    assert json.loads((out / "model" / "scores.json").read_text())["scores"] == before
+    code, _, error = run(*arguments, "--split", "random", "--epochs", 1, "--resume")
+    assert code == 1
+    assert "another seed" in error
+
+
+def test_an_interrupted_training_says_how_to_go_on(run, table, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt  # as Ctrl-C in the middle of an epoch
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_lightning.GraphormerModule, "training_step", interrupted)
+        arguments = ("--smiles-column", "SMILES", "--target-column", "size", "--epochs", 1)
+        arguments = ("train", table, *arguments, "--split", "random", "--out", tmp_path / "out")
+        before = signal.getsignal(signal.SIGINT)
+        code, _, error = run(*arguments)
+        signal.signal(signal.SIGINT, before)  # Lightning ignores further ones
+    assert code == 130
+    assert "go on with --resume" in error
+    assert run(*arguments, "--resume")[0] == 0
+
+
+def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):
+    clean = clean_table(table, "SMILES", ["size"])
+    folder = train_table(
+        clean, tmp_path, split="random", epochs=1, start=None, learning_curve=True, progress=False
+    )
+    points = json.loads((folder / "scores.json").read_text())["learning_curve"]
+    assert [point["share"] for point in points] == [0.125, 0.25, 0.5, 1.0]
+    trained = [point["targets"]["size"]["trained"] for point in points]
+    assert trained == sorted(trained)
+    assert len({point["targets"]["size"]["n"] for point in points}) == 1
+    dummies = [point["targets"]["size"]["scores"]["dummy"]["RMSE"][0] for point in points]
+    assert len(set(dummies)) == len(dummies)  # each knows its own training molecules alone
+
+
+def test_weights_that_saw_a_column_of_that_name_are_told(table, tmp_path):
+    start = save_checkpoint(
+        Graphormer(molecule_config([Task("size", "regression")])), tmp_path / "start"
+    )
+    clean = clean_table(table, "SMILES", ["size"])
+    said = []
+    folder = train_table(
+        clean, tmp_path / "out", split="random", epochs=1, start=start, progress=False,
+        say=said.append,
+    )  # fmt: skip
+    assert "were trained with labels called size" in said[0]
+    assert "too good" in (folder / "README.md").read_text()
+
+
+def test_a_scaffold_is_not_trained_on_and_tested(table):
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+
+    clean = clean_table(table, "SMILES", ["size"])
+    split = table_split(clean)
+    scaffolds = [
+        {MurckoScaffoldSmiles(clean.canonical[k]) for k in part}
+        for part in (split.train, split.valid, split.test)
+    ]
+    assert not scaffolds[0] & (scaffolds[1] | scaffolds[2])
+
+
+def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
+    """All positives share the rarest scaffold, which goes to the test part."""
+    path = tmp_path / "t.csv"
+    rows = [f"{m},{int(m.endswith('C1CCOCC1'))}" for m in MOLECULES if m != "C1CCOCC1"]
+    path.write_text("smiles,y\n" + "\n".join(rows) + "\n")
+    clean = clean_table(path, "smiles", ["y"])
+    with pytest.raises(ValueError, match="try --split random"):
+        table_split(clean)
+    assert table_split(clean, "random").kind == "random"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.csv", "--target-column", "y"), "no such file; give a CSV table or one of bace"),
+        ((None,), "name the column to learn"),
+        ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
+        ((None, "--target-column", "size", "--kind", "size=value"), "write COLUMN=classification"),
+        ((None, "--target-column", "size", "--kind", "x=regression"), "no --target-column"),
+        ((None, "--target-column", "size", "--start", "nothing"), "neither a folder nor the name"),
+        ((None, "--target-column", "size", "--epochs", "0"), "greater than or equal to 1"),
+        ((None, "--target-column", "SMILES"), "cannot be both"),
+        (("bace", "--target-column", "y"), "are for a table"),
+        (("mnist-superpixels", "--split", "random"), "official test set"),
+    ],
+)
+def test_a_mistake_is_one_readable_line(run, table, tmp_path, arguments, message):
+    source, *rest = (table if value is None else value for value in arguments)
+    extra = ("--smiles-column", "SMILES") if source == table else ()
+    code, _, error = run("train", source, *rest, *extra, "--out", tmp_path / "out")
+    assert code != 0
+    assert message in " ".join(error.replace("│", " ").split())
+    assert "Traceback" not in error
