@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.cli_benchmark import benchmark
+from graphxai.cli_fragments import fragments
+from graphxai.cli_report import report
+from graphxai.cli_train import train
 from graphxai.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 INTERRUPTED = 130
-WRITABLE = (".svg", ".png", ".csv", ".json")
+PICTURES = (".svg", ".png", ".pdf")
+WRITABLE = (*PICTURES, ".csv", ".parquet", ".json", ".sdf", ".smi")
 
 app = typer.Typer(
     name="graphxai",
@@ -27,13 +31,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-
-
-class Dataset(StrEnum):
-    """What `train` knows how to train on."""
-
-    bace = "bace"
-    mnist_superpixels = "mnist-superpixels"
 
 
 class Palette(StrEnum):
@@ -73,7 +70,10 @@ def explain(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Picture (.svg, .png), values (.csv, .json); a folder for a table."),
+        typer.Option(
+            help="Picture (.svg, .png, .pdf), values (.csv, .parquet, .json), structure with values"
+            " (.sdf, .smi); a folder for a table."
+        ),
     ] = None,
     smiles_column: ColumnOption = "smiles",
     palette: Annotated[Palette, typer.Option(help="Colours.")] = Palette.red_blue,
@@ -87,6 +87,12 @@ def explain(
     pictures: Annotated[
         str, typer.Option(help="Pictures of a table: 'svg', 'png' or 'none'.")
     ] = "svg",
+    formats: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Files of a table: csv, which is always there, parquet, sdf."
+        ),
+    ] = "csv",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a table's run.")] = False,
 ) -> None:
     """Explain a molecule, a table of molecules, or a picture of a digit.
@@ -99,6 +105,8 @@ def explain(
 
     `graphxai explain molecules.csv --smiles-column smiles --out results/ --scale shared`
 
+    `graphxai explain molecules.csv --out results/ --format csv,parquet,sdf --pictures none`
+
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
     kind = _kind_of(source)
@@ -110,10 +118,14 @@ def explain(
             raise typer.BadParameter("a table is explained by one --method at a time.")
         if pictures not in ("svg", "png", "none"):
             raise typer.BadParameter("--pictures takes 'svg', 'png' or 'none'.")
+        files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
-            source, name, chosen[0], target, out, smiles_column, palette, scale, pictures, resume
-        )
+            source, name, chosen[0], target, out, smiles_column, palette, scale, pictures, files,
+            resume,
+        )  # fmt: skip
         return
+    if formats != "csv":
+        raise typer.BadParameter("--format is for tables; of one molecule, --out says the format.")
     if out is not None and out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     from graphxai.console import print_explanation
@@ -183,52 +195,11 @@ def predict(
 
 
 app.command()(benchmark)
+app.command()(report)
+app.command()(fragments)
 
 
-@app.command()
-def train(
-    dataset: Annotated[Dataset, typer.Argument(help="What to train on.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the data [default: $GRAPHXAI_DATA, a cache].")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and split.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Epochs [default: the recipe's].")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="BACE: 'random' or 'scaffold' [default: the recipe's].")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
-    accelerator: Annotated[str, typer.Option(help="Lightning's accelerator.")] = "auto",
-    devices: Annotated[str, typer.Option(help="Lightning's devices: a number or 'auto'.")] = "auto",
-) -> None:
-    """Train the bundled model of a data set anew (needs `pip install "graphxai[train]"`).
-
-    **Examples**
-
-    `graphxai train bace --out runs/bace`
-
-    `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
-    """
-    settings: dict[str, Any] = {"root": data, "seed": seed, "resume": resume}
-    settings |= {
-        "accelerator": accelerator,
-        "devices": int(devices) if devices.isdigit() else devices,
-    }
-    if epochs is not None:
-        settings["epochs"] = epochs
-    if dataset is Dataset.bace:
-        from graphxai.models.graphormer.recipes_bace import train_bace
-
-        if split:
-            settings["split"] = split
-        folder = train_bace(out, **settings)
-    else:
-        if split:
-            raise typer.BadParameter("--split is for BACE; MNIST has its official test set.")
-        from graphxai.models.graphormer.recipes_mnist import train_mnist
-
-        folder = train_mnist(out, **settings)
-    typer.echo(f"written: {folder}")
+app.command()(train)
 
 
 @app.command()
@@ -358,20 +329,21 @@ def _explain_one(
 
 
 def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float | None) -> None:
-    from graphxai.visualization import Scale, save_picture
+    from graphxai.visualization import Scale
 
     scale = None if limit is None else Scale(limit, palette.value)
     if len(found) == 1:
         options: dict[str, Any] = {}
-        if out.suffix.lower() in (".svg", ".png"):
+        if out.suffix.lower() in PICTURES:
             options = {"scale": scale, "palette": palette.value}
         found[0].save(out, **options)
         return
-    if out.suffix.lower() not in (".svg", ".png"):
-        raise typer.BadParameter("several methods are compared in a picture: --out x.svg or x.png.")
+    if out.suffix.lower() not in PICTURES:
+        allowed = ", ".join(PICTURES)
+        raise typer.BadParameter(f"several methods are compared in a picture: --out in {allowed}.")
     from graphxai.pictures import compare
 
-    save_picture(compare(found, palette=palette.value, scale=scale), out)
+    compare(found, palette=palette.value, scale=scale).save(out)
 
 
 def _explain_table(
@@ -384,6 +356,7 @@ def _explain_table(
     palette: Palette,
     scale: str,
     pictures: str,
+    formats: list[str],
     resume: bool,
 ) -> None:
     from graphxai.explainers import get_explainer
@@ -398,10 +371,9 @@ def _explain_table(
         with progress_bar("colour scale", rows) as tick:
             limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
     wanted = None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit)
+    common |= {"pictures": wanted, "formats": formats, "resume": resume}
     with progress_bar("explaining", rows) as tick:
-        counts = explain_table(
-            model, source, folder, explainer, pictures=wanted, resume=resume, tick=tick, **common
-        )
+        counts = explain_table(model, source, folder, explainer, tick=tick, **common)
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
     typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
     if counts.rejected:

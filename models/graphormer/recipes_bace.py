@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rdkit import Chem
 from torch_geometric.data import Data
 
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
@@ -24,7 +26,7 @@ from .report import ClassifierReport, fit_temperature, report_classifier, scale_
 from .teacher import reference_forest
 from .training import predict, require_lightning
 
-__all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace"]
+__all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace", "write_training_compounds"]
 
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"
 LINK = Link(ACTIVITY, POTENCY, threshold=7.0)
@@ -135,7 +137,20 @@ def train_bace(
     }
     command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"
     card = _card(parts, found, temperature, command)
-    return save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    write_training_compounds(folder, graphs, parts.train)
+    return folder
+
+
+def write_training_compounds(folder: Path, graphs: list[Data], chosen: Sequence[int]) -> Path:
+    """Write canonical SMILES of the training compounds beside a checkpoint, one a row.
+
+    An explanation's trust panel looks there for a compound's nearest neighbour.
+    """
+    rows = [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
+    path = folder / "training.csv"
+    path.write_text("\n".join(["smiles", *rows]) + "\n", encoding="utf-8")
+    return path
 
 
 def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str, Any]:

@@ -1,0 +1,195 @@
+/* One molecule in detail: a dialog, and what is said of the atom pointed at. */
+
+const dialog = byId("detail");
+const tip = byId("tip");
+const LEDGER = { nodes: "atoms", graph_token: "graph token", biases: "biases", unexplained: "unexplained" };
+
+const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2].includes(atom));
+
+/* What is known of one atom, as paragraphs. */
+function aboutAtom(molecule, atom) {
+  const lines = [element("strong", {},
+    `${molecule.draw.e[atom]} ${atom}: ${signed(molecule.r[atom])} ${molecule.r[atom] < 0 ? "against" : "for"} ${molecule.target}`)];
+  if (molecule.features) {
+    const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
+    parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+    const rest = parts.slice(4).reduce((sum, part) => sum + part[1], 0);
+    const told = parts.slice(0, 4).map(([name, value]) => `${name} ${signed(value)}`);
+    if (parts.length > 4) told.push(`other features ${signed(Number(rest.toPrecision(3)))}`);
+    lines.push(element("div", {}, told.join(", ")));
+  }
+  const part = fragmentOf(molecule, atom);
+  if (part) lines.push(element("div", {}, `in ${part[0]}, ${part[2].length} atom${part[2].length === 1 ? "" : "s"}: ${signed(part[3])}`));
+  return lines;
+}
+
+function showTip(svg, molecule, atom, x, y) {
+  tip.replaceChildren(...aboutAtom(molecule, atom));
+  (svg.closest("dialog") || document.body).append(tip); // above an open dialog only inside of it
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - width - 4))}px`;
+  tip.style.top = `${y + 18 + height > innerHeight ? Math.max(4, y - height - 12) : y + 18}px`;
+}
+
+document.addEventListener("pointermove", (event) => {
+  const atom = event.target.dataset?.atom;
+  const svg = atom === undefined ? null : event.target.closest("svg");
+  const content = pictures.get(svg);
+  if (!content?.molecule) {
+    if (!tip.hidden) hideTip();
+    return;
+  }
+  if (marked && marked !== svg) hideTip();
+  marked = svg;
+  const part = fragmentOf(content.molecule, Number(atom));
+  markAtoms(svg, content.picture, part ? part[2] : [Number(atom)]);
+  showTip(svg, content.molecule, Number(atom), event.clientX, event.clientY);
+});
+
+let marked = null;
+function hideTip() {
+  tip.hidden = true;
+  if (marked) markAtoms(marked, pictures.get(marked).picture, []);
+  marked = null;
+}
+document.addEventListener("scroll", hideTip, { capture: true, passive: true });
+
+/* ---- the dialog ---- */
+
+let opener = null; // what had the focus
+let opened = null; // place of the molecule shown
+const inDialog = []; // pictures to forget when it closes
+
+function dialogPicture(content, attributes) {
+  const svg = picture(content, attributes, false);
+  inDialog.push(svg);
+  return svg;
+}
+
+function openMolecule(place) {
+  hideTip();
+  if (!dialog.open) opener = document.activeElement;
+  opened = place;
+  for (const svg of inDialog.splice(0)) pictures.delete(svg);
+  const molecule = data.molecules[place];
+  const at = shown.indexOf(place);
+  const turn = (step, words) => {
+    const next = at < 0 ? undefined : shown[at + step];
+    return element("button", { type: "button", class: "plain", disabled: next === undefined,
+      onclick: () => openMolecule(next) }, words);
+  };
+  dialog.replaceChildren(
+    element("div", { class: "top" }, element("h2", { id: "detail-title" }, nameOf(molecule)),
+      turn(-1, "\u2190 Previous"), turn(1, "Next \u2192"),
+      element("button", { type: "button", class: "plain", onclick: () => dialog.close() }, "Close")),
+    element("div", { class: "body" },
+      element("div", {}, ...largePicture(molecule), fragmentTable(molecule)),
+      element("div", {}, predictions(molecule), trustPanel(molecule), ledger(molecule)),
+      element("div", { class: "wide" }, methods(molecule))));
+  if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;
+  dialog.querySelector("svg.large").focus({ preventScroll: true });
+}
+
+dialog.addEventListener("close", () => {
+  hideTip();
+  document.body.append(tip);
+  dialog.replaceChildren();
+  for (const svg of inDialog.splice(0)) pictures.delete(svg);
+  const fromGrid = opener === document.body || opener?.closest("#grid");
+  if (fromGrid && shown.includes(opened)) rove(cards[opened], true);
+  else opener?.focus();
+});
+dialog.addEventListener("click", (event) => {
+  if (event.target === dialog) dialog.close(); // the backdrop
+});
+
+function largePicture(molecule) {
+  const said = element("div", { class: "atom", role: "status" },
+    "Point at an atom, or step through the atoms with the arrow keys.");
+  const svg = dialogPicture(
+    { picture: molecule.draw, relevance: molecule.r, limit: data.limit, molecule },
+    { class: "molecule large", tabindex: 0, role: "img",
+      "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance; arrow keys step through them` });
+  let atom = -1;
+  const say = (next) => {
+    atom = next;
+    markAtoms(svg, molecule.draw, [atom]);
+    said.replaceChildren(...aboutAtom(molecule, atom));
+  };
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    say((Math.max(atom, step > 0 ? -1 : 0) + step + molecule.r.length) % molecule.r.length);
+  });
+  svg.addEventListener("pointerover", (event) => {
+    if (event.target.dataset.atom !== undefined) {
+      atom = Number(event.target.dataset.atom);
+      said.replaceChildren(...aboutAtom(molecule, atom));
+    }
+  });
+  return [svg, colourBar(data.limit, data.ticks), said, element("p", { class: "smiles" }, molecule.smiles)];
+}
+
+function predictions(molecule) {
+  return element("div", { class: "block" }, facts(molecule.predictions));
+}
+
+function trustPanel(molecule) {
+  const block = element("div", { class: "block" }, element("h3", {}, "Can this be trusted?"));
+  if (!molecule.trust) {
+    block.append(element("p", {}, "Not checked: the report checks only its first molecules."));
+    return block;
+  }
+  const { level, sentence, signs } = molecule.trust;
+  block.append(element("p", { class: `verdict ${level}` }, sentence),
+    element("ul", { class: "signs" }, ...signs.map(([name, sign, text]) => element("li", {},
+      badge(sign, { good: "good", caution: "caution", warning: "warning", unknown: "unknown" }[sign]),
+      element("span", {}, element("strong", {}, `${name}: `), text)))),
+    element("p", { class: "note" }, data.rule));
+  return block;
+}
+
+function ledger(molecule) {
+  const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && name !== "output");
+  const row = (name, value, kind) => element("tr", { class: kind },
+    element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, signed(value)));
+  return element("div", { class: "block" }, element("h3", {}, "Ledger"),
+    element("table", {}, element("tbody", {}, ...entries.map(([name, value]) => row(name, value, "")),
+      row(`output for ${molecule.target}`, molecule.ledger.output, "sum"))),
+    data.additive ? "" : element("p", { class: "note" }, "The scores of this method are not shares of the output, so they need not add up to it."));
+}
+
+function fragmentTable(molecule) {
+  const svg = () => dialog.querySelector("svg.large");
+  const rows = molecule.fragments.map(([name, smiles, atoms, relevance]) => {
+    const mark = () => markAtoms(svg(), molecule.draw, atoms);
+    const clear = () => svg() && markAtoms(svg(), molecule.draw, []);
+    return element("tr", { class: "pick", tabindex: 0, onpointerenter: mark, onpointerleave: clear, onfocus: mark, onblur: clear },
+      element("td", {}, name === smiles ? "" : name), element("td", { class: "smiles" }, smiles),
+      element("td", { class: "number" }, String(atoms.length)), element("td", { class: "number" }, signed(relevance)));
+  });
+  const heads = [["Fragment", ""], ["SMILES", ""], ["Atoms", "number"], ["Relevance", "number"]];
+  return element("div", { class: "block" }, element("h3", {}, "Fragments"), element("div", { class: "scroll" },
+    element("table", {}, element("thead", {}, element("tr", {},
+      ...heads.map(([name, kind]) => element("th", { scope: "col", class: kind }, name)))),
+    element("tbody", {}, ...rows))));
+}
+
+function methods(molecule) {
+  const figure = (words, content, note) => element("figure", {},
+    dialogPicture(content, { "aria-label": words }), element("figcaption", {}, element("strong", {}, words), note));
+  const own = (relevance) => Math.max(...relevance.map(Math.abs)) || 1;
+  const shownMethods = [[data.method, molecule.r], ...Object.entries(molecule.others).map(([name, other]) => [name, other.r])];
+  const figures = shownMethods.map(([name, relevance]) => figure(data.titles[name] || name,
+    { picture: molecule.draw, relevance, limit: own(relevance) },
+    ` \u00b7 full colour at ${signed(own(relevance))}`));
+  if (molecule.nearest && data.neighbours[molecule.nearest])
+    figures.push(figure("Nearest training compound",
+      { picture: data.neighbours[molecule.nearest], relevance: null, limit: 1 }, ""));
+  return element("div", { class: "block" }, element("h3", {}, "Side by side"),
+    element("p", { class: "note" }, "Each method has its own unit, and so its own colour scale here."),
+    element("div", { class: "methods" }, ...figures));
+}

@@ -1,0 +1,102 @@
+"""One HTML file from a template, a style, a script and data; nothing in it can run but our script.
+
+Data stand in a JSON block in which no `<` is left; the script writes text only as text; a
+content security policy allows this very script and style, by their hashes, and no network.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+SCRIPTS = ("draw.js", "report.js", "detail.js")
+FORBIDDEN = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
+
+
+def render(data: dict[str, Any], title: str, card: str) -> str:
+    """The page: data (JSON values), its title, and the model card (Markdown)."""
+    folder = files(__package__)
+    style, template = (
+        (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
+    )
+    script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
+        " base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "POLICY": html.escape(policy),
+        "TITLE": html.escape(title),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": embedded(data),
+        "CARD": card_html(card),
+    }
+    # One pass: what is put in is not searched again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+
+
+def embedded(data: Any) -> str:
+    """JSON that may stand in an HTML script block: without `<`, `>`, `&` and line separators."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character, escape in FORBIDDEN.items():
+        text = text.replace(character, escape)
+    return text.encode("utf-8", "replace").decode()  # a lone surrogate is no UTF-8
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def card_html(markdown: str) -> str:
+    """A model card as HTML: headings, paragraphs, tables, lists and code; all else is escaped."""
+    blocks = re.split(r"\n\s*\n", markdown.replace("\r\n", "\n").strip("\n"))
+    return "\n".join(_block(block) for block in blocks if block.strip())
+
+
+def _block(block: str) -> str:
+    lines = block.split("\n")
+    heading = re.match(r"(#{1,6})\s+(.*)", lines[0])
+    if heading:
+        level = min(len(heading[1]) + 2, 6)  # below the page's own headings
+        rest = "\n".join(lines[1:])
+        return f"<h{level}>{_inline(heading[2])}</h{level}>" + (_block(rest) if rest else "")
+    if all(line.startswith("    ") for line in lines):
+        return f"<pre>{html.escape(block)}</pre>"
+    if len(lines) > 1 and all(line.lstrip().startswith("|") for line in lines):
+        return _table(lines)
+    if all(re.match(r"\s*[*-] ", line) or line.startswith("  ") for line in lines):
+        items = re.split(r"(?m)^\s*[*-] ", block)[1:]
+        return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+    return f"<p>{_inline(block)}</p>"
+
+
+def _table(lines: list[str]) -> str:
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    head, *body = [row for row in rows if not all(re.fullmatch(r":?-+:?", c) for c in row)]
+    return (
+        f"<table><thead>{_cells(head, 'th')}</thead><tbody>"
+        + "".join(_cells(row, "td") for row in body)
+        + "</tbody></table>"
+    )
+
+
+def _cells(row: list[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{_inline(cell)}</{tag}>" for cell in row) + "</tr>"
+
+
+def _inline(text: str) -> str:
+    """Escaped text with `code` and **bold**."""
+    safe = html.escape(text.strip())
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)

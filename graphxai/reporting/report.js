@@ -1,0 +1,348 @@
+/* The page: grid, search, filters, tabs, fragments. Reads everything from the JSON block. */
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const LEVELS = {
+  good: ["\u2713", "no objection"],
+  caution: ["!", "care"],
+  warning: ["\u2715", "do not rely"],
+  unknown: ["?", "not checked"],
+};
+let arms = Object.values(data.palettes)[0];
+
+/* An element with attributes, and children that are elements or text. */
+function element(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const name in attributes || {}) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), attributes[name]);
+    else if (attributes[name] === true) node.setAttribute(name, "");
+    else if (attributes[name] !== false) node.setAttribute(name, attributes[name]);
+  }
+  node.append(...children);
+  return node;
+}
+
+const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
+const levelOf = (molecule) => (molecule.trust ? molecule.trust.level : "unknown");
+const number = (value) => value.toLocaleString("en-US");
+
+function badge(level, words) {
+  const [sign, told] = LEVELS[level];
+  return element("span", { class: `badge ${level}` }, `${sign} ${words || told}`);
+}
+
+/* ---- pictures: drawn when they come near the window, dropped when they are far from it ---- */
+
+const pictures = new Map(); // svg -> {picture, relevance, limit, molecule}
+
+function picture(content, attributes, lazy) {
+  const svg = document.createElementNS(SVG, "svg");
+  for (const name in { class: "molecule", role: "img", ...attributes })
+    svg.setAttribute(name, { class: "molecule", role: "img", ...attributes }[name]);
+  pictures.set(svg, content);
+  if (lazy) near.observe(svg);
+  else paint(svg);
+  return svg;
+}
+
+function paint(svg) {
+  const content = pictures.get(svg);
+  drawMolecule(svg, content.picture, content.relevance, content.limit, arms);
+}
+
+const near = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (entry.isIntersecting) {
+      if (!entry.target.firstChild) paint(entry.target);
+    } else entry.target.replaceChildren();
+  }
+}, { rootMargin: "900px 0px" });
+
+function repaint() {
+  for (const svg of pictures.keys()) if (svg.firstChild) paint(svg);
+}
+
+window.addEventListener("beforeprint", () => {
+  byId("detail").scrollTop = 0;
+  for (const svg of pictures.keys()) if (!svg.firstChild) paint(svg);
+});
+
+/* ---- colour bar ---- */
+
+function colourBar(limit, ticks) {
+  const colours = element("div", { class: "colours" });
+  colours.style.background = `linear-gradient(to right, ${arms.join(",")})`;
+  const strip = element("div", { class: "strip" }, colours);
+  const middle = (ticks.length - 1) / 2;
+  for (const [k, tick] of ticks.entries()) {
+    const mark = element("span", { class: (k - middle) % middle ? "tick minor" : "tick" }, signed(tick));
+    mark.style.left = `${50 + (50 * tick) / limit}%`;
+    strip.append(mark);
+  }
+  const targets = new Set(data.molecules.map((molecule) => molecule.target));
+  const target = targets.size === 1 ? ` ${data.molecules[0].target}` : "";
+  return element("div", { class: "bar", role: "img",
+    "aria-label": `Colour scale of relevance from ${signed(-limit)}, against${target}, to ${signed(limit)}, for${target}` },
+  element("span", {}, `against${target}`), strip, element("span", {}, `for${target}`));
+}
+
+const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.ticks));
+
+/* ---- grid ---- */
+
+const cards = data.molecules.map((molecule, place) => {
+  const level = levelOf(molecule);
+  const opener = element("button", { type: "button", tabindex: -1,
+    "aria-label": `${nameOf(molecule)}, ${molecule.predictions[0].join(" ")}, trust: ${LEVELS[level][1]}` },
+  nameOf(molecule));
+  const card = element("li", { class: "card", "data-place": place }, opener,
+    element("div", { class: "line" }, element("span", {}, molecule.predictions[0][1]), badge(level)),
+    picture({ picture: molecule.draw, relevance: molecule.r, limit: data.limit, molecule },
+      { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
+    element("div", { class: "line soft" },
+      element("span", {}, molecule.predictions.slice(1, 2).map((p) => p.join(" ")).join("")),
+      element("span", {}, `atoms ${signed(molecule.ledger.nodes)}`)));
+  return card;
+});
+const grid = byId("grid");
+let shown = []; // places of the molecules shown, in order
+let fragment = null; // SMILES that the molecules shown contain
+
+const strongest = (molecule) => Math.max(...molecule.r.map(Math.abs));
+const SORTS = {
+  "order of the table": () => 0,
+  name: (a, b) => nameOf(a).localeCompare(nameOf(b), undefined, { numeric: true }),
+  "prediction, high to low": (a, b) => b.value - a.value,
+  "prediction, low to high": (a, b) => a.value - b.value,
+  "atoms in sum, for to against": (a, b) => b.ledger.nodes - a.ledger.nodes,
+  "atoms in sum, against to for": (a, b) => a.ledger.nodes - b.ledger.nodes,
+  "strongest atom": (a, b) => strongest(b) - strongest(a),
+  "trust, worst first": (a, b) => rank(b) - rank(a),
+  "trust, best first": (a, b) => rank(a) - rank(b),
+};
+const rank = (molecule) => ["good", "unknown", "caution", "warning"].indexOf(levelOf(molecule));
+
+function arrange() {
+  const words = byId("search").value.trim();
+  const small = words.toLowerCase();
+  const [label, level] = [byId("class").value, byId("trust").value];
+  const bound = (id, open) => (byId(id).value === "" ? open : Number(byId(id).value));
+  const [low, high] = [bound("low", -Infinity), bound("high", Infinity)];
+  const matches = (m) =>
+    (!words || nameOf(m).toLowerCase().includes(small) || m.smiles.includes(words)) &&
+    (!label || m.label === label) && m.value >= low && m.value <= high && (!level || levelOf(m) === level) &&
+    (!fragment || m.fragments.some((part) => part[1] === fragment));
+  shown = data.molecules.map((_, place) => place).filter((place) => matches(data.molecules[place]));
+  const order = SORTS[byId("sort").value];
+  shown.sort((a, b) => order(data.molecules[a], data.molecules[b]) || a - b);
+  grid.replaceChildren(...shown.map((place) => cards[place]));
+  byId("count").textContent = shown.length === cards.length
+    ? `${number(cards.length)} molecule${cards.length === 1 ? "" : "s"}`
+    : `${number(shown.length)} of ${number(cards.length)} molecules`;
+  if (shown.length) rove(cards[shown[0]]);
+}
+
+/* One card is in the tab order; arrows move to others. */
+let current = null;
+function rove(card, focus) {
+  if (current) current.firstChild.tabIndex = -1;
+  current = card;
+  card.firstChild.tabIndex = 0;
+  if (focus) {
+    card.firstChild.focus({ preventScroll: true });
+    card.scrollIntoView({ block: "nearest" });
+  }
+}
+
+grid.addEventListener("focusin", (event) => {
+  const card = event.target.closest(".card");
+  if (card && card !== current) rove(card);
+});
+grid.addEventListener("keydown", (event) => {
+  const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
+  const at = shown.indexOf(Number(event.target.closest(".card")?.dataset.place));
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns,
+    Home: -at, End: shown.length - 1 - at }[event.key];
+  if (step === undefined || at < 0) return;
+  event.preventDefault();
+  rove(cards[shown[Math.max(0, Math.min(shown.length - 1, at + step))]], true);
+});
+grid.addEventListener("click", (event) => {
+  const card = event.target.closest(".card");
+  if (!card) return;
+  rove(card);
+  openMolecule(Number(card.dataset.place));
+});
+
+function options(select, entries) {
+  for (const [value, words] of entries) select.append(element("option", { value }, words));
+}
+
+function chooseFragment(smiles, name) {
+  fragment = smiles;
+  const chip = byId("fragment");
+  chip.hidden = !smiles;
+  chip.className = "chip";
+  chip.textContent = smiles ? `contains ${name} \u2715` : "";
+  chip.setAttribute("aria-label", `Stop showing only molecules that contain ${name}`);
+  arrange();
+}
+
+function prepareTools() {
+  options(byId("sort"), Object.keys(SORTS).map((name) => [name, name]));
+  const labels = [...new Set(data.molecules.map((m) => m.label).filter(Boolean))].sort();
+  options(byId("class"), [["", "all"], ...labels.map((label) => [label, label])]);
+  byId("class").parentNode.hidden = labels.length < 2;
+  const levels = Object.keys(LEVELS).filter((level) => data.molecules.some((m) => levelOf(m) === level));
+  options(byId("trust"), [["", "all"], ...levels.map((level) => [level, LEVELS[level][1]])]);
+  options(byId("palette"), Object.keys(data.palettes).map((name) =>
+    [name, name.replace("-", " / ") + (name === "orange-purple" ? " (colour-blind safe)" : "")]));
+  let waiting = 0;
+  for (const id of ["search", "low", "high"])
+    byId(id).addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(arrange, 120);
+    });
+  byId("value-name").textContent = data.value;
+  for (const id of ["sort", "class", "trust"]) byId(id).addEventListener("change", arrange);
+  byId("palette").addEventListener("change", (event) => {
+    arms = data.palettes[event.target.value];
+    showBar();
+    repaint();
+  });
+  byId("fragment").addEventListener("click", () => {
+    chooseFragment(null, "");
+    byId("search").focus();
+  });
+  byId("tools").addEventListener("submit", (event) => event.preventDefault());
+}
+
+/* ---- tabs ---- */
+
+const tabs = [...document.querySelectorAll('[role="tab"]')];
+
+function selectTab(id, focus) {
+  for (const tab of tabs) {
+    const chosen = tab.getAttribute("aria-controls") === id;
+    tab.setAttribute("aria-selected", chosen);
+    tab.tabIndex = chosen ? 0 : -1;
+    byId(tab.getAttribute("aria-controls")).hidden = !chosen;
+    if (chosen && focus) tab.focus();
+  }
+}
+
+byId("tabs").addEventListener("click", (event) => {
+  const tab = event.target.closest('[role="tab"]');
+  if (tab) selectTab(tab.getAttribute("aria-controls"));
+});
+byId("tabs").addEventListener("keydown", (event) => {
+  const usable = tabs.filter((tab) => !tab.hidden);
+  const at = usable.indexOf(document.activeElement);
+  const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: usable.length - 1 }[event.key];
+  if (next === undefined || at < 0) return;
+  event.preventDefault();
+  selectTab(usable[(next + usable.length) % usable.length].getAttribute("aria-controls"), true);
+});
+
+/* ---- fragments over the set ---- */
+
+function fragmentEntry(row, largest) {
+  const told = row.low === undefined
+    ? `${signed(row.mean)} in ${row.molecules} molecule${row.molecules === 1 ? "" : "s"}`
+    : `${signed(row.mean)} [${signed(row.low)}, ${signed(row.high)}] in ${number(row.molecules)} molecules`;
+  const examples = row.examples.flatMap((place) => [
+    element("button", { type: "button", class: "link", onclick: () => openMolecule(place) },
+      nameOf(data.molecules[place])), " "]);
+  const svg = row.draw
+    ? picture({ picture: row.draw, relevance: row.draw.x.map(() => row.mean), limit: largest },
+      { "aria-label": `Fragment ${row.name}` }, true)
+    : element("span");
+  return element("div", { class: "part" }, svg, element("div", {},
+    element("p", { class: "mean" }, row.name),
+    element("p", {}, told, row.low === undefined ? "" : range(row, largest)),
+    row.name === row.smiles ? "" : element("p", { class: "smiles" }, row.smiles),
+    element("p", { class: "soft" }, "Examples: ", ...examples),
+    element("button", { type: "button", class: "link more", onclick: () => {
+      selectTab("molecules", true);
+      chooseFragment(row.smiles, row.name);
+    } }, row.molecules === 1 ? "Show the molecule" : `Show all ${number(row.molecules)}`)));
+}
+
+/* Mean and interval on a line with zero in the middle. */
+function range(row, largest) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 200 18");
+  svg.setAttribute("class", "range");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  const at = (value) => 100 + (96 * value) / largest;
+  shape(svg, "path", { d: "M100 0V18", stroke: "#9aa3ad" });
+  shape(svg, "path", { d: `M${at(row.low)} 9H${at(row.high)}`, stroke: "#16191d", "stroke-width": 2 });
+  shape(svg, "rect", { x: at(row.mean) - 1.5, y: 3, width: 3, height: 12, fill: "#16191d" });
+  return svg;
+}
+
+function showFragments() {
+  const found = data.fragments;
+  if (!found) {
+    byId("fragments").append(element("p", {}, "The molecules are explained for different classes, whose relevance has no common mean: name one target to compare fragments."));
+    return;
+  }
+  const all = [...found.for, ...found.against];
+  const ends = all.flatMap((row) => [row.mean, row.low ?? row.mean, row.high ?? row.mean]);
+  const largest = Math.max(...ends.map(Math.abs), 1e-9);
+  const few = all.some((row) => row.low === undefined);
+  const about = few
+    ? `No fragment occurs in ${found.enough} molecules or more: all are ranked, and intervals cannot be given.`
+    : `${number(found.ranked)} of ${number(found.distinct)} fragments occur in ${found.enough} molecules or more and are ranked; in brackets a 95 % bootstrap interval over molecules.`;
+  const side = (title, rows) => element("div", {}, element("h2", {}, title),
+    ...(rows.length ? rows.map((row) => fragmentEntry(row, largest)) : [element("p", {}, "None.")]));
+  byId("fragments").append(
+    element("p", { class: "note" }, `BRICS fragments; the relevance of a fragment is the sum over its atoms, averaged over the molecules that contain it. ${about} An association within these molecules, not proof of a cause.`),
+    element("div", { class: "parts" }, side("Most credited", found.for), side("Most blamed", found.against)));
+}
+
+/* ---- model and rows left out ---- */
+
+function facts(pairs) {
+  return element("div", { class: "scroll" }, element("table", {}, element("tbody", {},
+    ...pairs.map(([name, value]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, value))))));
+}
+
+function showModel() {
+  const { model, versions } = data;
+  byId("provenance").append(facts([
+    ["Model", model.name],
+    ...(model.summary ? [["Test score", model.summary]] : []),
+    ["Weights (SHA-256)", model.sha256 || "unknown"],
+    ["Explained by", `${data.titles[data.method]} (${data.method})`],
+    ...Object.entries(data.refused).map(([name, why]) => [`Without ${name}`, why]),
+    ["Molecules", `${data.source}: ${number(data.molecules.length)} explained, ${number(data.rejected.length)} left out`],
+    ["Colours", `white is zero; full colour at ${signed(data.limit)}, the ${data.quantile * 100} % quantile of |relevance| over all atoms`],
+    ["Trust", data.rule],
+    ["Versions", Object.entries(versions).map((pair) => pair.join(" ")).join(", ")],
+  ]));
+  if (!byId("card").firstChild) byId("card").append(element("p", {}, "The checkpoint has no model card."));
+}
+
+function showRejected() {
+  const rows = data.rejected;
+  const tab = byId("tab-rejected");
+  tab.textContent = `Left out (${number(rows.length)})`;
+  tab.hidden = !rows.length;
+  byId("rejected").classList.toggle("empty", !rows.length);
+  byId("rejected").append(element("h2", {}, "Rows left out"), element("div", { class: "scroll" },
+    element("table", {}, element("thead", {}, element("tr", {},
+      ...["Row", "SMILES", "Reason"].map((name) => element("th", { scope: "col" }, name)))),
+    element("tbody", {}, ...rows.map(([row, smiles, reason]) => element("tr", {},
+      element("td", { class: "number" }, String(row)), element("td", { class: "smiles" }, smiles),
+      element("td", {}, reason)))))));
+}
+
+byId("about").textContent = `${number(data.molecules.length)} molecules from ${data.source}, explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}.`;
+prepareTools();
+showBar();
+arrange();
+showFragments();
+showModel();
+showRejected();

@@ -1,0 +1,188 @@
+"""A headless Chromium driven by its DevTools protocol, for tests of pages."""
+
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
+)
+KEYS = {
+    "Enter": ("Enter", 13, "\r"),
+    "Escape": ("Escape", 27, ""),
+    "Tab": ("Tab", 9, ""),
+    "ArrowRight": ("ArrowRight", 39, ""),
+    "ArrowLeft": ("ArrowLeft", 37, ""),
+    "ArrowDown": ("ArrowDown", 40, ""),
+    "End": ("End", 35, ""),
+}
+PATIENCE = 20.0  # seconds
+
+
+def chromium() -> str | None:
+    """The browser's program, or None where there is none."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class Page:
+    """One tab: commands, JavaScript, mouse and keys; `errors` holds what the page complained of."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self._number = 0
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send one command of the protocol and wait for its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        self._socket.send(json.dumps(message))
+        while True:
+            reply = json.loads(self._socket.recv())
+            if reply.get("id") == self._number:
+                if "error" in reply:
+                    raise RuntimeError(f"{method}: {reply['error']}")
+                return reply["result"]
+            self._note(reply)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        found = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.exceptionThrown":
+                self.errors.append(json.dumps(found["exceptionDetails"])[:500])
+            case "Log.entryAdded" if found["entry"]["level"] == "error":
+                self.errors.append(found["entry"]["text"])
+            case "Page.javascriptDialogOpening":
+                self.errors.append(f"dialog: {found['message']}")
+            case "Network.requestWillBeSent":
+                self.requests.append(found["request"]["url"])
+
+    def open(self, path: Path) -> None:
+        """Load a file and wait until its scripts have run."""
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+
+    def js(self, expression: str) -> Any:
+        """The JSON value of an expression."""
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in found:
+            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
+        return found["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression is true."""
+        end = time.monotonic() + PATIENCE
+        while not self.js(condition):
+            if time.monotonic() > end:
+                raise TimeoutError(f"never true: {condition}")
+            time.sleep(0.02)
+
+    def size(self, width: int, height: int) -> None:
+        """Set the window's size in pixels."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    def middle(self, selector: str) -> tuple[float, float]:
+        """The middle of an element, in pixels of the window, scrolled into view."""
+        quoted = json.dumps(selector)
+        self.js(f"document.querySelector({quoted}).scrollIntoView({{block: 'nearest'}})")
+        box = f"document.querySelector({quoted}).getBoundingClientRect()"
+        self.wait(f"{box}.width > 0")
+        return tuple(self.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box})"))
+
+    def hover(self, selector: str) -> None:
+        """Move the mouse onto an element."""
+        x, y = self.middle(selector)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, selector: str) -> None:
+        """Click on an element."""
+        x, y = self.middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def key(self, name: str) -> None:
+        """Press a key of `KEYS`."""
+        code, number, text = KEYS[name]
+        common = {"key": code, "code": code, "windowsVirtualKeyCode": number}
+        down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
+        self.call("Input.dispatchKeyEvent", **down, **common)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    def type(self, text: str) -> None:
+        """Type text into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def choose(self, selector: str, value: str) -> None:
+        """Choose an option of a select."""
+        self.js(
+            f"(s => {{ s.value = {json.dumps(value)};"
+            " s.dispatchEvent(new Event('change')); })"
+            f"(document.querySelector({json.dumps(selector)}))"
+        )
+
+    def screenshot(self, path: Path) -> None:
+        """Write a PNG of the window."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+    def pdf(self) -> bytes:
+        """The page as printed."""
+        found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
+        return base64.b64decode(found["data"])
+
+
+@contextmanager
+def browsing() -> Iterator[Page]:
+    """A browser with one empty page. Needs `chromium()` and websocket-client."""
+    import websocket
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            port = _port(Path(profile) / "DevToolsActivePort")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=PATIENCE) as reply:
+                targets = json.load(reply)
+            address = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
+            socket = websocket.create_connection(address, timeout=120)
+            try:
+                yield Page(socket)
+            finally:
+                socket.close()
+        finally:
+            process.terminate()
+            process.wait(timeout=PATIENCE)
+
+
+def _port(path: Path) -> int:
+    """The port that the browser writes to a file when it is ready."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if path.exists() and (lines := path.read_text().split()):
+            return int(lines[0])
+        time.sleep(0.05)
+    raise TimeoutError("the browser did not start.")

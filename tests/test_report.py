@@ -1,0 +1,287 @@
+"""The report as a file: what it holds, that nothing of it can run, and what its drawings mean."""
+
+import base64
+import csv
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdkit import Chem
+from typer.testing import CliRunner
+
+import graphxai as gx
+from graphxai.cli import app
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.reporting.drawing import UNIT, drawing
+from graphxai.reporting.page import card_html, embedded
+from toy import random_graphormer
+
+ATTACK = "</script><script>window.attacked = true</script><img src=x onerror=alert(1)>"
+ROWS = [
+    (ATTACK, "CC(=O)Oc1ccccc1C(=O)O"),
+    ("a/b\\c 'quoted' \"twice\" & <b>", "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"),
+    ("broken", "C1CC("),
+    ("Ωmega \u2028 line", "CC(C)Cc1ccc(cc1)C(C)C(=O)O"),
+    (ATTACK, "<script>alert(2)</script>"),
+    ("salt", "CC(=O)[O-].[Na+]"),
+]
+GOOD = [row for row in ROWS if row[0] != "broken" and not row[1].startswith("<")]
+
+
+class Parsed(HTMLParser):
+    """Elements with their attributes, and the text of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self._inside = tag
+        if tag in self.texts:
+            self.texts[tag].append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, text):
+        if self._inside in self.texts:
+            self.texts[self._inside][-1] += text
+
+
+def read(path: Path) -> tuple[Parsed, dict]:
+    parsed = Parsed(path.read_text(encoding="utf-8"))
+    return parsed, json.loads(parsed.texts["script"][0])
+
+
+@pytest.fixture(scope="module")
+def bace():
+    return gx.load("bace")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("table") / "attack <b>.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("compound", "structure"), *ROWS])
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(bace, table, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    return gx.report(bace, table, out, smiles_column="structure", name_column="compound")
+
+
+def test_only_the_reports_own_script_can_run(page):
+    parsed, _ = read(page)
+    scripts = [attributes for tag, attributes in parsed.elements if tag == "script"]
+    assert [script.get("type") for script in scripts] == ["application/json", None]
+    policy = next(a["content"] for t, a in parsed.elements if t == "meta" and "http-equiv" in a)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for kind, text in (("script", parsed.texts["script"][1]), ("style", parsed.texts["style"][0])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert not [a for _, attributes in parsed.elements for a in attributes if a.startswith("on")]
+
+
+def test_the_file_refers_to_nothing_outside(page):
+    parsed, _ = read(page)
+    for tag, attributes in parsed.elements:
+        assert tag not in ("link", "img", "iframe", "object", "base")
+        assert not {"src", "href", "style"} & set(attributes)
+    assert "url(" not in parsed.texts["style"][0]
+    assert "@import" not in parsed.texts["style"][0]
+
+
+def test_script_writes_text_only_as_text(page):
+    parsed, _ = read(page)
+    banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\("
+    assert not re.search(banned, parsed.texts["script"][1])
+
+
+def test_names_come_through_unchanged_and_never_as_markup(page):
+    parsed, data = read(page)
+    assert [molecule["name"] for molecule in data["molecules"]] == [name for name, _ in GOOD]
+    assert "<" not in parsed.texts["script"][0]
+    assert "attacked" not in "".join(parsed.texts["script"][1:])
+    assert "\u2028" not in parsed.texts["script"][0]
+
+
+def test_rows_that_cannot_be_read_are_listed_with_their_reason(page):
+    _, data = read(page)
+    assert [row[:2] for row in data["rejected"]] == [[3, "C1CC("], [5, "<script>alert(2)</script>"]]
+    assert "')' too few" in data["rejected"][0][2]
+
+
+def test_relevance_and_ledger_are_those_of_the_explanation(page, bace):
+    _, data = read(page)
+    for molecule, (_, smiles) in zip(data["molecules"], GOOD, strict=True):
+        explanation = gx.explain(bace, smiles)
+        np.testing.assert_allclose(molecule["r"], explanation.relevance, rtol=1e-3, atol=1e-9)
+        np.testing.assert_allclose(
+            np.sum(molecule["features"], axis=1), molecule["r"], rtol=1e-2, atol=3e-3
+        )
+        ledger = molecule["ledger"]
+        parts = ledger["nodes"] + ledger["graph_token"] + ledger["biases"]
+        assert parts + ledger["unexplained"] == pytest.approx(ledger["output"], abs=1e-5)
+        for name, other in molecule["others"].items():
+            expected = gx.explain(bace, smiles, name).relevance
+            np.testing.assert_allclose(other["r"], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_fragments_hold_every_atom_once_and_sum_to_the_ledger(page):
+    _, data = read(page)
+    for molecule in data["molecules"]:
+        atoms = sorted(atom for part in molecule["fragments"] for atom in part[2])
+        assert atoms == list(range(len(molecule["r"])))
+        total = sum(part[3] for part in molecule["fragments"])
+        assert total == pytest.approx(molecule["ledger"]["nodes"], abs=2e-3)
+
+
+def test_one_colour_scale_ends_at_the_quantile_of_all_atoms(page):
+    _, data = read(page)
+    values = np.concatenate([molecule["r"] for molecule in data["molecules"]])
+    assert data["limit"] == pytest.approx(np.quantile(np.abs(values), 0.975), rel=1e-3)
+
+
+def test_fragments_over_the_set_are_ranked_by_their_mean(bace, tmp_path):
+    smiles = [f"{chain}c1ccccc1" for chain in ("C", "CC", "CCC", "CCCC", "CO", "CCO", "F")]
+    _, data = read(gx.report(bace, smiles, tmp_path / "r.html", detailed=0))
+    inside: dict[str, list[float]] = {}
+    for molecule in data["molecules"]:
+        for _, part, _, relevance in molecule["fragments"]:
+            inside.setdefault(part, []).append(relevance)
+    often = {part: np.mean(values) for part, values in inside.items() if len(values) >= 3}
+    rows = data["fragments"]["for"] + data["fragments"]["against"]
+    assert {row["smiles"] for row in rows} == set(often)
+    for row in rows:
+        assert row["mean"] == pytest.approx(often[row["smiles"]], rel=1e-3)
+        assert row["low"] <= row["mean"] <= row["high"]
+        for place in row["examples"]:
+            assert row["smiles"] in [part[1] for part in data["molecules"][place]["fragments"]]
+
+
+def test_only_the_first_molecules_are_looked_at_in_detail(bace, tmp_path):
+    path = gx.report(bace, ["CCO", "CCN", "CCC"], tmp_path / "r.html", limit=2, detailed=1)
+    _, data = read(path)
+    assert len(data["molecules"]) == 2
+    first, second = data["molecules"]
+    assert set(first["others"]) == {"gradient_input", "gae", "occlusion"}
+    assert second["others"] == {}
+    assert "trust" in first
+    assert "trust" not in second
+
+
+def test_one_molecule_can_be_reported(bace, tmp_path):
+    _, data = read(gx.report(bace, "C", tmp_path / "r.html"))
+    assert data["molecules"][0]["draw"]["a"] == {"0": ["C", 4, 0, 0, 0, "E"]}
+
+
+def test_what_cannot_be_reported_is_said(bace, tmp_path):
+    with pytest.raises(ValueError, match="no molecule"):
+        gx.report(bace, ["C1CC("], tmp_path / "r.html")
+    with pytest.raises(ValueError, match="no molecule"):
+        gx.report("mnist-superpixels", ["CCO"], tmp_path / "r.html")
+    with pytest.raises(ValueError, match="2 names for 1"):
+        gx.report(bace, ["CCO"], tmp_path / "r.html", names=["a", "b"])
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_model_card_is_escaped(tmp_path):
+    card = (
+        f"# {ATTACK}\n\n| a | <b> |\n|---|---|\n| `<i>` | **x** |\n\n    <pre>\n\n* <li>\n* two\n"
+    )
+    model = load_checkpoint(save_checkpoint(random_graphormer(), tmp_path / "m", card=card))
+    text = gx.report(model, ["CCO"], tmp_path / "r.html", detailed=0).read_text(encoding="utf-8")
+    tags = [tag for tag, _ in Parsed(text).elements]
+    assert tags.count("script") == 2
+    assert "img" not in tags
+    shown = card_html(card)
+    assert "<strong>x</strong>" in shown
+    assert "<code>&lt;i&gt;</code>" in shown
+    assert shown.count("<li>") == 2
+
+
+def test_data_in_a_page_are_json_without_markup():
+    value = {"</script>": ["<!--", "&amp;", "\u2028", "\ud800", "𝛼"]}
+    text = embedded(value)
+    assert not re.search("[<>&\u2028]", text)
+    found = json.loads(text)
+    assert found["</script>"][:3] == ["<!--", "&amp;", "\u2028"]
+    assert found["</script>"][4] == "𝛼"
+
+
+def test_command_writes_a_report(table, tmp_path):
+    out = tmp_path / "new folder" / "report.html"
+    command = ["report", str(table), "--smiles-column", "structure", "--name-column", "compound"]
+    done = CliRunner().invoke(app, [*command, "--out", str(out), "--limit", "2", "--detailed", "0"])
+    assert done.exit_code == 0, done.output
+    _, data = read(out)
+    assert [molecule["name"] for molecule in data["molecules"]] == [name for name, _ in ROWS[:2]]
+
+
+def test_bonds_have_the_length_of_a_unit_and_the_orders_of_a_kekule_structure(smiles):
+    for text in [*smiles, "c1ccc2ccccc2c1", "C#N", "[NH3]->[Pt]"]:
+        mol = Chem.MolFromSmiles(text)
+        drawn = drawing(mol)
+        assert drawn["e"] == [atom.GetSymbol() for atom in mol.GetAtoms()]
+        ends = {frozenset(bond[:2]) for bond in drawn["b"]}
+        assert ends == {
+            frozenset((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())) for bond in mol.GetBonds()
+        }
+        points = np.array([drawn["x"], drawn["y"]]).T
+        lengths = [np.linalg.norm(points[i] - points[j]) for i, j, *_ in drawn["b"]]
+        assert not lengths or np.median(lengths) == pytest.approx(UNIT, abs=2)
+        Chem.Kekulize(mol, clearAromaticFlags=True)
+        order = {1: 1, "w": 1, "h": 1, "d": 1, 2: 2, 3: 3}
+        expected = [1 if b.GetBondTypeAsDouble() == 0 else int(b.GetBondTypeAsDouble()) for b in
+                    mol.GetBonds()]  # fmt: skip
+        assert [order[bond[2]] for bond in drawn["b"]] == expected
+
+
+def test_the_inner_line_of_an_aromatic_bond_lies_in_the_ring():
+    drawn = drawing(Chem.MolFromSmiles("c1ccccc1"))
+    points = np.array([drawn["x"], drawn["y"]], dtype=float).T
+    centre = points.mean(axis=0)
+    doubles = [bond for bond in drawn["b"] if bond[2] == 2]
+    assert len(doubles) == 3
+    for i, j, _, side in doubles:
+        along = points[j] - points[i]
+        left = np.array([along[1], -along[0]])  # y points down
+        assert np.sign(left @ (centre - points[i])) == side
+
+
+def test_mirror_images_differ_in_their_wedges():
+    wedges = []
+    for text in ("C[C@H](N)O", "C[C@@H](N)O"):
+        drawn = drawing(Chem.MolFromSmiles(text))
+        wedges.append([bond[2] for bond in drawn["b"] if bond[2] in ("w", "h")])
+    assert sorted(wedges) == [["h"], ["w"]]
+
+
+@pytest.mark.parametrize(
+    ("smiles", "atom", "label"),
+    [
+        ("CN", 1, ["N", 2, 0, 0, 0]),
+        ("C[NH3+]", 1, ["N", 3, 1, 0, 0]),
+        ("[13CH3]C", 0, ["C", 3, 0, 13, 0]),
+        ("C[O]", 1, ["O", 0, 0, 0, 1]),
+        ("[2H]OC", 0, ["D", 0, 0, 0, 0]),
+        ("C=C=C", 1, ["C", 0, 0, 0, 0]),
+    ],
+)
+def test_labels_tell_hydrogens_charge_isotope_and_radicals(smiles, atom, label):
+    assert drawing(Chem.MolFromSmiles(smiles))["a"][str(atom)][:5] == label
+
+
+def test_the_carbons_of_a_skeleton_have_no_label():
+    assert drawing(Chem.MolFromSmiles("CC(C)Cc1ccccc1"))["a"] == {}

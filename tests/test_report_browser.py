@@ -1,0 +1,263 @@
+"""The report in a headless Chromium: mouse, keys, sorting, searching, printing, attacks."""
+
+import io
+import time
+
+import pytest
+
+import graphxai as gx
+from browser import browsing, chromium
+from graphxai.visualization import Scale
+
+if chromium() is None:
+    pytest.skip(
+        "no Chromium on this machine (Debian: apt install chromium)", allow_module_level=True
+    )
+pytest.importorskip("websocket", reason="websocket-client is not installed")
+
+ATTACK = "</script><img src=x onerror=\"document.title='attacked'\">"
+MOLECULES = {
+    "aspirin": "CC(=O)Oc1ccccc1C(=O)O",
+    ATTACK: "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
+    "verubecestat": "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",
+    "slash/name": "CC(=O)Nc1ccc(O)cc1",
+    "octane": "CCCCCCCC",
+    "known": "O1CC[C@@H](NC(=O)[C@@H](Cc2cc3cc(ccc3nc2N)-c2ccccc2C)C)CC1(C)C",
+}
+NAMES = "[...document.querySelectorAll('.card button')].map(b => b.textContent)"
+FOCUS = "document.activeElement.textContent"
+
+
+@pytest.fixture(scope="module")
+def explained():
+    return dict(zip(MOLECULES, gx.explain("bace", list(MOLECULES.values())), strict=True))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as page:
+        page.size(1200, 900)
+        yield page
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    return gx.report("bace", list(MOLECULES.values()), out, names=list(MOLECULES))
+
+
+@pytest.fixture
+def page(browser, path):
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.open(path)
+    browser.wait("document.querySelectorAll('.card svg circle').length > 50")
+    yield browser
+    assert browser.errors == []
+    assert browser.requests == [path.resolve().as_uri()]  # nothing else was asked for
+
+
+def place(name: str) -> str:
+    return f'.card[data-place="{list(MOLECULES).index(name)}"]'
+
+
+def test_names_are_shown_as_text_and_run_nothing(page):
+    assert page.js(NAMES) == list(MOLECULES)
+    assert page.js("document.title") == "bace: 6 molecules"
+    assert page.js("document.querySelectorAll('img').length") == 0
+
+
+def test_atoms_have_the_colour_of_their_relevance(page, explained):
+    limit = page.js("data.limit")
+    for name in ("aspirin", "verubecestat"):
+        circles = f"[...document.querySelectorAll('{place(name)} circle')]"
+        fills = page.js(f"{circles}.map(c => c.getAttribute('fill'))")
+        expected = Scale(limit).hex(explained[name].relevance)
+        for fill, colour in zip(fills, expected, strict=True):
+            levels = [int(text[k : k + 2], 16) for text in (fill, colour) for k in (1, 3, 5)]
+            assert max(abs(a - b) for a, b in zip(levels[:3], levels[3:], strict=True)) <= 1
+
+
+def test_pointing_at_an_atom_tells_its_relevance_features_and_fragment(page, explained):
+    explanation = explained["aspirin"]
+    page.hover(f'{place("aspirin")} circle[data-atom="3"]')
+    page.wait("!byId('tip').hidden")
+    told = page.js("byId('tip').innerText")
+    assert f"{explanation.relevance[3]:+.3g}".replace("-", "−") in told
+    strongest = abs(explanation.features[3]).argmax()
+    assert explanation.feature_names[strongest] in told
+    part = next(part for part in gx.fragments(explanation) if 3 in part.atoms)
+    assert part.name in told
+    marks = f"document.querySelectorAll('{place('aspirin')} .marks circle').length"
+    assert page.js(marks) == len(part.atoms)
+    page.hover("h1")
+    page.wait("byId('tip').hidden")
+    assert page.js(marks) == 0
+
+
+def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
+    page.click(f"{place('aspirin')} .line")
+    page.wait("byId('detail').open")
+    told = page.js("byId('detail').innerText")
+    ledger = explained["aspirin"].ledger
+    for value in (ledger.nodes, ledger.graph_token, ledger.output):
+        assert f"{value:+.3g}".replace("-", "−") in told
+    for words in ("Do not rely on this explanation", "Gradient x Input", "Occlusion", "Nearest"):
+        assert words in told
+    page.hover('dialog svg.large circle[data-atom="0"]')
+    page.wait("!byId('tip').hidden && byId('tip').closest('dialog') !== null")
+    page.key("Escape")
+    page.wait("!byId('detail').open")
+
+
+def test_a_compound_like_those_trained_on_is_not_warned_of(page):
+    assert page.js(f"document.querySelector('{place('known')} .badge').className") == "badge good"
+    assert page.js(f"document.querySelector('{place('octane')} .badge').className") == (
+        "badge warning"
+    )
+
+
+def test_everything_can_be_reached_with_the_keyboard(page):
+    page.js("byId('palette').focus()")
+    page.key("Tab")
+    assert page.js(FOCUS) == "aspirin"
+    page.key("ArrowRight")
+    assert page.js(FOCUS) == ATTACK
+    page.key("End")
+    assert page.js(FOCUS) == "known"
+    page.key("ArrowLeft")
+    page.key("Enter")
+    page.wait("byId('detail').open")
+    assert page.js("byId('detail-title').textContent") == "octane"
+    page.key("ArrowRight")
+    page.wait("document.querySelector('.atom').textContent.startsWith('C 0: ')")
+    page.key("ArrowRight")
+    page.wait("document.querySelector('.atom').textContent.startsWith('C 1: ')")
+    page.key("Escape")
+    page.wait("!byId('detail').open")
+    assert page.js(FOCUS) == "octane"
+    assert page.js("getComputedStyle(document.activeElement.parentNode).boxShadow") != "none"
+
+
+def test_tabs_follow_the_arrow_keys(page):
+    page.js("byId('tab-molecules').focus()")
+    page.key("ArrowRight")
+    assert page.js("document.activeElement.id") == "tab-fragments"
+    assert page.js("!byId('fragments').hidden && byId('molecules').hidden")
+    page.key("ArrowRight")
+    assert "Data." in page.js("byId('card').innerText")
+    assert page.js("byId('tab-rejected').hidden")
+
+
+def test_sorting_follows_prediction_and_relevance(page, explained):
+    page.choose("#sort", "prediction, high to low")
+    by_activity = sorted(
+        explained, key=lambda name: -explained[name].prediction.probabilities["active"]
+    )
+    assert page.js(NAMES) == by_activity
+    page.choose("#sort", "atoms in sum, against to for")
+    assert page.js(NAMES) == sorted(explained, key=lambda name: explained[name].ledger.nodes)
+    page.choose("#sort", "name")
+    assert page.js(NAMES)[-1] == "verubecestat"
+
+
+def test_search_finds_names_and_smiles_and_filters_combine(page, explained):
+    page.click("#search")
+    page.type("SLASH/")
+    page.wait(f"{NAMES}.length === 1")
+    assert page.js(NAMES) == ["slash/name"]
+    assert page.js("byId('count').textContent") == "1 of 6 molecules"
+    page.js("byId('search').value = ''")
+    page.type("S1(=O)")
+    page.wait(f"{NAMES}.join() === 'verubecestat'")
+    page.js("byId('search').value = ''")
+    page.choose("#trust", "warning")
+    warned = page.js(NAMES)
+    assert "octane" in warned
+    assert "known" not in warned
+    page.choose("#trust", "")
+    page.js("byId('low').focus()")
+    page.type("0.3")
+    likely = [n for n, e in explained.items() if e.prediction.probabilities["active"] >= 0.3]
+    page.wait(f"{NAMES}.length === {len(likely)}")
+    assert page.js(NAMES) == likely
+
+
+def test_a_fragment_leads_to_the_molecules_that_hold_it(page):
+    page.click("#tab-fragments")
+    page.click("#fragments .more")
+    page.wait("!byId('fragment').hidden && !byId('molecules').hidden")
+    smiles = page.js("fragment")
+    expected = page.js(
+        "data.molecules.filter(m => m.fragments.some(f => f[1] === fragment)).map(m => m.name)"
+    )
+    assert smiles
+    assert page.js(NAMES) == expected
+    page.click("#fragment")
+    page.wait(f"{NAMES}.length === 6")
+
+
+def test_the_palette_can_be_one_for_every_colour_vision(page, explained):
+    page.choose("#palette", "orange-purple")
+    fill = page.js(f"document.querySelector('{place('aspirin')} circle').getAttribute('fill')")
+    limit = page.js("data.limit")
+    assert fill == Scale(limit, "orange-purple").hex(explained["aspirin"].relevance[:1])[0]
+
+
+def test_the_policy_stops_a_script_that_got_in(browser, path):
+    browser.open(path)
+    browser.js(
+        "window.stopped = []; document.addEventListener('securitypolicyviolation',"
+        " event => stopped.push(event.effectiveDirective))"
+    )
+    browser.js(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        " document.body.append(s); document.body.setAttribute('onclick', 'window.ran = 2');"
+        " document.body.click(); fetch('https://example.org/').catch(() => 0);"
+        " new Image().src = 'https://example.org/x.png'; })()"
+    )
+    browser.wait("stopped.length >= 4")
+    stopped = {"script-src-elem", "script-src-attr", "connect-src", "img-src"}
+    assert set(browser.js("stopped")) == stopped
+    assert browser.js("window.ran === undefined")
+
+
+def test_print_holds_all_molecules_fragments_and_the_card(page):
+    pypdf = pytest.importorskip("pypdf")
+    text = "".join(p.extract_text() for p in pypdf.PdfReader(io.BytesIO(page.pdf())).pages)
+    for words in ("aspirin", "slash/name", "known", "Most credited", "BACE-1 inhibition"):
+        assert words in text
+    assert page.js("[...document.querySelectorAll('.card svg')].every(s => s.firstChild)")
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_is_wider_than_the_window(page, width):
+    page.size(width, 800)
+    try:
+        for tab in ("#tab-molecules", "#tab-fragments", "#tab-model"):
+            page.click(tab)
+            assert page.js("document.documentElement.scrollWidth") <= width
+        page.click("#tab-molecules")
+        page.click(f"{place('verubecestat')} .line")
+        page.wait("byId('detail').open")
+        assert page.js("byId('detail').scrollWidth") <= width
+    finally:
+        page.size(1200, 900)
+
+
+def test_of_many_molecules_only_those_near_the_window_are_drawn(browser, tmp_path):
+    smiles = ["C" * n for n in range(1, 31)] * 20
+    path = gx.report("bace", smiles, tmp_path / "many.html", detailed=0)
+    browser.errors.clear()
+    browser.open(path)
+    browser.wait("document.querySelectorAll('.card svg circle').length > 50")
+    drawn = "[...document.querySelectorAll('.card svg')].filter(s => s.firstChild).length"
+    assert browser.js("document.querySelectorAll('.card').length") == 600
+    assert browser.js(drawn) < 100
+    browser.js("scrollTo(0, document.documentElement.scrollHeight)")
+    browser.wait("cards[599].querySelector('circle') !== null")
+    end = time.monotonic() + 10
+    while browser.js("cards[0].querySelector('circle') !== null") and time.monotonic() < end:
+        time.sleep(0.02)
+    assert browser.js(drawn) < 100
+    assert browser.errors == []

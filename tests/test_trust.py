@@ -1,0 +1,246 @@
+"""Signs of trust against formulas worked out here, and the rule on compounds far from BACE."""
+
+import csv
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+from scipy.stats import spearmanr
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+import graphxai as gx
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.checks import NoisyModel
+from graphxai.explanation import Prediction
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.training_set import fingerprint, training_set_of
+from graphxai.trust_signs import Sign, agreement_sign, residual_sign, score_sign
+from graphxai.trustworthiness import Trust
+from toy import random_graphormer
+
+FAR = {
+    "an alkane": "CCCCCCCCCCCC",
+    "a peptide": "CC(C)CC(C(=O)O)NC(=O)C(Cc1ccccc1)NC(=O)CNC(=O)CNC(=O)C(N)Cc1ccc(O)cc1",
+    "ferrocene": "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
+}
+CLASS = Prediction("activity", "active", {"inactive": 0.2, "active": 0.8})
+VALUE = Prediction("pIC50", value=6.0)
+
+
+@pytest.fixture(scope="module")
+def bace():
+    return gx.load("bace")
+
+
+@pytest.fixture(scope="module")
+def training(bace):
+    return training_set_of(bace)
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_compounds_far_from_the_training_set_are_warned_of(bace, name):
+    trust = gx.trust(bace, FAR[name])
+    assert trust.warns
+    assert trust["training set"].level == "warning"
+    assert trust.sentence.startswith("Do not rely on this explanation")
+
+
+def test_an_element_that_was_never_trained_on_is_named(bace):
+    assert "no training compound holds Fe" in gx.trust(bace, FAR["ferrocene"]).sentence
+
+
+def test_a_training_compound_is_not_warned_of(bace, training):
+    for position in (0, 400, 800):
+        trust = gx.trust(bace, training.smiles[position])
+        assert not trust.warns
+        assert trust["training set"].value == 1.0
+        assert trust.nearest == training.smiles[position]
+
+
+def test_training_compounds_are_those_of_the_split(bace, shared, training):
+    with (shared / "data/bace/raw/bace.csv").open() as file:
+        smiles = [row["mol"] for row in csv.DictReader(file)]
+    chosen = [smiles[k] for k in bace.origin.metadata["split"]["train"]]
+    assert list(training.smiles) == [Chem.CanonSmiles(text) for text in chosen]
+
+
+def test_similarity_is_the_largest_tanimoto_coefficient(training):
+    mol = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
+    bits = np.array([list(print_) for print_ in training.fingerprints], dtype=int)  # (n, 2048)
+    own = np.array(list(fingerprint(mol)), dtype=int)
+    both = bits @ own
+    tanimoto = both / (bits.sum(1) + own.sum() - both)
+    similarity, nearest, known = training.nearest(mol)
+    assert similarity == pytest.approx(tanimoto.max())
+    assert nearest == training.smiles[int(tanimoto.argmax())]
+    assert not known
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        (["good", "good"], "good"),
+        (["good", "caution"], "caution"),
+        (["good", "unknown"], "caution"),
+        (["unknown", "warning", "good"], "warning"),
+    ],
+)
+def test_the_worst_sign_decides_and_what_is_unknown_counts_as_caution(levels, expected):
+    signs = [Sign(f"sign {k}", level, None, f"words {k}") for k, level in enumerate(levels)]
+    trust = Trust(tuple(signs))
+    assert trust.level == expected
+    assert trust.warns == (expected == "warning")
+    decisive = {"caution": ("caution", "unknown")}.get(expected, (expected,))
+    for sign in signs:
+        assert (sign.text in trust.sentence) == (sign.level in decisive)
+
+
+def test_agreement_is_the_mean_spearman_correlation_of_pairs(bace):
+    smiles = "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
+    found = {name: gx.explain(bace, smiles, name) for name in ("lrp", "gae", "occlusion")}
+    expected = []
+    for one, two in combinations(found, 2):
+        pair = [found[name].relevance for name in (one, two)]
+        if "gae" in (one, two):  # attention cannot say against
+            pair = [np.abs(scores) for scores in pair]
+        expected.append(spearmanr(*pair).statistic)
+    assert agreement_sign(found).value == pytest.approx(np.mean(expected))
+
+
+def test_methods_that_contradict_each_other_are_a_caution(bace):
+    one = gx.explain(bace, "CC(=O)Oc1ccccc1C(=O)O")
+    other = replace(one, relevance=-one.relevance)
+    sign = agreement_sign({"lrp": one, "opposite": other})
+    assert sign.value == pytest.approx(-1)
+    assert sign.level == "caution"
+
+
+def test_a_ledger_that_does_not_close_is_a_warning(bace):
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    assert residual_sign(gx.explain(bace, smiles, "lrp").ledger).level == "good"
+    ledger = gx.explain(bace, smiles, "gradient_input").ledger
+    terms = abs(ledger.nodes) + abs(ledger.graph_token) + abs(ledger.biases)
+    sign = residual_sign(ledger)
+    assert sign.value == pytest.approx(abs(ledger.output - ledger.total) / terms)
+    assert sign.level == "warning"
+
+
+def test_scores_that_belong_to_the_numbering_are_found_out(bace):
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    by_structure, by_number = (
+        gx.trust(bace, gx.explain(bace, smiles, method))["equivalent inputs"]
+        for method in ("lrp", "random")
+    )
+    assert by_structure.level == "good"
+    assert by_structure.value < 1e-5
+    assert by_number.level == "warning"
+
+
+def test_noise_changes_relevance_by_what_the_sign_says(bace):
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    quiet = gx.explain(bace, smiles).relevance
+    changes = []
+    for seed in range(3):
+        noisy = gx.explain(NoisyModel(bace, seed), smiles).relevance
+        changes.append(np.sqrt(((noisy - quiet) ** 2).sum() / (quiet**2).sum()))
+    assert gx.trust(bace, smiles)["noise"].value == pytest.approx(max(changes), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "prediction", "value", "level"),
+    [
+        ({}, CLASS, None, "unknown"),
+        ({"scores": {"graphormer": {"roc_auc": 0.9}}}, CLASS, 0.9, "good"),
+        ({"scores": {"graphormer": {"roc_auc": 0.9, "roc_auc_low": 0.75}}}, CLASS, 0.9, "caution"),
+        (
+            {"scores": {"pIC50 RMSE": 1.0, "pIC50 RMSE of the training mean": 2.0}},
+            VALUE,
+            0.75,
+            "good",
+        ),
+        (
+            {"scores": {"activity": {"scores": {"graphormer": {"ROC-AUC": [0.7, 0.6, 0.8]}}}}},
+            CLASS,
+            0.7,
+            "warning",
+        ),
+        (
+            {"scores": {"pIC50": {"scores": {"graphormer": {"R2": [0.7, 0.5, 0.8]}}}}},
+            VALUE,
+            0.7,
+            "caution",
+        ),
+        ({"scores": {"pIC50": {"scores": {}}}}, VALUE, None, "unknown"),
+    ],
+)
+def test_the_score_is_judged_by_the_lower_end_of_its_interval(metadata, prediction, value, level):
+    sign = score_sign(metadata, prediction)
+    assert sign.level == level
+    assert sign.value == (None if value is None else pytest.approx(value))
+
+
+def test_a_model_without_its_training_compounds_is_never_without_caution(tmp_path):
+    folder = save_checkpoint(random_graphormer(), tmp_path / "model")
+    model = load_checkpoint(folder)
+    trust = gx.trust(model, "CCOc1ccccc1")
+    assert trust["training set"].level == trust["test score"].level == "unknown"
+    assert trust.level != "good"
+    (folder / "training.csv").write_text("row,smiles\n1,CCOc1ccccc1\n2,not a molecule\n")
+    assert gx.trust(model, "c1ccccc1OCC")["training set"].value == 1.0
+
+
+class MessagePassing(nn.Module):
+    """A model without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = GCNConv(9, 8), nn.Linear(8, 1)
+
+    def forward(self, data):
+        nodes = self.conv(data.x, data.edge_index).relu()
+        return self.head(global_mean_pool(nodes, data.batch))
+
+
+def read(smiles: str) -> Data:
+    data = molecule_to_data(smiles)
+    return Data(x=data.x.float(), edge_index=data.edge_index)
+
+
+def test_models_of_others_have_signs_without_the_methods_they_do_not_allow():
+    torch.manual_seed(0)
+    model = gx.wrap(MessagePassing().eval(), kind="binary", read=read)
+    trust = gx.trust(model, "CC(=O)Oc1ccccc1C(=O)O")
+    assert trust["agreement"].text.startswith("two unrelated methods")
+    assert "gae" not in trust["agreement"].figures
+    assert trust["equivalent inputs"].level == "good"
+    assert trust["training set"].level == "unknown"
+
+
+def test_an_explanation_of_another_model_or_target_is_refused(bace):
+    explanation = gx.explain(bace, "CCO", target="pIC50")
+    with pytest.raises(ValueError, match="another model"):
+        gx.trust(random_graphormer(), explanation)
+    with pytest.raises(ValueError, match="pIC50"):
+        gx.trust(bace, explanation)
+    assert gx.trust(bace, explanation, target="pIC50")["test score"].value > 0.7
+
+
+@pytest.mark.parametrize("smiles", ["C", "[2H]O[2H]", "[Na+].[Cl-]", "[H][H]"])
+def test_the_smallest_molecules_have_signs_too(bace, smiles):
+    trust = gx.trust(bace, smiles)
+    assert trust.warns
+    assert all(sign.value is None or np.isfinite(sign.value) for sign in trust.signs)
+
+
+def test_signs_do_not_depend_on_the_numbering(bace):
+    mol = Chem.MolFromSmiles("CC(=O)Oc1ccccc1C(=O)O")
+    other = Chem.RenumberAtoms(mol, list(range(mol.GetNumAtoms()))[::-1])
+    one, two = gx.trust(bace, mol), gx.trust(bace, other)
+    for name in ("training set", "agreement"):
+        assert one[name].value == pytest.approx(two[name].value, abs=1e-6)
+    assert one.sentence == two.sentence
