@@ -3,12 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DOCS_READY := .venv/.docs-ready
 
-.PHONY: help demo test lint format models clean
+.PHONY: help demo test docs lint format models clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run all tests"
+	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  format the code"
 	@echo "make clean   remove .venv and what was built"
@@ -24,6 +26,14 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $(DOCS_READY)
+
+# warnings are errors; -E reads every page anew, so that none is overlooked
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -E -b html docs docs/_build/html
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -34,4 +44,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist demo docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

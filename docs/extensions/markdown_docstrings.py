@@ -1,0 +1,53 @@
+"""Docstrings are written as plain text with `code` in single backticks; make them reStructuredText.
+
+Code becomes a literal; characters that mean markup elsewhere (`*`, `|`, a trailing `_`) are
+escaped, for in prose they stand for themselves. Signatures become shorter: fields of a dataclass
+are named alone, since its docstring tells their shapes and units, and arrays are `NDArray`.
+"""
+
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from sphinx.application import Sphinx
+
+CODE = re.compile(r"(?<!`)(?::\w+:)?`([^`]+)`(?!`)")  # with or without a role of Sphinx
+MARKUP = re.compile(r"([*|\\]|(?<=\w)_(?!\w))")
+ARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[[^\]]*\]\]")
+
+
+def to_rst(text: str) -> str:
+    """A docstring as reStructuredText."""
+    pieces = CODE.split(text)  # prose and code by turns
+    pieces[::2] = [MARKUP.sub(r"\\\1", prose) for prose in pieces[::2]]
+    pieces[1::2] = [f"``{code.strip()}``" for code in pieces[1::2]]
+    return "".join(pieces)
+
+
+def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Rewrite a docstring in place."""
+    lines[:] = to_rst("\n".join(lines)).split("\n")
+
+
+def shorten(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str, str | None] | None:
+    """A signature and what is returned, as they are shown; None where there is no signature."""
+    if what == "class" and is_dataclass(obj):
+        return f"({', '.join(field.name for field in fields(obj) if field.init)})", None
+    if signature is None:
+        return None
+    return ARRAY.sub("NDArray", signature), ARRAY.sub("NDArray", returns) if returns else None
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Run before napoleon, which reads the sections."""
+    app.connect("autodoc-process-docstring", process, priority=400)
+    app.connect("autodoc-process-signature", shorten)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

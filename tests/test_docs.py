@@ -1,0 +1,247 @@
+"""Every block of code in the documentation runs, and says what is printed beneath it."""
+
+import contextlib
+import gzip
+import io
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import import_module, util
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
+
+import graphxai as gx
+from graphxai import cli
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.explainers import REGISTRY
+from graphxai.inputs import prepare_for
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    if "_build" not in page.parts
+)
+FENCE = re.compile(
+    r"(?:^<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
+COMMAND = typer.main.get_command(cli.app)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language and first line, why it is not run, what it prints."""
+
+    kind: str
+    line: int
+    text: str
+    reason: str | None = None
+    prints: str | None = None
+    section: str = ""
+
+
+def blocks_of(page: str) -> list[Block]:
+    source = (ROOT / page).read_text(encoding="utf-8")
+    found = list(FENCE.finditer(source))
+    blocks = []
+    for match, after in pairwise([*found, None]):
+        prints = None
+        if after and after["kind"] == "text" and not source[match.end() : after.start()].strip():
+            prints = after["text"]
+        line = source.count("\n", 0, match.start("text")) + 1
+        headings = re.findall(r"^## (.*)$", source[: match.start()], re.MULTILINE)
+        section = headings[-1] if headings else ""
+        blocks.append(Block(match["kind"], line, match["text"], match["reason"], prints, section))
+    return blocks
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The words of each command of a shell block; lines that end in a backslash go on."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def parse(words: list[str]) -> None:
+    """Check a `graphxai` command's name and options without running it."""
+    context = COMMAND.make_context("graphxai", list(words), resilient_parsing=True)
+    name, command, rest = COMMAND.resolve_command(context, words)
+    command.make_context(name, rest, parent=context)
+
+
+def run(words: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["graphxai", *words])
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0, f"graphxai {shlex.join(words)} failed"
+
+
+class Gps(nn.Module):
+    """A model of the reader's, where a page speaks of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(9, 16), nn.Linear(16, 1)
+        self.layer = GPSConv(16, GINConv(nn.Linear(16, 16)), heads=2, act="gelu")
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.layer(self.embed(x), edge_index, batch)
+        return self.head(global_mean_pool(h, batch))
+
+
+def taken_for_granted() -> dict[str, dict]:
+    """By section of the README: a batch, a table, a model, graphs of the reader's."""
+    torch.manual_seed(0)
+    drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
+    graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
+    model = gx.load("bace")
+    return {
+        "Ten lines of Python": {"batch": model.collate([prepare_for(model, "CCO").data])},
+        "Which method is right? Measure it": {
+            "smiles": list(MOLECULES.values())[5:9],
+            "my_own_function": lambda model, batch, target: batch.x[..., 0].float(),
+        },
+        "Any graph transformer": {
+            "my_gps": Gps().eval(),
+            "graphs": graphs,
+            "x": graphs[0].x.clone().requires_grad_(),
+            "edge_index": graphs[0].edge_index,
+            "batch": torch.zeros(graphs[0].num_nodes, dtype=torch.long),
+        },
+    }
+
+
+def files_of_the_reader(folder: Path) -> None:
+    """A table, a digit, and a published checkpoint in the folder where a page runs."""
+    rows = [f"{name},{smiles}" for name, smiles in MOLECULES.items()]
+    (folder / "molecules.csv").write_text("\n".join(["name,smiles", *rows]) + "\n")
+    shutil.copy(digit_paths()[3], folder / "digit.png")
+    published = ROOT / "tests" / "data" / "reference" / "postln"
+    (folder / "folder").mkdir()
+    shutil.copy(published / "config.json", folder / "folder")
+    weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
+    (folder / "folder" / "model.safetensors").write_bytes(weights)
+
+
+@pytest.fixture
+def own_registry():
+    """Methods that a page registers are gone afterwards."""
+    before = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
+def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry):
+    files_of_the_reader(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    granted = taken_for_granted() if page == "README.md" else {}
+    names = {"__name__": "page"}
+    for block in blocks_of(page):
+        names |= granted.pop(block.section, {})
+        if block.kind == "python" and block.reason is None:
+            code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(code, names)
+            if block.prints is not None:
+                said = printed.getvalue()
+                assert said.split() == block.prints.split(), f"{page}:{block.line} prints {said}"
+        elif block.kind == "sh":
+            for words in commands_of(block.text):
+                if words[0] == "graphxai":
+                    parse(words[1:])
+                    if block.reason is None and page != "README.md":  # hours of benchmarks
+                        run(words[1:], monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_has_a_known_language_and_a_reason_if_it_is_not_run(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = blocks_of(page)
+    assert len(blocks) * 2 == len(re.findall(r"^\s*```", text, re.MULTILINE)), "a fence is unpaired"
+    for block in blocks:
+        assert block.kind in LANGUAGES, f"{page}:{block.line}: {block.kind!r}"
+        assert block.reason is None or len(block.reason.split()) > 2, f"{page}:{block.line}"
+
+
+def test_make_commands_of_the_documentation_exist():
+    rules = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for block in blocks_of(page):
+            for words in commands_of(block.text) if block.kind == "sh" else []:
+                if words[0] == "make":
+                    assert set(words[1:]) <= rules, f"{page}:{block.line}"
+
+
+def test_links_between_pages_and_pictures_exist():
+    for page in PAGES:
+        text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+        folder = (ROOT / page).parent
+        targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+        targets += re.findall(r"^:::+\{figure\} (\S+)$", text, re.MULTILINE)
+        for target in targets:
+            assert "://" in target or (folder / target).exists(), f"{page}: {target}"
+
+
+DOCUMENTED = {
+    match
+    for page in (DOCS / "api").glob("*.md")
+    for match in re.findall(
+        r"^\.\. (?:auto|py:)\w+:: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
+}
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "graphxai",
+        "graphxai.adapters",
+        "graphxai.evaluation",
+        "graphxai.explainers",
+        "graphxai.models.graphormer",
+        "graphxai.reporting",
+        "graphxai.visualization",
+    ],
+)
+def test_every_public_name_stands_in_the_reference(package):
+    module = import_module(package)
+    described = {id(documented(path)) for path in DOCUMENTED}
+    assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
+
+
+def documented(path: str) -> object:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def test_every_command_stands_on_the_page_of_the_command_line():
+    text = (DOCS / "api" / "command-line.md").read_text(encoding="utf-8")
+    assert [name for name in COMMAND.commands if f"`graphxai {name}`" not in text] == []
+
+
+def test_every_method_has_its_definition_on_the_page_of_explainers():
+    text = (DOCS / "theory" / "explainers.md").read_text(encoding="utf-8")
+    assert [name for name in REGISTRY if f"`{name}`" not in text] == []
+
+
+@pytest.mark.skipif(util.find_spec("sphinx") is None, reason="make docs builds the pages")
+def test_docstrings_become_restructuredtext(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "extensions"))
+    to_rst = import_module("markdown_docstrings").to_rst
+    assert to_rst("`a * b` of |x| and y_") == r"``a * b`` of \|x\| and y\_"
+    assert to_rst("*args, ``kept``") == r"\*args, ``kept``"
