@@ -1,0 +1,63 @@
+"""Run the notebooks and store what they show: `python notebooks/execute.py [NOTEBOOK ...]`.
+
+Needs `pip install "graphxai[notebook,train]"`. Files that a notebook writes go to a temporary
+folder. What is stored does not depend on the machine, beyond the figures themselves.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parent
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def executed(notebook: NotebookNode, folder: Path, timeout: int = 120) -> NotebookNode:
+    """A copy of the notebook with outputs, run in `folder`; CellExecutionError if a cell fails.
+
+    timeout: seconds for the whole of a cell.
+    """
+    notebook = nbformat.from_dict(notebook)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small tensors: threads only cost
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    return client.execute()
+
+
+def tidied(notebook: NotebookNode) -> NotebookNode:
+    """The notebook as it is stored: plain metadata, cells numbered, one form of every picture."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number:02d}"
+        cell.metadata = NotebookNode()
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/svg+xml" in data:  # every viewer shows it, not all show SVG within HTML
+                data.pop("text/html", None)
+    return notebook
+
+
+def main(names: list[str]) -> None:
+    """Run the notebooks named, by default all, and write them back."""
+    for path in map(Path, names or sorted(FOLDER.glob("*.ipynb"))):
+        notebook = nbformat.read(path, as_version=4)
+        with tempfile.TemporaryDirectory() as folder:
+            notebook = tidied(executed(notebook, Path(folder)))
+        nbformat.write(notebook, path)
+        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""The notebooks run offline, and what is stored in them is what they show."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason='needs pip install "graphxai[notebook]"')
+nbclient = pytest.importorskip("nbclient", reason='needs pip install "graphxai[notebook]"')
+pytest.importorskip("ipykernel", reason='needs pip install "graphxai[notebook]"')
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LARGEST = 600_000  # bytes
+NEED_TRAINING = {"02_train_on_your_own_table", "04_which_explainer"}
+NO_NETWORK = """
+import socket
+
+def refused(*arguments, **options):
+    raise OSError("a notebook has to do without a network")
+
+socket.socket.connect = socket.getaddrinfo = refused
+"""
+MACHINE = re.compile(r"/tmp/|/home/|/root/|/Users/|/work/|[A-Z]:\\\\|site-packages|localhost")
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def stored(path: Path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kinds(cell) -> list[str]:
+    """What a cell shows: its streams and the forms of its results, in order."""
+    streams = [output.name for output in cell.outputs if output.output_type == "stream"]
+    results = [
+        ", ".join(sorted(output.data))
+        for output in cell.outputs
+        if output.output_type in ("execute_result", "display_data")
+    ]
+    return [*dict.fromkeys(streams), *results]
+
+
+@pytest.fixture(scope="module")
+def execute() -> ModuleType:
+    """`notebooks/execute.py`, which is a script and no part of the package."""
+    spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_is_a_notebook_for_every_step():
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+
+
+@every_notebook
+def test_stored_outputs_are_those_of_one_run_from_top_to_bottom(path):
+    cells = code_cells(stored(path))
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+
+
+@every_notebook
+def test_stored_outputs_hold_no_warning_and_nothing_of_the_machine(path):
+    assert path.stat().st_size < LARGEST
+    for cell in code_cells(stored(path)):
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr", output.text
+            texts = [output.get("text", ""), *output.get("data", {}).values()]
+            for text in texts:
+                assert not MACHINE.search(str(text))
+
+
+@every_notebook
+def test_notebook_runs_offline_and_shows_what_is_stored(path, tmp_path, execute):
+    if path.stem in NEED_TRAINING:
+        pytest.importorskip("lightning", reason='needs pip install "graphxai[train]"')
+    before, offline = stored(path), stored(path)
+    offline.cells.insert(0, nbformat.v4.new_code_cell(NO_NETWORK))
+    after = execute.tidied(execute.executed(offline, tmp_path, timeout=120))
+    for old, new in zip(code_cells(before), code_cells(after)[1:], strict=True):
+        assert kinds(old) == kinds(new), f"run notebooks/execute.py again; cell:\n{old.source}"
