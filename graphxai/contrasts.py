@@ -172,7 +172,7 @@ class Contrast:
             panels.append(Panel(_molecule(self.a), gap, changed, "a less b, common atoms"))
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
-        options.setdefault("legend", (f"against {self.a.target}", f"for {self.a.target}"))
+        options.setdefault("legend", self.a.legend)
         return contrast_svg(panels, self.part.mapping, scale=scale, palette=palette, **options)
 
     def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:

@@ -136,7 +136,7 @@ class Explanation:
 
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
-        options.setdefault("legend", (f"against {self.target}", f"for {self.target}"))
+        options.setdefault("legend", self.legend)
         options |= {"scale": scale, "palette": palette}
         molecule = self.molecule
         if molecule is not None:
@@ -161,6 +161,16 @@ class Explanation:
         from graphxai.notebook import explanation_html
 
         return explanation_html(self)
+
+    @property
+    def legend(self) -> tuple[str, str]:
+        """What negative and positive relevance mean, in words."""
+        first, contrast, second = self.target.partition(" against ")
+        if contrast:
+            return f"for {second}", f"for {first}"
+        if self.prediction.label is None:
+            return f"lowers {self.target}", f"raises {self.target}"
+        return f"against {self.target}", f"for {self.target}"
 
     @property
     def headline(self) -> str:

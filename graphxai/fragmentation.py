@@ -104,8 +104,7 @@ class Fragments(Sequence[Fragment]):
         explanation = self.explanation
         options.setdefault("title", explanation.headline)
         options.setdefault("subtitle", self._caption())
-        target = explanation.target
-        options.setdefault("legend", (f"against {target}", f"for {target}"))
+        options.setdefault("legend", self.explanation.legend)
         listed = [(part.name, part.atoms, part.relevance) for part in self]
         return fragments_svg(
             _molecule(explanation), listed, scale=scale, palette=palette, **options

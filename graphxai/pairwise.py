@@ -142,7 +142,7 @@ class Pairs:
         options.setdefault("title", told.headline)
         about = f"{told.title} through attention, {where} · rings: read by the graph token"
         options.setdefault("subtitle", f"{about}; lines: the strongest atom pairs")
-        options.setdefault("legend", (f"against {told.target}", f"for {told.target}"))
+        options.setdefault("legend", told.legend)
         return pairs_svg(molecule, relevance[0, 1:], self.strongest(count, layer), **options)
 
     def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:

@@ -109,7 +109,7 @@ def grid(
         return Picture(grid_svg(panels, columns, title))
     target = explanations[0].target
     same = all(e.target == target for e in explanations)
-    legend = (f"against {target}", f"for {target}") if same else ("against", "for")
+    legend = explanations[0].legend if same else ("against", "for")
     drawn = grid_svg(panels, columns, title, scale=scale, legend=legend, values=values)
     return Picture(drawn)
 

@@ -12,15 +12,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 
-# read a Graphormer's layers, its distances or its hidden states, which nobody else's model shows
-GRAPHORMER_ONLY = (
-    "transformer_attribution",
-    "lrp_zplus",
-    "partial_lrp",
-    "masked_lrp",
-    "att_cat",
-    "lrp_path",
-)
+GRAPHORMER_ONLY = tuple(name for name, cls in REGISTRY.items() if cls.needs_graphormer)
 
 
 def explainers() -> list[Explainer]:

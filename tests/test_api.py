@@ -343,3 +343,16 @@ def test_unknown_options_of_a_method_are_named(model):
         gx.explain(model, "CCO", "lrp", foo=1)
     with pytest.raises(ValueError, match="has no option 'foo'; it has readout"):
         gx.explain(model, "CCO", "rollout", foo=1)
+
+
+def test_legends_say_what_a_sign_means():
+    model = random_graphormer(
+        tasks=(Task("odour", "multiclass", ("sweet", "sour")), Task("logS", "regression"))
+    )
+    legends = [
+        gx.explain(model, "CCO", target=target).legend
+        for target in ("sour", ("sour", "sweet"), "logS")
+    ]
+    assert legends[0] == ("against sour", "for sour")
+    assert legends[1] == ("for sweet", "for sour")
+    assert legends[2] == ("lowers logS", "raises logS")

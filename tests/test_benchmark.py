@@ -454,3 +454,11 @@ def test_labels_that_are_numbers_may_be_names():
     model = random_graphormer(tasks=(Task("class", "binary", ("1", "2")),))
     report = gx.evaluate(model, SMILES[:3], ["lrp"], labels=[1.0, 2.0, 2], target="true")
     assert {u.graph: u.target for u in report.units} == {0: "1", 1: "2", 2: "2"}
+
+
+def test_a_plot_shows_itself_in_a_notebook():
+    report = gx.evaluate(random_graphormer(), SMILES, ["lrp", "gradient_input"], metrics="all")
+    for kind in ("activation", "pruning", "conservation", "forest", "randomisation"):
+        assert report.plot(kind)._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="unknown plot 'pie'"):
+        report.plot("pie")

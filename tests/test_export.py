@@ -267,7 +267,7 @@ def test_show_explains_the_same_input_by_several_methods(model, one):
     assert shown == expected
     assert shown._repr_svg_() == shown
     value = gx.explain(model, VERUBECESTAT, target="pIC50")
-    assert "against pIC50" in value.show(model=model)
+    assert "lowers pIC50" in value.show(model=model)
     with pytest.raises(ValueError, match=r"give it as show\(model=\.\.\.\)"):
         one.show()
 

@@ -16,7 +16,7 @@ from graphxai.adapters import WrappedModel
 from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.explainers import get_explainer
 from graphxai.inputs import InputError
-from graphxai.testing import check_batching, check_ledger, check_renumbering
+from graphxai.testing import check_all, check_batching, check_ledger, check_renumbering
 from other_models import (
     GRAPHORMER_ONLY,
     Bert,
@@ -553,3 +553,7 @@ def test_relevance_splits_by_named_feature(models, graphs):
     explanation = gx.explain(model, graphs[0])
     assert explanation.feature_names == tuple(names)
     assert np.allclose(explanation.features.sum(-1), explanation.relevance, atol=1e-5)
+
+
+def test_every_check_runs_on_a_wrapped_model(models, graphs):
+    check_all(wrapped(models["gps"]), graphs[:3])

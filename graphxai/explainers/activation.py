@@ -69,6 +69,7 @@ class AttCat(Explainer):
     name = "att_cat"
     title = "AttCAT"
     source = "Qiang 2022"
+    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with record(all_queries=True) as tape:

@@ -43,6 +43,7 @@ class LrpPath(Explainer):
     title = "LRP along the activation path"
     source = "this project; Ali 2022, sections 4 and 5; Aumann 1974"
     cost = "2 forward, 2 backward"
+    needs_graphormer = True
 
     def __init__(self, floor: float = 0.1, steepness: float = 1.0) -> None:
         if not 0 < floor <= 1:

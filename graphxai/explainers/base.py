@@ -55,6 +55,7 @@ class Explainer(ABC):
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
     sampled: ClassVar[bool] = False  # whether random numbers, dealt out by node number, decide
+    needs_graphormer: ClassVar[bool] = False  # whether it reads what other models do not show
 
     def attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Any = None

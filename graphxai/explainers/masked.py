@@ -29,6 +29,7 @@ class MaskedLrp(Explainer):
     title = "Masked LRP"
     source = "Song 2024, section 4"
     cost = "2 or 3 forward, 1 backward, 1 relevance pass"
+    needs_graphormer = True
 
     def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
         if isinstance(statistics, str | Path):

@@ -193,6 +193,7 @@ class TransformerAttribution(Explainer):
     title = "Transformer attribution"
     source = "Chefer 2021b, eq. 5, 10, 13, 14"
     cost = "2 forward, 1 backward, 1 relevance pass"
+    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         seen = forward(model, batch, target)
@@ -212,6 +213,7 @@ class LrpZPlus(Explainer):
     title = "LRP (z+)"
     source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
     cost = "2 forward, 1 relevance pass"
+    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         seen = forward(model, batch, target)
@@ -227,6 +229,7 @@ class PartialLrp(Explainer):
     title = "Partial LRP"
     source = "Voita 2019; Chefer 2021b"
     cost = "1 forward, 1 relevance pass of one layer"
+    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         seen = forward(model, batch, target)

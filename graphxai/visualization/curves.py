@@ -51,11 +51,9 @@ def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Fig
 
     The diagonal is a method whose relevance adds up (Ali 2022, Fig. 3).
     """
-    from matplotlib.figure import Figure
-
     columns = min(3, len(sums))
     rows = -(-len(sums) // columns)
-    figure = Figure(figsize=(2.9 * columns, 2.9 * rows + 0.4), layout="constrained")
+    figure = new_figure(2.9 * columns, 2.9 * rows + 0.4)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (name, (outputs, total, caption)) in zip(panels, sums.items(), strict=False):
         ends = [float(np.min(outputs)), float(np.max(outputs))]
@@ -78,12 +76,8 @@ def forest_figure(
 
     directions: under each metric's name, which way is better.
     """
-    from matplotlib.figure import Figure
-
     names = list(next(iter(panels.values())))
-    figure = Figure(
-        figsize=(1.8 + 2.6 * len(panels), 1.3 + 0.27 * len(names)), layout="constrained"
-    )
+    figure = new_figure(1.8 + 2.6 * len(panels), 1.3 + 0.27 * len(names))
     axes_row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     height = np.arange(len(names))[::-1]
     for axes, (metric, spans) in zip(axes_row, panels.items(), strict=True):
@@ -119,10 +113,25 @@ def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "F
     return figure
 
 
-def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, inches wide and high, that a notebook shows by itself."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    class Shown(Figure):
+        """Matplotlib shows figures in notebooks only where pyplot made them."""
+
+        def _repr_png_(self) -> bytes:
+            from io import BytesIO
+
+            file = BytesIO()
+            self.savefig(file, format="png", dpi=110)
+            return file.getvalue()
+
+    return Shown(figsize=(width, height), layout="constrained")
+
+
+def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
+    figure = new_figure(width, height)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.title.set_fontsize(11)

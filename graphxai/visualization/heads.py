@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.visualization.curves import new_figure
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -17,16 +19,12 @@ def heads_figure(statistics: "HeadStatistics") -> "Figure":
     Excess is the share of rows in the relation less the relation's base rate. The heads with a
     frame are positional, or relational by this relation (Song 2024, section 4.2).
     """
-    from matplotlib.figure import Figure
-
     from graphxai.explainers.heads import POSITIONAL, RELATIONAL
 
     layers, heads = statistics.distances.shape[:2]
     excess = statistics.related - statistics.base_rates  # (L, H, K)
     count = 1 + len(statistics.relations)
-    figure = Figure(
-        figsize=(count * (1.1 + 0.22 * heads), 1.2 + 0.3 * layers), layout="constrained"
-    )
+    figure = new_figure(count * (1.1 + 0.22 * heads), 1.2 + 0.3 * layers)
     axes = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     largest = statistics.distances[..., :-2].max(-1)
     first = _heat_map(axes[0], "one distance", largest, POSITIONAL, "Reds", 0.0)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from graphxai.visualization.color import Scale, finite, signed
+from graphxai.visualization.curves import new_figure
 from graphxai.visualization.molecule import framed
 from graphxai.visualization.text import escape, number
 
@@ -109,11 +110,9 @@ def profile_figure(
     layers: relevance of each layer by distance, or by name where a pair has none. bonds: of all
     layers by bond type; without any, that panel is left out.
     """
-    from matplotlib.figure import Figure
-
     keys = list(layers[0])
     ratio = (len(keys), 1.6 * len(bonds))
-    figure = Figure(figsize=(1.5 + 0.42 * sum(ratio), 3.9), layout="constrained")
+    figure = new_figure(1.5 + 0.42 * sum(ratio), 3.9)
     panels = figure.subplots(
         1, 2 if bonds else 1, squeeze=False, width_ratios=ratio[: 1 + bool(bonds)]
     )
