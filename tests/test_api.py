@@ -16,6 +16,7 @@ from graphxai.api import in_batches
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.inputs import prepare
+from graphxai.models.graphormer import Task
 from toy import random_graphormer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
