@@ -462,3 +462,12 @@ def test_a_plot_shows_itself_in_a_notebook():
         assert report.plot(kind)._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="unknown plot 'pie'"):
         report.plot("pie")
+
+
+def test_scores_that_cannot_be_brought_to_the_model_are_noted():
+    def elsewhere(model, batch, target):
+        return torch.zeros(batch.mask.shape, device="meta")
+
+    report = gx.evaluate(random_graphormer(), SMILES[:2], [elsewhere])
+    assert len(report.failures["elsewhere"]) == 2
+    assert "meta tensor" in report.failures["elsewhere"][0][1]
