@@ -182,15 +182,10 @@ class Contrast:
         return svg_to_png(self.svg(**options), zoom)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png) or the table of atoms (.csv), by suffix."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".csv":
-            self.to_frame().to_csv(path, index=False)
-            return path
-        from graphxai.visualization import save_picture
+        """Write the picture (.svg, .png, .pdf) or the table of atoms (.csv), by suffix."""
+        from graphxai.export import write_picture_or_table
 
-        return save_picture(self.svg(**options), path)
+        return write_picture_or_table(self.svg, self.to_frame, path, options)
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -13,7 +13,7 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,21 @@ def write_picture(svg: str, path: Path) -> Path:
     from graphxai.visualization import save_picture
 
     return save_picture(svg, path)
+
+
+def write_picture_or_table(
+    svg: Callable[..., str],
+    frame: "Callable[[], pd.DataFrame]",
+    path: str | Path,
+    options: dict[str, Any],
+) -> Path:
+    """Write `frame()` for .csv, else the picture `svg(**options)`, by suffix."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".csv":
+        frame().to_csv(path, index=False)
+        return path
+    return write_picture(svg(**options), path)
 
 
 def sdf_record(explanation: "Explanation", **properties: object) -> str:

@@ -118,14 +118,9 @@ class Fragments(Sequence[Fragment]):
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the picture (.svg, .png, .pdf) or the table (.csv), by suffix."""
-        from graphxai.export import write_picture
+        from graphxai.export import write_picture_or_table
 
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".csv":
-            self.to_frame().to_csv(path, index=False)
-            return path
-        return write_picture(self.svg(**options), path)
+        return write_picture_or_table(self.svg, self.to_frame, path, options)
 
     def _repr_svg_(self) -> str:
         return self.svg()
