@@ -94,15 +94,6 @@ _HYBRIDIZATION = _Table("hybridization", Chem.HybridizationType.values.values())
 _BOND_TYPE = _Table("bond_type", Chem.BondType.values.values())
 _BOND_STEREO = _Table("bond_stereo", Chem.BondStereo.values.values())
 
-# Reading one of RDKit's enumerations from Python costs four times as much as reading a number.
-# So the common values come from bond orders and compiled queries, and only the rest is read.
-_ORDER_TYPES = {
-    1.0: _BOND_TYPE[Chem.BondType.SINGLE],
-    1.5: _BOND_TYPE[Chem.BondType.AROMATIC],
-    2.0: _BOND_TYPE[Chem.BondType.DOUBLE],
-    3.0: _BOND_TYPE[Chem.BondType.TRIPLE],
-}
-
 
 def _one_atom_query(atom: Chem.Atom) -> Chem.Mol:
     query = Chem.RWMol()
@@ -110,10 +101,11 @@ def _one_atom_query(atom: Chem.Atom) -> Chem.Mol:
     return query.GetMol()
 
 
+# Reading one of RDKit's enumerations from Python costs four times as much as reading a number.
+# So the common values of atoms come from compiled queries, and only the rest is read.
 _TAGGED = _one_atom_query(rdqueries.HasChiralTagQueryAtom())
 _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
-_DATIVE = Chem.MolFromSmarts("*->*")  # has the bond order of a single bond
 
 
 def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
@@ -174,22 +166,20 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
 def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Both directions of every bond: ends (2, 2 * bonds) and features (2 * bonds, 3).
 
-    A bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. Stereo
-    is that of double bonds; the axis of an atropisomer, which OGB refuses, counts as no stereo.
+    A bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. The axis
+    of an atropisomer, which OGB refuses, counts as no stereo.
     """
-    bonds = list(map(mol.GetBondWithIdx, range(mol.GetNumBonds())))
-    orders = list(map(Chem.Bond.GetBondTypeAsDouble, bonds))
-    if mol.HasSubstructMatch(_DATIVE) or not _ORDER_TYPES.keys() >= set(orders):
-        types = [_BOND_TYPE[bond.GetBondType()] for bond in bonds]
-    else:
-        types = list(map(_ORDER_TYPES.__getitem__, orders))
-    stereo = [_BOND_STEREO[Chem.BondStereo.STEREONONE]] * len(bonds)
-    for k, order in enumerate(orders):
-        if order == 2.0:
-            stereo[k] = _BOND_STEREO[bonds[k].GetStereo()]
-    begin = list(map(Chem.Bond.GetBeginAtomIdx, bonds))
-    end = list(map(Chem.Bond.GetEndAtomIdx, bonds))
-    conjugated = list(map(Chem.Bond.GetIsConjugated, bonds))
-    table = np.array([begin, end, types, stereo, conjugated], dtype=np.int64)
-    ends = np.stack([table[:2], table[1::-1]], axis=2).reshape(2, -1)  # i->j, then j->i
-    return ends, np.ascontiguousarray(np.repeat(table[2:], 2, axis=1).T)
+    no_stereo = _BOND_STEREO[Chem.BondStereo.STEREONONE]
+    rows = [
+        (
+            bond.GetBeginAtomIdx(),
+            bond.GetEndAtomIdx(),
+            _BOND_TYPE[bond.GetBondType()],
+            _BOND_STEREO.get(bond.GetStereo(), no_stereo),
+            bond.GetIsConjugated(),
+        )
+        for bond in mol.GetBonds()
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    ends = np.stack([table[:, :2], table[:, 1::-1]]).reshape(2, -1)  # i->j, then j->i
+    return ends, np.repeat(table[:, 2:], 2, axis=0)

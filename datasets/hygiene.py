@@ -20,11 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from .findings import RECORDS, Finding, Findings
 from .labels import Labels, LabelsKind, read_labels
 from .molecules import RejectedRow
 from .table_rows import Molecule, Rows, read_rows
 
-__all__ = ["CleanTable", "Finding", "Target", "clean_table"]
+__all__ = ["CleanTable", "Finding", "Findings", "Target", "clean_table"]
 
 FloatArray = NDArray[np.float64]
 
@@ -33,17 +34,6 @@ MIN_MOLECULES = 20
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
 SKEWED = 1e3  # largest over smallest value of what is likely to need a logarithm
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check: how many rows or values it concerns, what was done with them, and which rows."""
-
-    check: str
-    count: int
-    done: str
-    target: str = ""
-    rows: tuple[RejectedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ class CleanTable:
     targets: tuple[Target, ...]
     graphs: tuple[Data, ...]
     canonical: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: Findings
 
     @property
     def y(self) -> FloatArray:
@@ -104,10 +94,8 @@ class CleanTable:
         )
         with (folder / "hygiene.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("row", "smiles", "check", "target", "done", "reason"))
-            for f in self.findings:
-                for row in f.rows:
-                    writer.writerow((row.row, row.smiles, f.check, f.target, f.done, row.reason))
+            writer.writerow(RECORDS)
+            writer.writerows(self.findings.records())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -190,7 +178,7 @@ def clean_table(
         targets,
         tuple(molecule.graph for molecule in molecules),
         tuple(molecule.canonical for molecule in molecules),
-        tuple(finding for finding in findings if finding.count),
+        Findings(finding for finding in findings if finding.count),
     )
 
 

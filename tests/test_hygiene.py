@@ -143,6 +143,20 @@ def test_every_row_has_one_place(write, tmp_path):
         row for rows in places.values() for row in rows
     )
     assert json.loads((tmp_path / "hygiene.json").read_text())["rows"] == 42
+    frame = table.findings.to_frame().set_index("check")
+    assert frame["count"].to_dict() == {check: len(rows) for check, rows in places.items()}
+    assert table.findings.rows_to_frame().astype(str).to_dict("records") == listed
+
+
+def test_findings_are_read_as_words_and_escaped_in_a_page(write):
+    """The broken SMILES and the label come from the user's file."""
+    table = clean_table(write([*binary(), "<b>C1CC,1", "CN,<b>"]), "smiles", ["y"])
+    assert "SMILES unreadable: 1, left out" in str(table.findings)
+    assert "label not understood in y: 1, label not used" in str(table.findings).splitlines()
+    page = table.findings._repr_html_()
+    assert page.count("<tr") == 1 + len(table.findings)
+    assert "<b>" not in page
+    assert "<b>" not in table.findings.rows_to_frame().to_html()
 
 
 def test_values_of_one_molecule_become_their_median(write):

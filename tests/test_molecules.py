@@ -1,6 +1,7 @@
 """Molecules become the graphs that OGB defines, and bad input is told apart from good."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphxai.datasets.molecules import (
     MoleculeError,
     load_bace,
     molecule_to_data,
+    molecules_to_data,
     read_table,
 )
 
@@ -114,6 +116,32 @@ def test_values_stay_below_their_cardinalities() -> None:
         data = molecule_to_data(smiles)
         assert (data.x < torch.tensor(ATOM_CARDINALITIES)).all()
         assert (data.edge_attr < torch.tensor(BOND_CARDINALITIES)).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 50])
+@pytest.mark.parametrize("canonical", [True, False])
+def test_many_molecules_become_the_graphs_of_each(count: int, canonical: bool) -> None:
+    molecules = [*SAMPLE[:20], "C1CC", Chem.MolFromSmiles("OC[C@H](F)N"), "", *SAMPLE, "CCπ"][
+        :count
+    ]
+    found = list(molecules_to_data(molecules, canonical=canonical))
+    assert len(found) == len(molecules)
+    for molecule, graph in zip(molecules, found, strict=True):
+        if isinstance(graph, MoleculeError):
+            with pytest.raises(MoleculeError, match=f"^{re.escape(str(graph))}$"):
+                molecule_to_data(molecule, canonical=canonical)
+            continue
+        expected = molecule_to_data(molecule, canonical=canonical)
+        assert graph.keys() == expected.keys()
+        for key in ("x", "edge_index", "edge_attr"):
+            assert torch.equal(graph[key], expected[key])
+        assert (graph.smiles, graph.vocabulary) == (expected.smiles, "ogb")
+
+
+def test_a_source_of_many_molecules_is_read_as_needed() -> None:
+    source = iter(["CCO"] * 1000)
+    assert next(molecules_to_data(source)).num_nodes == 3
+    assert 984 <= len(list(source)) <= 999
 
 
 def test_a_single_atom_has_no_edges_but_their_shapes() -> None:

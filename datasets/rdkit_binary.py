@@ -1,0 +1,173 @@
+"""OGB's features of a whole molecule at once, by way of RDKit's binary form.
+
+Reading an attribute of an atom from Python takes RDKit longer than finding its value, and OGB
+reads nine of each. ``Mol.ToBinary`` writes them all in one call: a record of a few bytes for each
+atom and each bond, of which 60,000 compounds have fewer than 500 different ones. So records are
+looked up. The first time that one is met, its features are read from the atom or bond that it
+stands for, with `atom_features` and `bond_features`: this file knows how long records are, not what
+their bytes mean. What is in no record, an atom's number of bonds and whether it is in a ring, comes
+from the ends of the bonds and the rings, and is looked up together with it.
+
+What is not plain is left to those two functions: other versions of the binary form, isotopes, atom
+maps, labels, queries, residues, more than 255 atoms.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem
+
+from .features import atom_features, bond_features
+
+__all__ = ["molecule_features"]
+
+_Arrays = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+# The layout: header, number of atoms, number of bonds, a flag; then, each after a tag, the atoms,
+# the bonds, and the rings: their number, and of each its size and atoms. With up to 255 atoms, an
+# index or a size is one byte. A new version may be added when it has this layout and the tests of
+# this file pass.
+_HEADERS = tuple(struct.pack("<Iiiii", 0xDEADBEEF, 0, 16, minor, 0) for minor in (2, 3, 4))
+_COUNTS = struct.Struct("<ii")
+_RING_COUNT = struct.Struct("<i")
+_COUNTS_AT = len(_HEADERS[0])
+_FIRST_ATOM = _COUNTS_AT + _COUNTS.size + 2
+_BONDS_TAG, _RINGS_TAG = 0x0B, 0x42
+_MAX_ATOMS = 255
+_IS_KNOWN_VERSION = Chem.Mol().ToBinary().startswith(_HEADERS)  # of RDKit 2024.09 to 2026.09
+_WITHOUT_COORDINATES = int(Chem.PropertyPickleOptions.NoConformers)
+
+# An atom: its number, flags, and four bytes that say which values follow, where each bit of the
+# first one stands for one byte. Other flags than aromatic and "no implicit hydrogens", and the
+# other three bytes (isotope), stand for more: such atoms are not in this table.
+_ATOM_LENGTH = {
+    struct.pack("<BI", flags, values): 6 + values.bit_count()
+    for flags in (0, 0b0010_0000, 0b0100_0000, 0b0110_0000)
+    for values in range(256)
+}
+
+# A bond: its ends, flags, and as these say its type, its direction, and its stereo with the number
+# of atoms that it refers to. These atoms follow, and are no part of the record. Other flags than
+# aromatic and conjugated (queries) stand for more: such bonds are not in this table.
+_TYPE, _DIRECTION, _STEREO = 0b1000, 0b0100, 0b0010
+_BOND_LENGTH = {
+    flags: 3 + bool(flags & _TYPE) + bool(flags & _DIRECTION) + 2 * bool(flags & _STEREO)
+    for flags in range(256)
+    if not flags & 0b1001_0001
+}
+
+# The features as bytes of int64, which joined are those of the array: of an atom one row, of a bond
+# one for each direction.
+_Known = dict[Hashable, bytes]
+_ATOM_ROWS: _Known = {}  # by record, number of bonds, and whether in a ring
+_BOND_ROWS: _Known = {}  # by record
+_MAX_ROWS = 4096  # kept; SMILES can be made with any number of charges and hydrogens
+
+
+class _UnexpectedError(Exception):
+    """The binary form is not as described above."""
+
+
+def molecule_features(mol: Chem.Mol) -> _Arrays:
+    """The features of a sanitised molecule, equal to those of `atom_features`, `bond_features`.
+
+    Returns:
+        Atoms (N, 9), the ends of the bonds in both directions (2, E), and bonds (E, 3), in OGB's
+        codes (Hu 2020).
+    """
+    if _IS_KNOWN_VERSION and mol.GetNumAtoms() <= _MAX_ATOMS:
+        try:
+            return _read(mol, mol.ToBinary(_WITHOUT_COORDINATES))
+        except (KeyError, _UnexpectedError):  # not plain: the length of a record is not known
+            pass
+    return atom_features(mol), *bond_features(mol)
+
+
+def _read(mol: Chem.Mol, packed: bytes) -> _Arrays:
+    num_atoms, num_bonds = _COUNTS.unpack_from(packed, _COUNTS_AT)
+    atoms, position = _split_atoms(packed, _FIRST_ATOM, num_atoms)
+    _expect(packed[position] == _BONDS_TAG)
+    bonds, ends, position = _split_bonds(packed, position + 1, num_bonds)
+    _expect(packed[position] == _RINGS_TAG)
+    in_rings = _split_rings(packed, position + 1)
+
+    degree = map(ends.count, range(num_atoms))
+    in_ring = map(in_rings.__contains__, range(num_atoms))
+    atom_keys = list(zip(atoms, degree, in_ring, strict=True))
+    atom_rows = _join(_ATOM_ROWS, atom_keys)
+    if atom_rows is None:
+        atom_rows = _learn(_ATOM_ROWS, atom_keys, atom_features(mol))
+    bond_rows = _join(_BOND_ROWS, bonds)
+    if bond_rows is None:
+        bond_rows = _learn(_BOND_ROWS, bonds, bond_features(mol)[1].reshape(-1, 6))
+    return (
+        np.frombuffer(atom_rows, dtype=np.int64).reshape(num_atoms, 9),
+        np.frombuffer(ends + _swapped(ends), dtype=np.uint8).astype(np.int64).reshape(2, -1),
+        np.frombuffer(bond_rows, dtype=np.int64).reshape(2 * num_bonds, 3),
+    )
+
+
+def _split_atoms(packed: bytes, start: int, count: int) -> tuple[list[bytes], int]:
+    """The records of all atoms, and where they end."""
+    records = []
+    for _ in range(count):
+        stop = start + _ATOM_LENGTH[packed[start + 1 : start + 6]]
+        records.append(packed[start:stop])
+        start = stop
+    return records, start
+
+
+def _split_bonds(packed: bytes, start: int, count: int) -> tuple[list[bytes], bytes, int]:
+    """The records of all bonds, the two ends of each, and where the bonds end."""
+    records, ends = [], []
+    for _ in range(count):
+        flags = packed[start + 2]
+        stop = start + _BOND_LENGTH[flags]
+        ends.append(packed[start : start + 2])
+        records.append(packed[start + 2 : stop])
+        start = stop + packed[stop - 1] if flags & _STEREO else stop
+    return records, b"".join(ends), start
+
+
+def _split_rings(packed: bytes, start: int) -> bytearray:
+    """The atoms of all rings, one after the other."""
+    (count,) = _RING_COUNT.unpack_from(packed, start)
+    atoms = bytearray()
+    start += _RING_COUNT.size
+    for _ in range(count):
+        stop = start + 1 + packed[start]
+        atoms += packed[start + 1 : stop]
+        start = stop
+    return atoms
+
+
+def _swapped(ends: bytes) -> bytearray:
+    """j i for each i j."""
+    swapped = bytearray(len(ends))
+    swapped[0::2], swapped[1::2] = ends[1::2], ends[0::2]
+    return swapped
+
+
+def _join(known: _Known, keys: Sequence[Hashable]) -> bytearray | None:
+    try:
+        return bytearray().join(map(known.__getitem__, keys))
+    except KeyError:
+        return None
+
+
+def _learn(known: _Known, keys: Sequence[Hashable], table: NDArray[np.int64]) -> bytearray:
+    """The rows of the table, which are kept under their keys as far as there is room."""
+    rows = [row.tobytes() for row in table]
+    for key, row in zip(keys, rows, strict=True):
+        if len(known) < _MAX_ROWS:
+            known[key] = row
+    return bytearray().join(rows)
+
+
+def _expect(condition: bool) -> None:
+    if not condition:
+        raise _UnexpectedError
