@@ -7,7 +7,8 @@ Measures methods on the test graphs of every model (BACE: the test part of its s
 fixed sample of the official test set), true class, nodes masked, all steps; tests them over graphs
 and looks at every model by itself; and compares them with the best ordering that a local search
 over the curve itself finds. `--part valid` measures variants of `lrp_path` on BACE's validation
-graphs, on which its two numbers were chosen. Every stage goes on where it was interrupted.
+graphs, on which its two numbers were chosen; `--part removal` measures it on the test graphs with
+presence 1 or 0, as models of others have it. Every stage goes on where it was interrupted.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from graphxai.evaluation import Report, merged
 from graphxai.evaluation.ceiling import best_areas
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.explainers import get_explainer
+from graphxai.explainers.activation_path import _by_removal
 from graphxai.inputs import prepare
 from graphxai.target import Target
 
@@ -59,6 +61,11 @@ def variants() -> list:
         explainer.name = f"floor {floor}, steepness {steepness}"
         found.append(explainer)
     return [*found, "lrp", "occlusion", "shapley_sampling"]
+
+
+def by_removal(model, batch, target):
+    """Scores (B, N) of `lrp_path` with presence 1 or 0."""
+    return _by_removal(model, batch, Target.of(target)).relevance
 
 
 def bace_validation(model) -> Source:
@@ -175,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=("test", "valid"), default="test")
+    parser.add_argument("--part", choices=("test", "valid", "removal"), default="test")
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds = [options.models / f"bace-{k}" / "model" for k in range(3)]
@@ -197,8 +204,19 @@ def main() -> None:
         reports, best = [], []
         for c in checkpoints:
             source = bace_test(gx.load(c)) if title == "BACE" else mnist_test().sample(MNIST_IMAGES)
+            if options.part == "removal":
+                methods = [by_removal, "lrp", "lrp_path", "occlusion"]
+                reports.append(measure(c, source, methods, options.out / "removal" / title[:5]))
+                continue
             reports.append(measure(c, source, chosen_methods(), options.out / title[:5]))
             best.append(ceilings(c, source, options.out, CEILINGS[title]))
+        if options.part == "removal":
+            whole = merged(reports)
+            print(title, whole.table().to_string(), sep="\n")
+            for metric in ("auac", "au_mse"):
+                for found in whole.compare("by_removal", metric=metric):
+                    print(metric, found.second, found.difference, f"p {found.p_adjusted:.1g}")
+            continue
         names = ["bundled", *(f"2 layers, seed {k}" for k in range(len(checkpoints) - 1))]
         lines += section(title, names, reports, best)
         (options.out / "faithfulness.md").write_text("\n".join(lines), encoding="utf-8")

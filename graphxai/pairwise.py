@@ -10,9 +10,13 @@ earlier than at the tokens). Row i is the query, the token that reads; column j 
 that is read; the bias of the values counts as read with them. The entries of one layer sum to all
 relevance that passed its attention; the rest passed beside it, on the residual path. Relevance
 goes through every layer, so that a sum over layers counts it once a layer.
+
+In models of others a layer is one application of attention between nodes, whole or along edges.
+What nodes receive otherwise (messages without attention, as of a GIN or GCN inside a GPS layer,
+positional terms, pooling) passes beside attention and is in no pair; what an edge adds to a value
+counts as read with it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +28,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.api import Model, OnError, explain_prepared, in_batches, in_chunks, load
-from graphxai.capture import explaining
+from graphxai.capture import ExplainableModel, explaining
+from graphxai.drawn import Drawn
 from graphxai.explainers import get_explainer
 from graphxai.explainers.base import Explainer, Method
 from graphxai.explainers.gradient import GradientInput
 from graphxai.explanation import Explanation
-from graphxai.models.graphormer import GraphBatch, Graphormer
-from graphxai.models.graphormer.encoding import UNREACHABLE, shortest_paths
+from graphxai.models.graphormer.encoding import UNREACHABLE, IntArray, shortest_paths
 from graphxai.progress import progress_bar
 from graphxai.propagation import Rules, conservative, record
 from graphxai.target import Target
@@ -44,18 +48,20 @@ TOKEN_READS, READ_TOKEN, TOKEN_ITSELF = "graph token reads", "graph token read",
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(Drawn):
     """Relevance of every pair of tokens of one graph, T = N + 1, the graph token first.
 
     by_layer (L, T, T): relevance that token i (row) read from token j (column), summed over the
-    heads. The last layer's rows but the first are zero: nobody reads them. distances (N, N):
-    shortest paths in edges, -1 where there is none. explanation: of the nodes, by the same method
-    and for the same target.
+    heads. Where only the graph token is read out, the last layer's rows but the first are zero:
+    nobody reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
+    in a row of tokens. explanation: of the nodes, by the same method and for the same target.
+    graph_token: whether the model has one; without, row and column 0 are zero.
     """
 
     explanation: Explanation
     by_layer: NDArray[np.floating]
     distances: NDArray[np.integer]
+    graph_token: bool = True
 
     def __repr__(self) -> str:
         what = self.explanation.smiles or f"{len(self.distances)} nodes"
@@ -73,7 +79,8 @@ class Pairs:
         """How much relevance came over which shortest-path distance; sums to all of it.
 
         Keys: 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such pairs; the
-        graph token's pairs, which have no distance, by three names. layer: from 0; None for all.
+        pairs of a graph token, which have no distance, by three names. layer: from 0; None for
+        all.
         """
         relevance = self._of(layer)
         between = relevance[1:, 1:]
@@ -82,6 +89,8 @@ class Pairs:
         found: dict[int | str, float] = dict(enumerate(sums.tolist()))
         if not reached.all():
             found[APART] = float(between[~reached].sum())
+        if not self.graph_token:
+            return found
         found[TOKEN_READS] = float(relevance[0, 1:].sum())
         found[READ_TOKEN] = float(relevance[1:, 0].sum())
         found[TOKEN_ITSELF] = float(relevance[0, 0])
@@ -128,9 +137,9 @@ class Pairs:
     def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
         """The molecule with lines between the atoms of its `count` strongest pairs.
 
-        A ring around an atom is what the graph token read from it. What atoms read from themselves
-        and from the graph token is not drawn. Options as for `pairs_svg`. Raises ValueError for a
-        graph without a molecule.
+        A ring around an atom is what the graph token, if there is one, read from it. What atoms
+        read from themselves and from the graph token is not drawn. Options as for `pairs_svg`.
+        Raises ValueError for a graph without a molecule.
         """
         from graphxai.visualization.pairs import pairs_svg
 
@@ -140,25 +149,14 @@ class Pairs:
         relevance = self._of(layer)
         where = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
         options.setdefault("title", told.headline)
-        about = f"{told.title} through attention, {where} · rings: read by the graph token"
+        about = f"{told.title} through attention, {where}"
+        about += " · rings: read by the graph token" if self.graph_token else ""
         options.setdefault("subtitle", f"{about}; lines: the strongest atom pairs")
         options.setdefault("legend", told.legend)
         return pairs_svg(molecule, relevance[0, 1:], self.strongest(count, layer), **options)
 
-    def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
-        """The picture as PNG, `zoom` pixels per SVG unit; options as for `svg`."""
-        from graphxai.visualization import svg_to_png
-
-        return svg_to_png(self.svg(**options), zoom)
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf) or the table of node pairs (.csv), by suffix."""
-        from graphxai.export import write_picture_or_table
-
-        return write_picture_or_table(self.svg, self.to_frame, path, options)
-
     def _repr_svg_(self) -> str | None:
-        return None if self.explanation.molecule is None else self.svg()
+        return None if self.explanation.molecule is None else super()._repr_svg_()
 
     def figure(self) -> "Figure":
         """Bars: relevance by shortest-path distance, and of bonded pairs by bond type."""
@@ -194,48 +192,50 @@ def pairs(
 
     Arguments, errors and results as for `explain`, with `Pairs` for `Explanation`. method: one
     that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`); otherwise relevance also takes
-    the way through queries and keys, which is not a sum over pairs: ValueError. The model must be
-    a Graphormer; in a wrapped model attention that is held constant cannot be asked for its
-    gradient: TypeError.
+    the way through queries and keys, which is not a sum over pairs: ValueError. Any model from
+    `load` or `wrap` will do that has attention between nodes; ValueError for one that has none.
     """
     from graphxai.inputs import as_list
 
     model = load(model) if isinstance(model, str | Path) else model
     explainer = get_explainer(method)
     rules = _rules(explainer)
-    if not isinstance(model, Graphormer):
-        raise TypeError(f"pairs needs a Graphormer, not {type(model).__name__}.")
     values, several = as_list(inputs)
     results: list[Pairs | None] = [None] * len(values)
     strict = on_error == "raise" or not several
     with progress_bar("explaining pairs", len(values), show=progress) as tick:
         for chunk in in_chunks(model, values, strict, tick):
             explained = dict(explain_prepared(model, chunk, explainer, target=target))
-            for part in in_batches(chunk):
+            for part in in_batches(chunk, getattr(model, "same_size_only", False)):
                 graphs = [item.data for _, item in part]
-                relevance = _relevance_of(model, graphs, target, rules)
+                batch = _batch_of(model, graphs)
+                relevance = pair_relevance(model, batch, target, rules).cpu()
+                relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
+                distances = _distances(batch, graphs)
                 for row, (index, item) in enumerate(part):
-                    n = int(item.data.num_nodes)
-                    distances, _ = shortest_paths(n, *item.data.edge_index.numpy())
-                    own = relevance[row, :, : n + 1, : n + 1].numpy().copy()
-                    results[index] = Pairs(explained[index], own, distances)
+                    tokens = int(item.data.num_nodes) + 1
+                    own = relevance[row, :, :tokens, :tokens].numpy().copy()
+                    token = getattr(batch, "has_graph_token", True)
+                    results[index] = Pairs(explained[index], own, distances[row], token)
                     tick(1)
     return results if several else results[0]
 
 
 def pair_relevance(
-    model: Graphormer, batch: GraphBatch, target: Any = None, rules: Rules | None = None
+    model: ExplainableModel, batch: Any, target: Any = None, rules: Rules | None = None
 ) -> Tensor:
     """`sum_h A_ij dA_ij` (B, L, T, T) of every layer; rules hold attention constant (default: LRP).
 
-    Raises ValueError for a target the model does not have.
+    Raises ValueError for a target the model does not have, or a model without attention.
     """
     rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
     with explaining(model):
         with conservative(**vars(rules)), record(attention_gradients=True) as tape:
             outputs = model.encode(model.embed(batch).detach(), batch)
         f = Target.of(target).resolve(model.config, outputs)(outputs)
-        slopes = torch.autograd.grad(f.sum(), tape.attention)
+        slopes = torch.autograd.grad(
+            f.sum(), tape.attention, allow_unused=True, materialize_grads=True
+        )
     size = batch.mask.shape[1] + 1
     layers = []
     for attention, slope in zip(tape.attention, slopes, strict=True):
@@ -244,11 +244,19 @@ def pair_relevance(
     return torch.stack(layers, dim=1)
 
 
-def _relevance_of(model: Graphormer, graphs: Sequence[Any], target: Any, rules: Rules) -> Tensor:
+def _batch_of(model: Any, graphs: list[Any]) -> Any:
     with torch.inference_mode(False):
         outside = [graph.clone() if graph.x.is_inference() else graph for graph in graphs]
-        batch = model.collate(outside).to(next(model.parameters()).device)
-        return pair_relevance(model, batch, target, rules).cpu()
+        return model.collate(outside).to(next(model.parameters()).device)
+
+
+def _distances(batch: Any, graphs: list[Any]) -> list[IntArray]:
+    """Distances (n, n) between the nodes of each graph."""
+    if hasattr(batch, "distances"):
+        own: list[IntArray] = batch.distances()
+        return own
+    edges = [(int(graph.num_nodes), *graph.edge_index.numpy()) for graph in graphs]
+    return [shortest_paths(*each)[0] for each in edges]
 
 
 def _rules(explainer: Explainer) -> Rules:

@@ -36,6 +36,19 @@ class Rules:
     products: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation that loses or makes relevance: by name, what enters and what leaves it.
+
+    Both tensors are used nowhere else on the side where they meet the operation, so that their
+    gradients are what this operation alone hands on and receives.
+    """
+
+    name: str
+    input: Tensor
+    output: Tensor
+
+
 @dataclass
 class Tape:
     """What `record` collects during one forward pass, in the order of the layers.
@@ -45,15 +58,18 @@ class Tape:
     the first layer and leaving each one. `biases`: every additive parameter as used, one copy a
     graph (B, 1, D), so that its share of each graph's output can be told apart.
     `attention_gradients`: attention that a rule holds constant can still be asked for its
-    gradient; nothing flows beyond it.
+    gradient; nothing flows beyond it. `operations`: every LayerNorm and activation that no rule
+    makes conservative, without its bias; what attention loses follows from `attention` alone.
     """
 
     all_queries: bool = False
     with_biases: bool = False
     attention_gradients: bool = False
+    with_operations: bool = False
     attention: list[Tensor] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
 
 
 _NEUTRAL = Rules()
@@ -109,14 +125,18 @@ def _interception(model: nn.Module) -> AbstractContextManager[object]:
 
 @contextmanager
 def record(
-    *, all_queries: bool = False, biases: bool = False, attention_gradients: bool = False
+    *,
+    all_queries: bool = False,
+    biases: bool = False,
+    attention_gradients: bool = False,
+    operations: bool = False,
 ) -> Iterator[Tape]:
     """Record attention, hidden states and (with `biases`) bias terms of passes in the block.
 
     `all_queries` makes the model compute every row of its last layer instead of the graph
-    token's row alone. `attention_gradients`: see `Tape`.
+    token's row alone. `attention_gradients`, `operations`: see `Tape`.
     """
-    tape = Tape(all_queries, biases, attention_gradients)
+    tape = Tape(all_queries, biases, attention_gradients, operations)
     token = _tape.set(tape)
     try:
         yield tape
@@ -162,10 +182,12 @@ def mix_values(weights: Tensor, values: Tensor) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """LayerNorm over the last axis of x (B, T, D), with a constant scale under the rule LN."""
-    if not _rules.get().layernorm and not _records_biases():
-        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     if not _rules.get().layernorm:
-        return add_bias(F.layer_norm(x, x.shape[-1:], weight, None, eps), bias)
+        tape = _tape.get()
+        if tape is None or not (tape.with_biases or tape.with_operations):
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        y = _noted("LayerNorm", x, lambda x: F.layer_norm(x, x.shape[-1:], weight, None, eps))
+        return add_bias(y, bias)
     centred = x - x.mean(dim=-1, keepdim=True)
     scale = (centred.detach().square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     return add_bias(centred * scale * weight, bias)
@@ -181,7 +203,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
 def gelu(x: Tensor) -> Tensor:
     """GELU (erf), linear with a constant factor under the activation rule."""
     if _rules.get().activation is None:
-        return F.gelu(x)
+        return _noted("activation", x, F.gelu)
     return x * _gelu_ratio(x.detach())
 
 
@@ -191,7 +213,7 @@ def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
     At x = 0 the ratio is that of a small positive number.
     """
     if _rules.get().activation is None:
-        return f(x)
+        return _noted("activation", x, f)
     point = x.detach().masked_fill(x == 0, 1e-4)
     return x * (f(point) / point).detach()
 
@@ -229,6 +251,17 @@ def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def halved(x: Tensor) -> Tensor:
     """x with half of its gradient."""
     return x / 2 + x.detach() / 2
+
+
+def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """f(x), with what enters and leaves f on the tape when operations are recorded."""
+    tape = _tape.get()
+    if tape is None or not tape.with_operations:
+        return f(x)
+    x = x.view_as(x)  # a residual connection may use x too: its gradient is not this operation's
+    y = f(x)
+    tape.operations.append(Operation(name, x, y))
+    return y
 
 
 def _records_biases() -> bool:

@@ -23,19 +23,13 @@ TOLERANCE = 1e-4  # relative, in float32
 
 
 def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TOLERANCE) -> None:
-    """Run every check with every registered method that the model allows."""
-    for name in methods_for(model):
+    """Run every check with every registered method."""
+    for name in REGISTRY:
         check_batching(model, inputs, name, tolerance=tolerance)
         if not REGISTRY[name].sampled and getattr(model.config, "ties", "average") == "average":
             check_renumbering(model, inputs, name, tolerance=tolerance)
     check_ledger(model, inputs, tolerance=tolerance)
     check_no_trace(model, inputs)
-
-
-def methods_for(model: Any) -> list[str]:
-    """Names of the registered methods that this model can be explained by."""
-    whole = isinstance(model, Graphormer)
-    return [name for name, cls in REGISTRY.items() if whole or not cls.needs_graphormer]
 
 
 def check_batching(
@@ -120,7 +114,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
             raise KeyError("left early")
     except KeyError:
         pass
-    for explainer in methods_for(model):
+    for explainer in REGISTRY:
         get_explainer(explainer).attribute(model, batch)
     _module(model).zero_grad()
     assert current_tape() is None, "a recording outlived its block."

@@ -12,15 +12,12 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 
-GRAPHORMER_ONLY = tuple(name for name, cls in REGISTRY.items() if cls.needs_graphormer)
-
 
 def explainers() -> list[Explainer]:
-    """Every registered explainer that needs the contract alone, the slow ones with few steps."""
+    """Every registered explainer, the slow ones with few steps."""
     options = {"gnn_explainer": {"epochs": 2}, "shapley_sampling": {"permutations": 2}}
     options["integrated_gradients"] = {"steps": 4}
-    names = [name for name in REGISTRY if name not in GRAPHORMER_ONLY]
-    return [get_explainer(name, **options.get(name, {})) for name in names]
+    return [get_explainer(name, **options.get(name, {})) for name in REGISTRY]
 
 
 def molecules() -> list[Data]:

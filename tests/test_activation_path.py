@@ -2,15 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+import graphxai as gx
 from graphxai import propagation
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
 from graphxai.explainers.activation_path import LrpPath, _pass
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.target import Target
+from other_models import GpsModel, SparseModel, molecules, trained
 from toy import random_graphormer
 
 
@@ -77,3 +80,14 @@ def test_symmetric_atoms_have_equal_scores():
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LrpPath(**options)
+
+
+@pytest.mark.parametrize("module", [GpsModel, SparseModel])
+def test_in_models_of_others_it_is_lrp_of_the_graph_and_of_its_upper_half(module):
+    graphs = molecules()[:3]
+    model = gx.wrap(trained(module(), graphs, steps=3), kind="regression")
+    for graph, found in zip(graphs, gx.explain(model, graphs, method="lrp_path"), strict=True):
+        expected = gx.explain(model, graph).relevance
+        above = torch.from_numpy(expected >= sorted(expected)[(len(expected) - 1) // 2])
+        expected[above] += gx.explain(model, graph.subgraph(above)).relevance
+        np.testing.assert_allclose(found.relevance, expected, rtol=1e-3, atol=1e-5)

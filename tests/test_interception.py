@@ -477,23 +477,23 @@ def test_the_rules_act_on_this_model_only():
 # -- what the rules do not know ----------------------------------------------------------------
 
 
-class Gate(nn.Module):
+class Product(nn.Module):
     def __init__(self):
         super().__init__()
-        self.lin, self.gate = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.lin, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
 
     def forward(self, x):
-        return self.lin(x) * torch.sigmoid(self.gate(x))
+        return self.lin(x) * F.softplus(self.other(x))
 
 
 def test_what_is_unknown_is_named_once_with_its_place():
     x = nodes()
-    model = nn.Sequential(nn.Linear(8, 8), Gate(), nn.GELU(), Gate()).double()
+    model = nn.Sequential(nn.Linear(8, 8), Product(), nn.GELU(), Product()).double()
     with pytest.warns(UserWarning, match="Sequential has parts") as caught:
         lrp(model, x)
     assert len(caught) == 1
     text = str(caught[0].message)
-    for part in ("1: sigmoid", "3: sigmoid", "1: a product (mul)", "3: a product (mul)"):
+    for part in ("1: softplus", "3: softplus", "1: a product (mul)", "3: a product (mul)"):
         assert part in text
     assert "2:" not in text
 

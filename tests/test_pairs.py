@@ -201,12 +201,6 @@ def test_the_rules_are_the_methods_own(method):
     assert found.explanation.method == method
 
 
-def test_a_wrapped_model_is_refused_by_name():
-    wrapped = gx.wrap(torch.nn.Linear(3, 1), kind="regression", inputs="tokens")
-    with pytest.raises(TypeError, match="needs a Graphormer, not WrappedModel"):
-        gx.pairs(wrapped, torch.randn(4, 3))
-
-
 def test_a_bad_input_among_several_is_left_out_with_a_warning():
     with pytest.warns(UserWarning, match="input 1 was left out"):
         first, second = gx.pairs(random_graphormer(), ["CCO", "not a molecule"])

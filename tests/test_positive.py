@@ -6,8 +6,9 @@ import torch
 
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
-from graphxai.explainers.positive import forward, propagate
-from graphxai.explainers.positive_rules import (
+from graphxai.explainers.positive import hand_down
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.positive_rules import (
     CHEFER,
     PLAIN,
     normalised,
@@ -17,7 +18,6 @@ from graphxai.explainers.positive_rules import (
     through_linear,
     through_product,
 )
-from graphxai.models.graphormer import StructureEncoding, Task, collate
 from graphxai.propagation import record
 from graphxai.target import Target
 from graphxai.testing import check_batching, check_renumbering
@@ -89,9 +89,9 @@ def test_relevance_of_every_attention_matrix_equals_numpy(changes):
     reference, tokens, _ = reference_of(model, batch)
     for rules, name in ((CHEFER, "chefer"), (PLAIN, "plain")):
         expected, matrices = reference.relevance(tokens, np.array([1.0, 0.0]), name)
-        found, of_attention = propagate(forward(model, batch, Target()), rules)
-        np.testing.assert_allclose(found[0], expected, rtol=1e-7, atol=1e-12)
-        for one, other in zip(of_attention, matrices, strict=True):
+        found = hand_down(model, batch, Target(), rules)
+        np.testing.assert_allclose(found.tokens[0], expected, rtol=1e-7, atol=1e-12)
+        for one, other in zip(found.attention, matrices, strict=True):
             np.testing.assert_allclose(one[0], other, rtol=1e-7, atol=1e-12)
 
 
@@ -176,12 +176,11 @@ def test_z_plus_relevance_sums_to_one_and_is_not_negative(changes, smiles):
 def test_padding_has_no_relevance_anywhere(smiles):
     model = random_graphormer()
     batch = batch_of(model, smiles, pad_to=40)
-    seen = forward(model, batch, Target())
     padding = torch.nn.functional.pad(~batch.mask, (1, 0))  # (B, T)
     for rules in (CHEFER, PLAIN):
-        tokens, of_attention = propagate(seen, rules)
-        assert (tokens[padding] == 0).all()
-        for matrix in of_attention:
+        found = hand_down(model, batch, Target(), rules)
+        assert (found.tokens[padding] == 0).all()
+        for matrix in found.attention:
             assert (matrix.sum(1).transpose(1, 2)[padding] == 0).all()
             if matrix.shape[2] > 1:
                 assert (matrix.sum(1)[padding] == 0).all()
@@ -233,5 +232,5 @@ def test_a_model_of_another_kind_is_refused(smiles):
         def train(self, mode=True):
             return self
 
-    with pytest.raises(TypeError, match="Graphormer, not of Wrapped"):
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module, which Wrapped is not"):
         get_explainer("lrp_zplus").attribute(Wrapped(), batch_of(model, smiles))

@@ -83,6 +83,29 @@ def test_unknown_activation_rule_is_refused():
         conservative(activation="identity").__enter__()
 
 
+def test_what_is_recorded_of_an_operation_is_its_own(x):
+    """Beside a residual connection, its input's gradient is what the operation alone hands on."""
+    weight, bias = torch.linspace(0.5, 2, 8), torch.linspace(-1, 1, 8)
+    with record(operations=True) as tape:
+        y = x + propagation.gelu(propagation.layer_norm(x, weight, bias, 1e-5))
+    norm, activation = tape.operations
+    assert (norm.name, activation.name) == ("LayerNorm", "activation")
+    torch.testing.assert_close(norm.output, F.layer_norm(x, (8,), weight, None, 1e-5))
+    torch.testing.assert_close(activation.input, norm.output + bias)
+    torch.testing.assert_close(activation.output, F.gelu(activation.input))
+    ends = (norm.input, norm.output, activation.input, activation.output)
+    found = torch.autograd.grad(y.sum(), ends)
+    z = activation.input.detach()
+    pdf = torch.exp(-z.square() / 2) / (2 * torch.pi) ** 0.5
+    slope = (1 + torch.erf(z / 2**0.5)) / 2 + z * pdf
+    weighted = slope * weight / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    unit = norm.output / weight
+    along = unit * (weighted * unit).mean(-1, keepdim=True)
+    expected = weighted - weighted.mean(-1, keepdim=True) - along
+    for gradient, formula in zip(found, (expected, slope, slope, torch.ones_like(x)), strict=True):
+        torch.testing.assert_close(gradient, formula.detach())
+
+
 def test_recorded_biases_are_one_copy_a_graph(x):
     bias = torch.linspace(-1, 1, 3)
     matrix = torch.rand(3, 8)

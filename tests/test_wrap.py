@@ -18,7 +18,6 @@ from graphxai.explainers import get_explainer
 from graphxai.inputs import InputError
 from graphxai.testing import check_all, check_batching, check_ledger, check_renumbering
 from other_models import (
-    GRAPHORMER_ONLY,
     Bert,
     GpsModel,
     SparseModel,
@@ -193,12 +192,6 @@ def test_relevance_is_that_of_the_graph_alone_and_follows_a_renumbering(models, 
         check_batching(model, plain, explainer)
         if not explainer.sampled:
             check_renumbering(model, plain[:1], explainer)
-
-
-@pytest.mark.parametrize("method", GRAPHORMER_ONLY)
-def test_methods_that_read_a_graphormers_layers_refuse_others(models, graphs, method):
-    with pytest.raises((TypeError, ValueError), match=r"Graphormer|the model shows none"):
-        gx.explain(wrapped(models["gps"]), graphs[0], method)
 
 
 def test_three_threads_may_explain_one_model(models, graphs):
@@ -545,6 +538,16 @@ def test_a_wrapped_model_says_what_its_outputs_are():
         gx.wrap("bace", kind="binary")
     with pytest.raises(TypeError, match=r"graphxai\.wrap gives them"):
         get_explainer("lrp").attribute(SparseModel(), None)
+
+
+def test_the_single_task_of_a_wrapped_model_has_the_users_name(graphs):
+    model = gx.wrap(SparseModel().eval(), kind="regression", task="logP")
+    explanation = gx.explain(model, graphs[0], target="logP")
+    assert explanation.prediction.task == explanation.target == "logP"
+    assert explanation.legend == ("lowers logP", "raises logP")
+    assert gx.wrap(SparseModel(), kind="regression").config.tasks[0].name == "output"
+    with pytest.raises(ValueError, match="names of their own"):
+        gx.wrap(SparseModel(), model.config.tasks, task="pKa")
 
 
 def test_relevance_splits_by_named_feature(models, graphs):

@@ -1,7 +1,8 @@
 """Attention as it goes by: recognised, recorded, held constant.
 
 A softmax is not known to be attention before its result enters a product. Until then its result
-carries the role "probability"; then it is recorded and, under AH, detached.
+carries the role "probability"; then it is recorded and, under AH, held constant: detached, or where
+its own gradient is asked for, cut off from what it was computed of.
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from torch import Tensor
 from graphxai import propagation
 
 from .attention import probabilities
+from .entrances import current_entrances
 from .layout import Layout, expose_dense, expose_sparse
 from .trace import Curve, Softmax, Trace, Traces, tensors_in
 from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
@@ -34,7 +36,8 @@ class AttentionWatch:
     def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Curve]) -> Tensor:
         """A softmax's result, of which nobody knows yet whether it is attention."""
         if propagation.current_tape() is not None:
-            softmax.attention, out = self._expose(out, softmax.index)
+            recorded = _cut_when_used(out, softmax) if _slopes_of_constants() else out
+            softmax.attention, out = self._expose(recorded, softmax.index)
         curves -= {Curve("activation", "exp", softmax.place)}  # its own, if it is written out
         curve = Curve("attention", "a softmax whose result enters no product", softmax.place)
         return self._traces.mark(out, Trace(curves | {curve}, "probability", softmax))
@@ -65,14 +68,20 @@ class AttentionWatch:
 
     # -- products ------------------------------------------------------------------------------
 
-    def factors(self, name: str, values: Iterable[Any], halve: bool) -> tuple[Any, ...]:
-        """The arguments of a product, with attention among them recorded and held."""
+    def factors(
+        self, name: str, values: Iterable[Any], halve: bool, equal: bool = False
+    ) -> tuple[Any, ...]:
+        """The arguments of a product, with attention among them recorded and held.
+
+        halve: whether the products rule acts here; equal: whether half of the relevance goes to
+        each factor under any rule.
+        """
         values = tuple(values)
         if name in MULTIPLICATIONS and self._count(values) < 2:
             return values  # a mask or a weight on the way
         held = tuple(self._held(value) for value in values)
-        rules = propagation.current_rules()
-        if not (halve and rules.products) or name in QUOTIENTS or self._count(held) < 2:
+        halve = equal or (halve and propagation.current_rules().products)
+        if not halve or name in QUOTIENTS or self._count(held) < 2:
             return held
         return tuple(self._halved(value) for value in held)
 
@@ -87,7 +96,8 @@ class AttentionWatch:
             return value
         self._record(trace.softmax)
         if propagation.current_rules().attention:
-            return value.detach()
+            has_slope = _slopes_of_constants() and trace.softmax.attention is not None
+            return self._traces.constant(value) if has_slope else value.detach()
         return self._traces.mark(value.view_as(value), replace(trace, role=None))
 
     def _halved(self, value: Any) -> Any:
@@ -108,10 +118,15 @@ class AttentionWatch:
         return propagation.mix_values(F.dropout(weights, dropout), value), weights
 
     def performer(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Linear attention with its matrix written out: `A = phi(q) phi(k)^T` over its row sums.
+        """Linear attention with its matrix written out; q, k, v (B, H, N, d)."""
+        weights = self._mixing(self.performer_weights(module, query, key))
+        return propagation.mix_values(weights, value)
 
-        q, k, v (B, H, N, d). Choromanski 2021, eq. 4. Padded keys have no weight, as if each
-        graph were alone; PyG's own sum over a padded batch counts them.
+    def performer_weights(self, module: Any, query: Tensor, key: Tensor) -> Tensor:
+        """`A = phi(q) phi(k)^T` over its row sums (B, H, N, N), of q, k (B, H, N, d).
+
+        Choromanski 2021, eq. 4. Padded keys have no weight, as if each graph were alone; PyG's
+        own sum over a padded batch counts them.
         """
         from torch_geometric.nn.attention.performer import generalized_kernel
 
@@ -123,17 +138,27 @@ class AttentionWatch:
         if self._layout is not None and self._layout.fits(length):
             weights = weights * self._layout.key_mask[:, None, None, :length]
         total = weights.sum(-1, keepdim=True)
-        weights = self._mixing(weights / total.masked_fill(total == 0, 1.0))
-        return propagation.mix_values(weights, value)
+        return weights / total.masked_fill(total == 0, 1.0)
 
     def _mixing(self, weights: Tensor) -> Tensor:
         """Probabilities (B, H, Q, T) that mix values."""
+        held = propagation.current_rules().attention
+        weights = weights.detach() if held else weights
         tape = propagation.current_tape()
-        if tape is not None:
-            attention, weights = expose_dense(weights, self._layout)
-            if attention is not None:
-                tape.attention.append(attention)
-        return weights.detach() if propagation.current_rules().attention else weights
+        if tape is None:
+            return weights
+        if _slopes_of_constants():
+            weights.requires_grad_()
+        attention, weights = expose_dense(weights, self._layout)
+        self._put_on_tape(attention)
+        return weights
+
+    def keys(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, N): True at the rows of x (B, N, D) that are tokens; mask: what the model says."""
+        layout = self._layout
+        if layout is not None and len(x) == len(layout.mask) and layout.fits(x.shape[1]):
+            return layout.key_mask[:, : x.shape[1]]
+        return x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
 
     # -- recording -----------------------------------------------------------------------------
 
@@ -144,10 +169,17 @@ class AttentionWatch:
                 self._indices = [*self._indices[1 - REMEMBERED :], index]
 
     def _record(self, softmax: Softmax) -> None:
-        tape = propagation.current_tape()
-        if tape is not None and not softmax.used and softmax.attention is not None:
-            tape.attention.append(softmax.attention)
+        if not softmax.used:
+            self._put_on_tape(softmax.attention)
         softmax.used = True
+
+    def _put_on_tape(self, attention: Tensor | None) -> None:
+        tape = propagation.current_tape()
+        if tape is None or attention is None:
+            return
+        tape.attention.append(attention)
+        if (entrances := current_entrances()) is not None:
+            entrances.note(self._layout)
 
     def _expose(self, weights: Tensor, target: Tensor | None) -> tuple[Tensor | None, Tensor]:
         if target is None:
@@ -168,6 +200,20 @@ class AttentionWatch:
         others = [index for index in fitting if not torch.equal(index, target)]
         found = others or fitting
         return found[-1] if found else None
+
+
+def _slopes_of_constants() -> bool:
+    """Whether attention that is held constant must still have a gradient of its own."""
+    tape = propagation.current_tape()
+    asked = tape is not None and tape.attention_gradients
+    return asked and propagation.current_rules().attention
+
+
+def _cut_when_used(out: Tensor, softmax: Softmax) -> Tensor:
+    """The result of a softmax, from which no gradient flows on once it is known as attention."""
+    out = out.view_as(out) if out.requires_grad else out.detach().requires_grad_()
+    out.register_hook(lambda slope: torch.zeros_like(slope) if softmax.used else slope)
+    return out
 
 
 def _group_index(inputs: list[Tensor]) -> Tensor | None:

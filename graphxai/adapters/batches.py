@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from graphxai.inputs import Input, InputError
+from graphxai.models.graphormer.encoding import IntArray, shortest_paths
 
 from .layout import Layout
 
@@ -45,6 +46,17 @@ class WrappedBatch:
     def layout(self) -> Layout:
         """Where the nodes stand."""
         return Layout.of(self.mask, self.has_graph_token)
+
+    def distances(self) -> list[IntArray]:
+        """Distances (n, n) between the nodes of each input, -1 where there is no path.
+
+        In graphs the edges on the shortest path from column to row, along which messages go; of
+        tokens |i - j|, as a sequence is a path.
+        """
+        if self.graphs is None:
+            places = [np.arange(n) for n in self.num_nodes.tolist()]
+            return [np.abs(place[:, None] - place) for place in places]
+        return [_path_lengths(graph) for graph in self.graphs.to_data_list()]
 
     def to(self, device: torch.device | str) -> "WrappedBatch":
         """The same batch on `device`."""
@@ -148,6 +160,13 @@ def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> W
     longest = mask.shape[1] + first
     dense = torch.stack([F.pad(v, (0, 0) * (v.dim() - 1) + (0, longest - len(v))) for v in values])
     return WrappedBatch(mask, dense[:, first:], num_nodes, None, dense, graph_token)
+
+
+def _path_lengths(graph: Data) -> IntArray:
+    edges = graph.edge_index
+    edges = torch.empty(2, 0, dtype=torch.long) if edges is None else edges
+    distances, _ = shortest_paths(int(graph.num_nodes or 0), *edges.cpu().numpy())
+    return distances.T  # PyG's edges point from the node that is read to the one that reads
 
 
 def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:

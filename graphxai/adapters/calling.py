@@ -1,6 +1,8 @@
 """How a user's module is called, and what is made of its answer."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
@@ -54,6 +56,22 @@ def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
         elif parameter.name in KEPT_AT:
             options[parameter.name] = tokens.mask.long()
     return model(tokens.x, **options)
+
+
+@contextmanager
+def without_fused_attention(model: nn.Module) -> Iterator[None]:
+    """Say what to do where PyTorch's `flex_attention` cannot be looked into, or has no gradient."""
+    try:
+        yield
+    except RuntimeError as error:  # NotImplementedError and those of torch.compile are such too
+        if re.search("flex_?attention", str(error), re.IGNORECASE) is None:
+            raise
+        raise ValueError(
+            f"{type(model).__name__} calls flex_attention, one fused kernel in which no rule acts,"
+            " no attention is seen, and which has no gradient on a CPU. To explain the model let it"
+            " call F.scaled_dot_product_attention instead (in Hugging Face's models"
+            " attn_implementation='sdpa')."
+        ) from error
 
 
 def as_outputs(answer: Any, size: int, columns: int) -> Tensor:

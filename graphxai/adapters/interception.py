@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -29,24 +30,37 @@ from torch.overrides import TorchFunctionMode
 
 from graphxai import propagation
 
+from . import gates
 from .attending import AttentionWatch
 from .attention import multi_head, scaled_dot_product
+from .compiled import uncompiled
+from .entrances import current_entrances
 from .layout import Layout
-from .operations import AFFINE, NORMS, activation, linear, uses_batch_statistics
+from .linear_attention import WRITTEN_OUT, in_one_type, is_written_out
+from .operations import AFFINE, NORMS, activation, linear, log_softmax, uses_batch_statistics
 from .trace import Curve, Rule, Softmax, Trace, Traces, tensors_in
 from .vocabulary import (
     ACTIVATION_MODULE,
+    EQUAL_FACTORS,
     KNOWN,
     LIKE_ANOTHER,
+    MULTIPLICATIONS,
+    PLUS_PRODUCT,
     PRODUCTS,
     RATIO,
     ROOTS,
     SUMS,
     VALUELESS,
+    WITH_NUMBERS,
     name_of,
 )
 
 Outputs = dict[nn.Module, Callable[[Tensor], Tensor]]
+
+# what makes the mode of a block, where it is not `Interception` itself
+interception_class: ContextVar["Callable[..., Interception] | None"] = ContextVar(
+    "graphxai_interception", default=None
+)
 
 
 @contextmanager
@@ -67,8 +81,10 @@ def intercepted(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
-    mode = Interception(model, layout, always, additive, outputs or {})
+    make = interception_class.get() or Interception
+    mode = make(model, layout, always, additive, outputs or {})
     with ExitStack() as stack:
+        stack.enter_context(uncompiled(model))
         for handle in (
             register_module_forward_pre_hook(mode.before_module),
             register_module_forward_hook(mode.after_module, always_call=True),
@@ -98,6 +114,7 @@ class Interception(TorchFunctionMode):
         self._traces = Traces()
         self._attention = AttentionWatch(self._traces, layout)
         self._running: list[nn.Module] = []
+        self._skipped: nn.Module | None = None  # what its forward does is written out afterwards
         self._warned: set[Curve] = set()
 
     # -- which module is running ---------------------------------------------------------------
@@ -109,16 +126,27 @@ class Interception(TorchFunctionMode):
         if not self._running and not self._always:
             self.trace_inputs(args)
         self._running.append(module)
+        if self._skipped is None and is_written_out(module):
+            self._skipped = module
+        if (entrances := current_entrances()) is not None:
+            entrances.enter(module, args)
 
     def after_module(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Note that it ends; replace the output of modules that are treated as a whole."""
         mine = threading.get_ident() == self._thread
         if not mine or not self._running or self._running[-1] is not module:
             return None
-        replaced = None if output is None else self._replace_output(module, args, output)
+        replaced = None
+        if module is self._skipped:
+            self._skipped = None
+            replaced = None if output is None else self._written_out(module, args)
+        elif self._skipped is None and output is not None:
+            replaced = self._replace_output(module, args, output)
         self._running.pop()
+        if (entrances := current_entrances()) is not None:
+            entrances.leave()
         if not self._running and not self._always:
-            self.warn_of(output)
+            self.warn_of(output if replaced is None else replaced)
         return replaced
 
     def trace_inputs(self, values: Any) -> None:
@@ -167,13 +195,31 @@ class Interception(TorchFunctionMode):
                 return self._like(args[0], propagation.by_ratio(args[0], module.forward))
         return None
 
+    def _written_out(self, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
+        """The output of linear attention whose matrix is made, in operations that the mode sees."""
+        x, mask = args[0], args[1] if len(args) > 1 else None
+        forward = WRITTEN_OUT[type(module).__name__]
+        return forward(module, self._as_attention, self._attention.keys(x, mask), x)
+
+    def _as_attention(self, weights: Tensor) -> Tensor:
+        """Weights (B, H, N, N), made in any way, as the probabilities of a softmax."""
+        trace = self._traces.of(weights)
+        if trace is None:
+            return weights
+        return self._attention.softmax(weights, Softmax(self._place()), trace.curves)
+
     # -- the mode ------------------------------------------------------------------------------
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not (self._always or self._running) or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
-        out = self._apply(name_of(func), func, args, kwargs)
+        if self._skipped is not None:
+            return func(*in_one_type(args), **kwargs)
+        name = name_of(func)
+        if name in ("sort", "argsort") and len(args) == 1 and not args[0].is_floating_point():
+            kwargs = kwargs | {"stable": True}  # nodes sorted by graph keep the layout's order
+        out = self._apply(name, func, args, kwargs)
         for tensor in tensors_in([out]):
             if tensor.requires_grad:
                 self._traces.mark_if_new(tensor)
@@ -181,10 +227,11 @@ class Interception(TorchFunctionMode):
 
     def _apply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         if name in PRODUCTS:
-            halve = not self._in_norm()
-            args = self._attention.factors(name, args, halve)
-            held = self._attention.factors(name, kwargs.values(), halve)
-            kwargs = dict(zip(kwargs, held, strict=True))
+            values = gates.held(self._traces, name, (*args, *kwargs.values()))
+            halve, equal = not self._in_norm(), self._factors_are_equal(name)
+            values = self._attention.factors(name, values, halve, equal)
+            args, named = values[: len(args)], values[len(args) :]
+            kwargs = dict(zip(kwargs, named, strict=True))
         if name == "softmax":
             return self._softmax(func, args, kwargs)
         if name == "scaled_dot_product_attention":
@@ -192,10 +239,15 @@ class Interception(TorchFunctionMode):
             return self._carry("attention", args, kwargs, out)
         if name == "multi_head_attention_forward":
             return self._multi_head(func, args, kwargs)
+        if name in gates.WRITTEN_OUT:
+            with self:
+                return gates.WRITTEN_OUT[name](*args, **kwargs)
+        if name == "log_softmax" and propagation.current_rules().attention:
+            return self._log_softmax(func, args, kwargs)
         if name in AFFINE or name in NORMS or name in RATIO:
             return self._operation(name, func, args, kwargs)
         if self._additive and name in SUMS:
-            args = self._constants_as_tangents(args)
+            args = self._constants_as_tangents(name, args)
         if (name.endswith("_") or name == "setitem") and not args[0].requires_grad:
             self._traces.mark_if_new(args[0])  # it is about to, and does not come from outside
         out = func(*args, **kwargs)
@@ -211,6 +263,13 @@ class Interception(TorchFunctionMode):
         if trace is None:
             return out
         return self._attention.softmax(out, Softmax(self._place()), trace.curves)
+
+    def _log_softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        x = args[0] if args else kwargs["input"]
+        if dim is None or self._traces.of(x) is None:
+            return self._carry("log_softmax", args, kwargs, func(*args, **kwargs))
+        return self._like(x, log_softmax(func, self._constant, x, dim))
 
     def _multi_head(self, func: Any, args: Any, kwargs: Any) -> Any:
         if kwargs.get("static_k") is not None or kwargs.get("static_v") is not None:
@@ -250,20 +309,26 @@ class Interception(TorchFunctionMode):
         curves: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
         if name == "div" and (softmax := self._attention.explicit_softmax(inputs)) is not None:
             return self._attention.softmax(out, softmax, curves)
-        if (curve := self._curve(name, found)) is not None:
+        if (curve := self._curve(name, inputs)) is not None:
             curves |= {curve}
         trace = Trace(curves, *self._attention.role(name, inputs, self._place()))
+        trace = gates.described(self._traces, name, inputs, trace)
         into = args[0] if name == "setitem" else out
         for tensor in tensors_in([into]):
             if tensor.is_floating_point():
                 self._traces.mark(tensor, trace)
         return out
 
-    def _curve(self, name: str, traces: list[Trace]) -> Curve | None:
+    def _curve(self, name: str, inputs: list[Tensor]) -> Curve | None:
         """What an operation does that is not linear in what depends on the nodes."""
-        if name in PRODUCTS and len(traces) > 1:
+        if name in PRODUCTS:
+            factors = inputs[1:] if name in PLUS_PRODUCT else inputs
+            several = sum(self._traces.of(factor) is not None for factor in factors) > 1
+            if not several or self._factors_are_equal(name):
+                return None
             what = f"a product ({name}) of two quantities that depend on the input"
-            return Curve(self._rule_here(), what, self._place())
+            rule = gates.rule_of_product(self._traces, factors) or self._rule_here()
+            return Curve(rule, what, self._place())
         if name in ROOTS:
             return Curve("layernorm", f"{name} outside of a normalisation layer", self._place())
         if name == "statistics of the batch":
@@ -271,6 +336,13 @@ class Interception(TorchFunctionMode):
         if name == "static_k or static_v":
             return Curve("attention", name, self._place())
         return None if name in KNOWN else Curve("activation", name, self._place())
+
+    def _factors_are_equal(self, name: str) -> bool:
+        """Whether a product is of two signals, each of which gets half of its relevance."""
+        if name not in MULTIPLICATIONS or not propagation.current_rules().attention:
+            return False
+        kinds = type(self._running[-1]).__mro__ if self._running else ()
+        return any(kind.__name__ in EQUAL_FACTORS for kind in kinds)
 
     def _rule_here(self) -> Rule:
         """The rule that a product in the running module would be a matter of."""
@@ -280,14 +352,20 @@ class Interception(TorchFunctionMode):
 
     def _like(self, x: Tensor, out: Tensor) -> Tensor:
         trace = self._traces.of(x)
-        return out if trace is None else self._traces.mark(out, Trace(trace.curves))
+        if trace is not None:
+            return self._traces.mark(out, Trace(trace.curves))
+        self._traces.mark_if_new(out)  # made outside of the mode by a hook, of constants
+        return out
 
     # -- additive constants --------------------------------------------------------------------
 
-    def _constants_as_tangents(self, values: Any) -> Any:
+    def _constants_as_tangents(self, name: str, values: Any) -> Any:
         """In a sum with something that depends on nodes, constants are shares of the output."""
-        if all(self._traces.of(t) is None for t in tensors_in(values)):
+        of_nodes = next((t for t in tensors_in(values) if self._traces.of(t) is not None), None)
+        if of_nodes is None:
             return values
+        if name in WITH_NUMBERS:
+            values = (of_nodes.new_tensor(v) if type(v) in (int, float) else v for v in values)
         return tuple(self._as_constant(value) for value in values)
 
     def _as_constant(self, value: Any) -> Any:

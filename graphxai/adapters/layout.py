@@ -4,6 +4,7 @@ Sparse attention has one value per edge; dense attention comes as (B, H, N, N), 
 (B * H, N, N). Without a graph token, row and column 0 of the recorded matrix are zero.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +47,7 @@ class Layout:
 
 
 def expose_dense(weights: Tensor, layout: Layout | None) -> tuple[Tensor | None, Tensor]:
-    """Recorded attention (B, H, T, T) and the same weights as a function of it.
+    """Recorded attention (B, H, T, T), or the graph token's row of it, and the weights made of it.
 
     The model goes on with the second, so that gradients reach the first. (None, weights) if the
     layout is not that of self-attention over the batch.
@@ -54,14 +55,17 @@ def expose_dense(weights: Tensor, layout: Layout | None) -> tuple[Tensor | None,
     if layout is None:
         return (weights, weights) if weights.dim() == 4 else (None, weights)
     size, length = len(layout.mask), weights.shape[-1]
-    square = weights.dim() > 1 and weights.shape[-2] == length and layout.fits(length)
-    if not square or weights.numel() % (size * length**2):
+    rows = weights.shape[-2] if weights.dim() > 1 else 0
+    one = layout.graph_token and rows == 1  # as a last layer of which one token is read
+    known = (one or rows == length) and layout.fits(length)
+    if not known or weights.numel() % (size * rows * length):
         return None, weights
     first = int(not layout.graph_token)
     after = layout.tokens - first - length
-    attention = F.pad(weights.reshape(size, -1, length, length), (first, after, first, after))
+    pad = (first, after, 0, 0) if one else (first, after, first, after)
+    attention = F.pad(weights.reshape(size, -1, rows, length), pad)  # (B, H, 1 or T, T)
     own = slice(first, first + length)
-    return attention, attention[..., own, own].reshape(weights.shape)
+    return attention, attention[..., first : first + rows, own].reshape(weights.shape)
 
 
 def expose_sparse(
@@ -78,7 +82,7 @@ def expose_sparse(
     if len(target) and max(int(target.max()), int(source.max())) >= n:
         return None, weights
     where = (layout.graph[target], layout.slot[target] + 1, layout.slot[source] + 1)
-    per_head = weights.reshape(len(weights), -1)  # (E, H)
+    per_head = weights.reshape(len(weights), math.prod(weights.shape[1:]))  # (E, H)
     empty = weights.new_zeros(len(layout.mask), layout.tokens, layout.tokens, per_head.shape[1])
     attention = empty.index_put(where, per_head, accumulate=True).permute(0, 3, 1, 2)
     parallel = empty[..., 0].index_put(where, weights.new_ones(len(weights)), accumulate=True)

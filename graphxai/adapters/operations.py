@@ -107,6 +107,11 @@ def normalize(
     return input / held.norm(p, dim, keepdim=True).clamp_min(eps)
 
 
+def log_softmax(func: Any, constant: Constant, input: Tensor, dim: int, **_: Any) -> Tensor:
+    """`x - logsumexp(x)` with a constant second term: relevance is that of the logits."""
+    return input - constant(input.detach().logsumexp(dim, keepdim=True))
+
+
 def activation(func: Any, constant: Constant, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """An elementwise function with f(0) = 0."""
     if propagation.current_rules().activation is None:

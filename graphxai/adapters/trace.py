@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 Rule = Literal["attention", "layernorm", "activation"]
-Role = Literal["exponential", "sum", "probability"]
+Role = Literal["exponential", "sum", "probability", "gate"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,10 @@ class Curve:
 
 @dataclass(eq=False)
 class Softmax:
-    """One softmax: its group index (E,) if sparse, its attention (B, H, T, T) if recordable."""
+    """One softmax: its group index (E,) if sparse, its attention (B, H, T, T) if recordable.
+
+    `used`: whether it has mixed values, which makes it attention.
+    """
 
     place: str
     index: Tensor | None = None
@@ -34,13 +37,19 @@ class Softmax:
     used: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """`curves` on the way here; `role` and `softmax` if the tensor is part of a softmax."""
+    """`curves` on the way here; `role` and `softmax` if the tensor is part of a softmax.
+
+    `multiple_of`: what the tensor is a constant multiple of, if that is known; `gate_of`: what a
+    gate was computed of (see `gates`).
+    """
 
     curves: frozenset[Curve] = frozenset()
     role: Role | None = None
     softmax: Softmax | None = None
+    multiple_of: Tensor | None = None
+    gate_of: Tensor | None = None
 
 
 OUTSIDE = Trace()  # stands for "never seen"
@@ -75,6 +84,12 @@ class Traces:
         """Note that a result of the pass without a trace is a constant, as one of parameters."""
         if value not in self._known:
             self._known[value] = None
+
+    def constant(self, value: Tensor) -> Tensor:
+        """A view of the tensor that counts as a constant of the pass, whatever its gradient."""
+        view = value.view_as(value)
+        self._known[view] = None
+        return view
 
     def mark(self, value: Tensor, trace: Trace) -> Tensor:
         """Note the trace of a tensor and give the tensor back."""

@@ -20,6 +20,7 @@ QUOTIENTS = {"div", "div_", "divide", "true_divide"}
 MULTIPLICATIONS = {"mul", "mul_", "multiply"}
 SUMS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "cat", "concat", "concatenate", "stack",
         "hstack", "vstack", "where"}  # fmt: skip
+WITH_NUMBERS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "where"}  # sums that take them
 ROOTS = {"sqrt", "sqrt_", "rsqrt", "rsqrt_", "std", "std_mean", "norm", "vector_norm", "cdist"}
 SAME_VALUES = {  # only the shape, the order or the type changes, or entries are set to zero
     "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten",
@@ -34,6 +35,14 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 }  # fmt: skip
 LIKE_ANOTHER = {"expand_as", "view_as", "type_as", "reshape_as", "to"}  # in shape or type
 GATHERED_SUMS = {"scatter_add_", "scatter_add", "index_add_", "index_add", "scatter_reduce_"}
+GATES = {"sigmoid", "hardsigmoid", "special_expit"}  # from minus infinity to infinity, 0 to 1
+PLUS_PRODUCT = {"addcmul", "addmm", "baddbmm"}  # of the second and third; the first is added
+MULTIPLE = MULTIPLICATIONS - {"mul_"} | QUOTIENTS - {"div_"} | {"neg", "clone", "contiguous"}
+EQUAL_FACTORS = {"Polynormer", "PolynormerAttention"}  # modules that multiply two equal signals
+STILL_A_GATE = SAME_VALUES | MULTIPLICATIONS | QUOTIENTS | GATHERED_SUMS | {
+    "add", "add_", "sub", "sub_", "rsub", "subtract", "neg", "clamp", "clamp_", "clamp_min", "sum",
+    "mean", "cat", "stack",
+}  # fmt: skip
 STILL_A_SUM = SAME_VALUES | {"add", "add_", "clamp", "clamp_", "clamp_min", "clamp_min_"}
 # linear, or linear by pieces; what is neither here nor above is named in a warning
 KNOWN: set[str] = {

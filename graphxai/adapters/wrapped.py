@@ -33,8 +33,11 @@ from .calling import (
     call_with_tokens,
     module_named,
     takes_padding_mask,
+    without_fused_attention,
 )
-from .interception import intercepted
+from .compiled import as_written
+from .interception import intercepted, interception_class
+from .linear_attention import PADS_WRONGLY
 
 _forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
 
@@ -45,6 +48,7 @@ def wrap(
     *,
     kind: TaskKind | None = None,
     classes: Sequence[str] | int | None = None,
+    task: str | None = None,
     at: str | None = None,
     forward: Forward | None = None,
     inputs: Literal["graphs", "tokens"] = "graphs",
@@ -56,8 +60,9 @@ def wrap(
 ) -> "WrappedModel":
     """Make a PyTorch model explainable by every method of the toolkit.
 
-    tasks: what the output columns are; or `kind` ("binary", "multiclass", "regression") and
-    `classes` (names, or how many) for a single one. The model should give logits.
+    tasks: what the output columns are; or `kind` ("binary", "multiclass", "regression"),
+    `classes` (names, or how many) and `task` (its name, as "logP"; default "output") for a single
+    one. The model should give logits.
     inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D), where
     `graph_token` says that the first token is a class token. at: name of the module whose output,
     one row a node, is what relevance is given to, for models that begin with an embedding; by
@@ -74,13 +79,18 @@ def wrap(
     nothing would be left, all tokens stand there as zeros). Raises ValueError for
     a module `at` that does not exist or tasks that are not told.
     """
-    config = TaskSet(_tasks(tasks, kind, classes))
+    config = TaskSet(_tasks(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
+    if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
+        raise ValueError(
+            f"{type(model).__name__} has weights on the device 'meta', which hold no values: load"
+            " them first."
+        )
     return WrappedModel(
-        model,
+        as_written(model),
         config,
         at=at,
         forward=forward,
@@ -123,8 +133,7 @@ class WrappedModel:
         self._features = features
         self._modes: dict[nn.Module, bool] = {}
         self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
-        kinds = {type(m).__name__ for m in module.modules()}
-        self._pads_wrongly = "PerformerAttention" in kinds
+        self._pads_wrongly = any(type(m).__name__ in PADS_WRONGLY for m in module.modules())
 
     # -- as a module ---------------------------------------------------------------------------
 
@@ -277,10 +286,12 @@ class WrappedModel:
     def _pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """Outputs (B, C) of node rows, with rules, recordings and bias shares as asked for."""
         tape = current_tape()
-        watched = tape is not None or current_rules() != Rules() or self._pads_wrongly
+        handing_down = interception_class.get() is not None
+        asked = tape is not None or current_rules() != Rules() or handing_down
+        watched = asked or self._pads_wrongly
         if rows is None or not (watched or self._at is not None):
-            block = intercepted(self.module) if self._pads_wrongly else nullcontext()
-            with block:
+            alone = intercepted(self.module, layout=batch.layout)
+            with alone if self._pads_wrongly else nullcontext():
                 return self._call(rows, batch, shown)
         with intercepted(
             self.module, layout=batch.layout, always=True, outputs=self._put(rows)
@@ -356,13 +367,15 @@ class WrappedModel:
             if replaced:
                 graphs.x = rows
             run = self._forward or call_with_graphs
-            return as_outputs(run(self.module, graphs), size, columns)
+            with without_fused_attention(self.module):
+                return as_outputs(run(self.module, graphs), size, columns)
         x = rows if replaced else batch.dense
         assert x is not None
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
         x = x if replaced else self._in_own_type(x)
-        return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
+        with without_fused_attention(self.module):
+            return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
 
     def _in_own_type(self, value: Tensor) -> Tensor:
         return value.to(self._dtype) if value.is_floating_point() else value
@@ -376,7 +389,7 @@ class WrappedModel:
             found.append(output)
             return output
 
-        with intercepted(self.module, outputs={self._at: keep}):
+        with unrecorded(), intercepted(self.module, outputs={self._at: keep}):
             self._call(None, batch, batch.mask)
         if len(found) != 1 or not isinstance(found[0], Tensor):
             raise ValueError(
@@ -418,7 +431,10 @@ def _tasks(
     tasks: Sequence[Task] | Task | None,
     kind: TaskKind | None,
     classes: Sequence[str] | int | None,
+    task: str | None,
 ) -> tuple[Task, ...]:
+    if tasks and task is not None:
+        raise ValueError(f"tasks have names of their own: task={task!r} goes with `kind`.")
     if isinstance(tasks, Task):
         return (tasks,)
     if tasks:
@@ -429,4 +445,4 @@ def _tasks(
         classes = [str(c) for c in range(classes)]
     if classes is None and kind == "binary":
         classes = ("negative", "positive")
-    return (Task("output", kind, tuple(classes or ())),)
+    return (Task("output" if task is None else task, kind, tuple(classes or ())),)

@@ -7,6 +7,7 @@ the gradient of f_c by them, `h[l]` the tokens entering layer l.
 import torch
 from torch import Tensor
 
+from graphxai.adapters.entrances import entrances
 from graphxai.capture import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.propagation import record
@@ -63,28 +64,38 @@ class AttCat(Explainer):
     """Gradient x Input at every layer, weighted by the attention a token receives there.
 
     `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the mean over queries q
-    is over the tokens of the graph.
+    is over the tokens of the graph. In models of others h[l] are the rows that enter the module
+    with the attention (see `adapters.entrances`), in a pre-LN layer those after its LayerNorm.
     """
 
     name = "att_cat"
     title = "AttCAT"
     source = "Qiang 2022"
-    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        with record(all_queries=True) as tape:
+        with record(all_queries=True) as tape, entrances() as entered:
             tokens = model.embed(batch).detach().requires_grad_()
             outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
         entering = tape.hidden[: len(tape.attention)]  # (B, T, D) each
-        if not entering:
-            raise ValueError("att_cat reads the tokens entering each layer; the model shows none.")
-        gradients = torch.autograd.grad(resolved(outputs).sum(), entering)
+        others = [entrance for entrance in entered.found if entrance is not None]
+        entering = entering or [entrance.rows for entrance in others]
+        if not entering or len(entering) < len(tape.attention):
+            raise ValueError(
+                "att_cat reads the rows of tokens that enter the module of each attention; here"
+                " attention is in no module that is given one row a node."
+            )
+        gradients = torch.autograd.grad(
+            resolved(outputs).sum(), entering, allow_unused=True, materialize_grads=True
+        )
+        shares = [(h * g).sum(-1) for h, g in zip(entering, gradients, strict=True)]
+        if others:
+            shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
-        for weights, hidden, gradient in zip(tape.attention, entering, gradients, strict=True):
+        for weights, share in zip(tape.attention, shares, strict=True):
             received = (real[:, None] @ weights.mean(1))[:, 0] / real.sum(-1, keepdim=True)
-            scores = scores + received * (hidden * gradient).sum(-1)
+            scores = scores + received * share
         return scored(scores, batch, outputs, resolved)
 
 

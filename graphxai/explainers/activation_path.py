@@ -13,6 +13,10 @@ over a path; here the path is the curve's own, and two points of it stand for th
    other keys share the weight of one that goes,
    `df / d log m_j = sum_i A_ij (dA_ij - sum_k A_ik dA_ik)`, summed over layers and heads, with
    `dA = df / dA`.
+
+In models of others nodes also meet in messages and poolings, where nobody can fade them. There
+the presence is 1 or 0, by the model's own way of removing a node: what is absent gets nothing from
+the second point.
 """
 
 import math
@@ -34,16 +38,15 @@ class LrpPath(Explainer):
     """LRP in the whole graph and in its more relevant half, summed.
 
     floor: presence of the least relevant nodes, in (0, 1]. steepness: of the fall around the
-    median, in mean absolute deviations. Both were chosen on validation graphs. Scores are in units
-    of the output, but add up to no one output. Needs the Graphormer, whose attention takes a
-    bias; raises TypeError for other models.
+    median, in mean absolute deviations. Both were chosen on validation graphs, and both are for
+    the Graphormer, whose attention takes a bias; in other models presence is 1 or 0. Scores are in
+    units of the output, but add up to no one output.
     """
 
     name = "lrp_path"
     title = "LRP along the activation path"
     source = "this project; Ali 2022, sections 4 and 5; Aumann 1974"
     cost = "2 forward, 2 backward"
-    needs_graphormer = True
 
     def __init__(self, floor: float = 0.1, steepness: float = 1.0) -> None:
         if not 0 < floor <= 1:
@@ -55,7 +58,7 @@ class LrpPath(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         if not isinstance(model, Graphormer):
-            raise TypeError(f"lrp_path needs a Graphormer, not {type(model).__name__}.")
+            return _by_removal(model, batch, target)
         tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
         whole = torch.ones_like(tokens[..., 0])  # (B, T)
         outputs, resolved, relevance, _ = _pass(model, batch, tokens, bias, whole, target)
@@ -73,6 +76,34 @@ class LrpPath(Explainer):
         absent = torch.sigmoid(-self.steepness * above / spread)
         presence = (math.log(self.floor) * absent).exp().masked_fill(~batch.mask, 1.0)
         return torch.cat([torch.ones_like(relevance[:, :1]), presence], dim=1)
+
+
+def _by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+    """The two points with presence 1 or 0, by the model's own removal of nodes."""
+    tokens = model.embed(batch).detach()
+    outputs, resolved, relevance = _lrp(model, batch, tokens, None, target)
+    nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
+    rounding = 1e-4 * nodes.abs().nan_to_num().amax(dim=1, keepdim=True)
+    above = nodes >= nodes.nanmedian(dim=1, keepdim=True).values - rounding
+    _, _, in_middle = _lrp(model, batch, tokens, above & batch.mask, resolved)
+    in_middle[:, 1:] *= above
+    return scored(relevance + in_middle, batch, outputs, resolved)
+
+
+def _lrp(
+    model: ExplainableModel,
+    batch: GraphBatch,
+    tokens: Tensor,
+    keep: Tensor | None,
+    target: Target | ResolvedTarget,
+) -> tuple[Tensor, ResolvedTarget, Tensor]:
+    """Outputs, what is explained, and LRP (B, T) of the nodes that are kept."""
+    tokens = tokens.detach().requires_grad_()
+    with conservative(activation="ratio"):
+        outputs = model.encode(tokens, batch, keep)
+    resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
+    (gradient,) = torch.autograd.grad(resolved(outputs).sum(), tokens)
+    return outputs, resolved, (tokens * gradient).sum(-1).detach()
 
 
 def _pass(

@@ -22,7 +22,9 @@ class Attribution:
     share of additive parameters; output (B,), the f_c explained; outputs (B, num_outputs), all
     the model said; features (B, N, F), exact parts of `relevance`, or None; labels: f_c in
     words; mask (B, N), True at nodes; structure, share of each term of the structural bias by
-    name, (B,) each, or None where nothing flows there or it was not told apart.
+    name, (B,) each, or None where nothing flows there or it was not told apart; remainders, what
+    each kind of operation makes or loses, by name, (B,) each, in sum `unexplained` (source:
+    `explainers.remainders`), or None where that is not known.
     """
 
     relevance: Tensor
@@ -34,6 +36,7 @@ class Attribution:
     mask: Tensor
     features: Tensor | None = None
     structure: dict[str, Tensor] | None = None
+    remainders: dict[str, Tensor] | None = None
 
     @property
     def unexplained(self) -> Tensor:
@@ -55,7 +58,6 @@ class Explainer(ABC):
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
     sampled: ClassVar[bool] = False  # whether random numbers, dealt out by node number, decide
-    needs_graphormer: ClassVar[bool] = False  # whether it reads what other models do not show
 
     def attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Any = None

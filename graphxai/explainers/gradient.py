@@ -2,8 +2,8 @@
 
 `R_t = sum_d x_td * d f_c / d x_td` for every token t (Shrikumar 2017; Ali 2022, eq. 1). The
 variants differ in what `propagation.conservative` holds constant and in nothing else. Where
-attention is not constant, relevance also reaches the structural bias inside it: `LrpLn` and
-`AttnLrp` tell its terms apart.
+attention is not constant, relevance also reaches the structural bias inside it, whose terms are
+told apart. What the operations make or lose of the relevance on its way: `remainders`.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from graphxai.target import Target
 
 from .base import Attribution, Explainer, register, scored
 from .passes import encode, structural_bias
+from .remainders import Slopes, gradients, passed_through, remainders
 
 
 @register
@@ -31,25 +32,26 @@ class GradientInput(Explainer):
     source = "Shrikumar 2017; Ali 2022, eq. 1"
     additive = True
     rules: ClassVar[Rules] = Rules()
-    with_structure: ClassVar[bool] = False
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        with conservative(**vars(self.rules)), record(biases=True) as tape:
+        own = isinstance(model, Graphormer)  # others tell neither structure nor remainders
+        with conservative(**vars(self.rules)):
             tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
-            inside = structural_bias(model, batch) if self.with_structure else None
-            inside = None if inside is None else inside.requires_grad_()  # (B, H, T, T)
-            outputs = encode(model, tokens, batch, bias=inside)
+            bias = None if self.rules.attention else structural_bias(model, batch)
+            inside = [] if bias is None else [bias.requires_grad_()]  # (B, H, T, T)
+            with record(biases=True, operations=own) as tape:
+                outputs = encode(model, tokens, batch, bias=bias)
         resolved = target.resolve(model.config, outputs)
         f = resolved(outputs)
-        leaves = [tokens, *tape.biases] if inside is None else [tokens, *tape.biases, inside]
-        gradient, *gradients = torch.autograd.grad(f.sum(), leaves, allow_unused=True)
-        structure = None if inside is None else structure_shares(model, batch, gradients.pop())
-        relevance = (tokens * gradient).sum(-1).detach()  # (B, T)
-        features = model.split_by_feature(batch, gradient[:, 1:])
+        passed = passed_through(tape, self.rules) if own else []
+        slopes = gradients(f, [tokens, *tape.biases, *inside, *passed])
+        structure = structure_shares(model, batch, slopes[bias]) if bias is not None else None
+        relevance = (tokens * slopes[tokens]).sum(-1).detach()  # (B, T)
+        features = model.split_by_feature(batch, slopes[tokens][:, 1:])
         return Attribution(
             relevance=relevance[:, 1:].masked_fill(~batch.mask, 0.0),
             graph_token=relevance[:, 0],
-            biases=resolved.offset + _bias_shares(tape.biases, gradients, f),
+            biases=resolved.offset + _bias_shares(tape.biases, slopes, f),
             output=f.detach(),
             outputs=outputs.detach(),
             labels=resolved.labels,
@@ -58,15 +60,15 @@ class GradientInput(Explainer):
             if features is None
             else features.detach().masked_fill(~batch.mask[..., None], 0.0),
             structure=structure,
+            remainders=remainders(tape, self.rules, slopes, structure) if own else None,
         )
 
 
-def _bias_shares(biases: Sequence[Tensor], gradients: Sequence[Tensor | None], f: Tensor) -> Tensor:
+def _bias_shares(biases: Sequence[Tensor], slopes: Slopes, f: Tensor) -> Tensor:
     """`sum b * d f_c / d b` over all additive parameters, (B,)."""
     total = torch.zeros_like(f)
-    for bias, gradient in zip(biases, gradients, strict=True):
-        if gradient is not None:  # queries and keys have none when attention is constant
-            total = total + (bias * gradient).flatten(1).sum(-1)
+    for bias in biases:
+        total = total + (bias * slopes[bias]).flatten(1).sum(-1)
     return total.detach()
 
 
@@ -102,7 +104,6 @@ class LrpLn(GradientInput):
     title = "LRP (LN)"
     source = "Ali 2022, section 4"
     rules = Rules(layernorm=True)
-    with_structure = True
 
 
 @register
@@ -131,14 +132,14 @@ class AttnLrp(GradientInput):
     `A v` and `q k^T`, LayerNorm's scale and the activation ratio constant.
 
     Values get 1/2, queries and keys 1/4 each, and the structural bias, which is added to
-    `q k^T`, the 1/2 of the logits. The softmax is not conservative; its gap is unexplained.
+    `q k^T`, the 1/2 of the logits. The softmax is not conservative: what it makes or loses is the
+    ledger's only remainder.
     """
 
     name = "attn_lrp"
     title = "AttnLRP"
     source = "Achtibat 2024"
     rules = Rules(layernorm=True, activation="ratio", products=True)
-    with_structure = True
 
 
 @register

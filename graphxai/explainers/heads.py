@@ -1,39 +1,49 @@
 """What attention heads look at, over a data set: distances and relations (Song 2024, section 4.2).
 
-A row is one node of one graph as the query; its key is the token with the largest attention. Keys
-that tie share the row, so that the statistics do not depend on the order of the nodes.
+Rows, keys and distances are as in `head_counts`.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from graphxai.capture import ExplainableModel, evaluating
-from graphxai.inputs import Input, prepare
-from graphxai.models.graphormer.encoding import GraphBatch, collate
-from graphxai.models.graphormer.model import Graphormer
-from graphxai.propagation import record
+from graphxai.inputs import Input, prepare_for
+from graphxai.models.graphormer.encoding import GraphBatch
 
+from .head_counts import (
+    POSITIONAL,
+    RELATIONAL,
+    ROUNDING,
+    Counts,
+    Shares,
+    count,
+    positional_heads,
+    relational_heads,
+)
 from .relations import RELATIONS, relations_of
+
+__all__ = [
+    "POSITIONAL",
+    "RELATIONAL",
+    "Counts",
+    "HeadStatistics",
+    "count",
+    "head_statistics",
+    "positional_heads",
+    "relational_heads",
+]
 
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
 FORMAT = "graphxai-heads"
 MAX_BYTES = 1 << 24
-POSITIONAL = 0.8  # xi_pos of Song 2024
-RELATIONAL = 0.1  # xi_synt
-ROUNDING = 1e-6  # shares are sums of floats; the file has six digits
-TIE = 1e-5  # relative: attention this close to the largest, in single precision, is as large
 GRAPHS_AT_A_TIME = 32
-
-Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +51,11 @@ class HeadStatistics:
     """Where L layers of H heads have their largest attention.
 
     distances (L, H, C): share of the rows whose key is at shortest-path distance 0, 1, ..., C - 3,
-    is an unreachable node, is the graph token. relations: K names; related (L, H, K): share of
-    the rows whose key stands in the relation to the query; base_rates (K,): the share that a node
-    drawn at random would have. rows: their number. data: what was measured on, in words. sha256:
-    of the model's weights, or "".
+    is an unreachable node (or there is no key, as for a node without edges in attention along
+    edges), is the graph token. relations: K names; related (L, H, K): share of the rows whose key
+    stands in the relation to the query; base_rates (K,): the share that a node drawn at random
+    would have. rows: their number. data: what was measured on, in words. sha256: of the model's
+    weights, or "". A layer with fewer heads than H is filled up with heads that have no keys.
     """
 
     distances: Shares
@@ -102,129 +113,58 @@ class HeadStatistics:
             raise ValueError(f"{path}: cannot be read as head statistics: {error}.") from error
 
 
-def positional_heads(distances: Shares) -> NDArray[np.bool_]:
-    """Eq. 8 of shares (..., C) as in `HeadStatistics`; the last two columns do not count."""
-    return np.any(distances[..., :-2] > POSITIONAL + ROUNDING, axis=-1)
-
-
-def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
-    """Eq. 7 of shares (..., K) against base rates that broadcast to them.
-
-    A head that fits several relations counts once: those of a graph lie inside one another.
-    """
-    return np.any(related > base_rates + RELATIONAL + ROUNDING, axis=-1)
-
-
-def head_statistics(model: Graphormer, inputs: Sequence[Any], *, data: str = "") -> HeadStatistics:
+def head_statistics(
+    model: ExplainableModel, inputs: Sequence[Any], *, data: str = ""
+) -> HeadStatistics:
     """Measure where every head has its largest attention, over all nodes of all inputs.
 
-    inputs: as `graphxai.explain` takes them; data: what they are, in words. For molecules all of
-    `RELATIONS` are measured; where an input has no molecule, bonds alone, which are its edges.
-    Raises ValueError for no inputs, or for one that cannot be used.
+    model: a Graphormer, or another's after `wrap`. inputs: as `graphxai.explain` takes them; data:
+    what they are, in words. For molecules all of `RELATIONS` are measured; where an input has no
+    molecule, bonds alone, which are its edges (or neighbours in a row of tokens). Raises
+    ValueError for no inputs, for one that cannot be used, or for a model without attention.
     """
     if len(inputs) == 0:
         raise ValueError("head statistics need at least one input.")
-    prepared = [prepare(model.config, value) for value in inputs]
+    prepared = [prepare_for(model, value) for value in inputs]
     prepared.sort(key=lambda item: int(item.data.num_nodes))
-    relations = [_relations(item) for item in prepared]
-    names = RELATIONS if all(found is not None for found in relations) else RELATIONS[:1]
+    known = [_relations(item) for item in prepared]
+    names = RELATIONS if all(found is not None for found in known) else RELATIONS[:1]
     total: Counts | None = None
     with evaluating(model):
-        for start in range(0, len(prepared), GRAPHS_AT_A_TIME):
-            part = slice(start, start + GRAPHS_AT_A_TIME)
-            batch = collate([item.data for item in prepared[part]]).to(_device(model))
-            known = relations[part] if len(names) > 1 else None
-            counts = count(model, batch, known).summed()
+        for part in _parts(prepared, getattr(model, "same_size_only", False)):
+            batch = _collated(model, prepared[part])
+            counts = count(model, batch, known[part] if len(names) > 1 else None).summed()
             total = counts if total is None else total + counts
     assert total is not None
     distances, related, base_rates = (shares[0] for shares in total.shares())
+    if not isinstance(batch, GraphBatch):
+        distances = _as_far_as_needed(distances)
     sha256 = str(getattr(getattr(model, "origin", None), "sha256", ""))
     rows = int(total.rows[0])
     return HeadStatistics(distances, names, related, base_rates, rows, data, sha256)
 
 
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """Numbers of rows, graph by graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
-
-    chance (B, K): what `related` would be on average for keys drawn at random among the nodes.
-    """
-
-    distances: Shares
-    related: Shares
-    chance: Shares
-    rows: Shares
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-    def summed(self) -> "Counts":
-        """Over the graphs; the first axis stays, of length one."""
-        return Counts(*(value.sum(0, keepdims=True) for value in astuple(self)))
-
-    def shares(self) -> tuple[Shares, Shares, Shares]:
-        """`distances`, `related` and base rates as shares of the rows."""
-        per_head = self.rows[:, None, None, None]
-        return self.distances / per_head, self.related / per_head, self.chance / self.rows[:, None]
-
-    def important(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Positional and relational heads (B, L, H) of each graph by itself."""
-        distances, related, base_rates = self.shares()
-        chance = base_rates[:, None, None]
-        return positional_heads(distances), relational_heads(related, chance)
+def _as_far_as_needed(distances: Shares) -> Shares:
+    """Shares (..., C) without the distances, beyond the last, at which no head has a key."""
+    used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
+    last = int(used[-1]) if len(used) else 0
+    return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
 
 
-@torch.no_grad()
-def count(
-    model: ExplainableModel, batch: GraphBatch, relations: Sequence[Any] | None = None
-) -> Counts:
-    """Count each graph's rows. relations: (K, n, n) for each graph; None: bonds, as the edges."""
-    if not isinstance(model, Graphormer):
-        raise TypeError(
-            f"heads are told apart by a Graphormer's distances, not by {type(model).__name__}."
-        )
-    with record(all_queries=True) as tape:
-        model.encode(model.embed(batch), batch)
-    distance = _distances(batch)
-    both = batch.mask[:, :, None] & batch.mask[:, None, :]
-    categories = model.config.max_distance + 2  # 0 to max_distance, then unreachable
-    at = F.one_hot(distance.clamp(0, categories - 1), categories) * both[..., None]  # (B, N, N, C)
-    if relations is None:
-        pairs = (both & (distance == 1))[:, None]
-    else:
-        pairs = both.new_zeros(len(batch), len(relations[0]), *both.shape[1:])
-        for b, found in enumerate(relations):
-            n = found.shape[-1]
-            pairs[b, :, :n, :n] = torch.from_numpy(found)
-    at, pairs = at.double(), pairs.double()  # (B, K, N, N)
-    distances, related = [], []
-    for attention in tape.attention:
-        token, nodes = _largest(attention, batch)
-        by_distance = torch.einsum("bhij,bijc->bhc", nodes, at)
-        distances.append(torch.cat([by_distance, token.sum(-1, keepdim=True)], dim=-1))
-        related.append(torch.einsum("bhij,bkij->bhk", nodes, pairs))
-    rows = batch.num_nodes.double()
-    chance = pairs.sum((2, 3)) / rows[:, None]
-    found = torch.stack(distances, 1), torch.stack(related, 1), chance, rows
-    return Counts(*(value.cpu().numpy() for value in found))
+def _parts(prepared: Sequence[Input], same_size: bool) -> list[slice]:
+    """Slices of inputs, which are sorted by size, that share a batch."""
+    parts, start = [], 0
+    for i in range(1, len(prepared) + 1):
+        full = i - start == GRAPHS_AT_A_TIME or i == len(prepared)
+        sizes = prepared[start].data.num_nodes, None if full else prepared[i].data.num_nodes
+        if full or (same_size and sizes[0] != sizes[1]):
+            parts.append(slice(start, i))
+            start = i
+    return parts
 
 
-def _largest(attention: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-    """How far the graph token (B, H, N) and the nodes (B, H, N, N) are a node's largest key.
-
-    One for the key, or equal parts for several that tie; zero for padding.
-    """
-    of_nodes = attention[:, :, 1:]  # (B, H, N, T)
-    top = (of_nodes >= of_nodes.amax(-1, keepdim=True) * (1 - TIE)).double()
-    top = top / top.sum(-1, keepdim=True) * batch.mask[:, None, :, None]
-    return top[..., 0], top[..., 1:]
-
-
-def _distances(batch: GraphBatch) -> Tensor:
-    """Codes of shortest-path distances (B, N, N); of any value where there is padding."""
-    b, n = batch.mask.shape
-    first = batch.bag_offsets.clamp(max=len(batch.bag_codes) - 1).long()
-    return batch.bag_codes[first].long().reshape(b, n, n)  # a bag begins with its distance
+def _collated(model: Any, items: Sequence[Input]) -> Any:
+    return model.collate([item.data for item in items]).to(_device(model))
 
 
 def _relations(item: Input) -> NDArray[np.bool_] | None:

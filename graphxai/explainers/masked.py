@@ -1,6 +1,7 @@
 """Transformer attribution through important heads only (Song 2024)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,7 @@ from graphxai.target import Target
 
 from .base import Attribution, Explainer, register
 from .heads import FILE, HeadStatistics, count
-from .positive import Forward, attention_rollout, forward, propagate
-from .positive_rules import CHEFER
+from .positive import transformer_attribution
 
 
 @register
@@ -29,7 +29,6 @@ class MaskedLrp(Explainer):
     title = "Masked LRP"
     source = "Song 2024, section 4"
     cost = "2 or 3 forward, 1 backward, 1 relevance pass"
-    needs_graphormer = True
 
     def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
         if isinstance(statistics, str | Path):
@@ -37,36 +36,34 @@ class MaskedLrp(Explainer):
         self.statistics = statistics
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        seen = forward(model, batch, target)
-        statistics = self.statistics or stored_statistics(seen)
+        statistics = self.statistics or stored_statistics(model)
         if statistics is None:
             kinds = count(model, batch).important()
         else:
-            _check_fit(statistics, seen)
+            _check_fit(statistics, model)
             kinds = statistics.positional[None], statistics.relational[None]
         important = torch.from_numpy(np.stack(kinds, axis=1))  # (B or 1, 2, L, H)
-        _, relevance = propagate(seen, CHEFER, important=important.to(seen.bias.device))
-        return attention_rollout(seen, batch, relevance)
+        return transformer_attribution(model, batch, target, important.to(batch.mask.device))
 
 
-def stored_statistics(seen: Forward) -> HeadStatistics | None:
+def stored_statistics(model: Any) -> HeadStatistics | None:
     """What is stored beside the model's weights and was measured on them, or None."""
-    origin = seen.model.origin
+    origin = model.origin
     if origin.folder is None or not (origin.folder / FILE).exists():
         return None
     statistics = HeadStatistics.load(origin.folder / FILE)
     return statistics if statistics.sha256 == origin.sha256 else None
 
 
-def _check_fit(statistics: HeadStatistics, seen: Forward) -> None:
+def _check_fit(statistics: HeadStatistics, model: Any) -> None:
     """Raise ValueError for statistics of another model."""
-    config, digest = seen.model.config, seen.model.origin.sha256
+    config, digest = model.config, model.origin.sha256
     layers, heads = statistics.distances.shape[:2]
-    if (layers, heads) != (config.num_layers, config.num_heads):
+    own = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
+    if (layers, heads) != own:
         raise ValueError(
             f"the statistics are of {layers} layers with {heads} heads; the model has"
-            f" {config.num_layers} with {config.num_heads}. Make its own: head_statistics(model,"
-            " inputs)."
+            f" {own[0]} with {own[1]}. Make its own: head_statistics(model, inputs)."
         )
     if statistics.sha256 and digest and statistics.sha256 != digest:
         raise ValueError(

@@ -1,188 +1,140 @@
 """Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
 
 A relevance of one, given to the output explained, is handed down to the tokens, operation by
-operation (see `positive_rules`). LayerNorm, activations and the softmax pass relevance on
-unchanged; biases of linear maps take no part. Padding gets no attention, hence no relevance.
+operation: `positive_rules` has the rules, `adapters.positive` applies them to what a model does.
+LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear maps take no
+part. Padding gets no attention, hence no relevance.
 
 Eq. 2 divides by sums that may be close to zero, where the order of summation would show in single
-precision: the pass runs on a copy of the model in double precision.
+precision: the pass runs on a copy of the model in double precision. A model whose code fixes its
+own type, so that such a copy does not run, is explained in that.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from graphxai.adapters.interception import intercepted
+from graphxai.adapters.positive import handing_down
 from graphxai.capture import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.layers import Attention, EncoderLayer
-from graphxai.models.graphormer.model import Graphormer, TransformHead
-from graphxai.propagation import gelu, record
+from graphxai.positive_rules import CHEFER, PLAIN, Rules
 from graphxai.target import ResolvedTarget, Target
 
+from .attention import attention_gradients, first_row
 from .base import Attribution, Explainer, register, scored
-from .positive_rules import CHEFER, PLAIN, Rules, through_important_heads, through_linear
 
 
 @dataclass(frozen=True, eq=False)
-class Forward:
-    """What a forward pass saw, in double precision but for `outputs` (B, num_outputs).
+class Handed:
+    """What a relevance of one at f_c becomes.
 
-    explained (B,): f_c; bias (B, H, T, T): the structural bias; `attention` of every layer
-    (B, H, Q, T), Q = 1 in the last; `hidden` (B, T, D) entering each layer and leaving the last.
+    tokens (B, T, D): relevance of what entered the first layer; attention: of the probabilities of
+    each layer, upwards (B, H, Q, T). outputs (B, num_outputs): what the model said.
     """
 
-    model: Graphormer
-    bias: Tensor
-    attention: list[Tensor]
-    hidden: list[Tensor]
-    explained: Tensor
+    tokens: Tensor
+    attention: tuple[Tensor, ...]
     outputs: Tensor
     resolved: ResolvedTarget
 
-    def attention_gradients(self) -> tuple[Tensor, ...]:
-        """`d f_c / d A` of every layer, as `attention`."""
-        return torch.autograd.grad(self.explained.sum(), self.attention)
 
-
-def forward(model: ExplainableModel, batch: GraphBatch, target: Target) -> Forward:
-    """Run a double-precision copy of the model.
-
-    Raises TypeError for a model whose operations are not those of a Graphormer.
-    """
-    if not isinstance(model, Graphormer):
+def in_double_precision(model: ExplainableModel) -> ExplainableModel:
+    """A copy of the model with 64-bit numbers. Raises TypeError for what is no PyTorch module."""
+    double: Any = deepcopy(model)
+    module = double if isinstance(double, nn.Module) else getattr(double, "module", None)
+    if not isinstance(module, nn.Module):
         raise TypeError(
-            f"the positive rule knows the layers of a Graphormer, not of {type(model).__name__}."
+            f"the positive rule acts on the operations of a torch.nn.Module, which"
+            f" {type(model).__name__} is not: graphxai.wrap makes a model of one."
         )
-    double = deepcopy(model).double().requires_grad_(False)
-    bias = double.bias(batch)
-    with record() as tape:
-        tokens = double.embed(batch).requires_grad_()
-        precise = double.encode(tokens, batch, bias=bias)
-    outputs = precise.detach().to(next(model.parameters()).dtype)
-    resolved = target.resolve(model.config, outputs)
-    return Forward(double, bias, tape.attention, tape.hidden, resolved(precise), outputs, resolved)
+    module.double().requires_grad_(False)
+    return double
 
 
-@torch.no_grad()
-def propagate(
-    seen: Forward, rules: Rules, *, important: Tensor | None = None, layers: int | None = None
-) -> tuple[Tensor, list[Tensor]]:
-    """Hand a relevance of one down from f_c.
+def precisely(
+    model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
+) -> Attribution:
+    """`attribute` of the model in double precision, or of itself where such a copy does not run."""
+    double = in_double_precision(model)
+    try:
+        return attribute(double)
+    except RuntimeError:  # operands of different types
+        return attribute(model)
 
-    important (B or 1, K, L, H): see `through_important_heads`; None: all heads. layers: how many
-    to go through, from the last one; None: all. Returns the relevance of what entered the lowest
-    of them (B, T, D), and that of the attention of each, upwards (B, H, Q, T).
+
+def hand_down(
+    double: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    rules: Rules,
+    *,
+    important: Tensor | None = None,
+    to_last_attention: bool = False,
+) -> Handed:
+    """Hand a relevance of one down from f_c, in the model's own precision.
+
+    important (B or 1, K, L, H): see `positive_rules.through_important_heads`; None: all heads.
+    to_last_attention: go no further than there; tokens are then zero, attention the last alone.
     """
-    relevance = _head(seen)
-    found: list[Tensor] = []
-    last = len(seen.attention) - 1
-    for index in range(last, last - (layers or last + 1), -1):
-        heads = None if important is None else important[:, :, index]
-        relevance, of_attention = _layer(seen, index, relevance, rules, heads)
-        found.insert(0, of_attention)
-    return relevance, found
+    tokens = double.embed(batch).detach().requires_grad_()
+    with handing_down(rules, important) as passed, _seen(double):
+        outputs = double.encode(tokens, batch)
+        resolved = target.resolve(double.config, outputs.detach())
+        explained = passed.explained(outputs, resolved.weights)
+    if not passed.attention:
+        raise ValueError(
+            f"no attention between nodes was seen in {type(double).__name__}: methods that read"
+            " attention cannot explain it."
+        )
+    asked = passed.attention[-1:] if to_last_attention else [tokens, *passed.attention]
+    found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
+    if to_last_attention:
+        found = (torch.zeros_like(tokens), *found)
+    return Handed(found[0], found[1:], outputs.detach(), resolved)
 
 
-def _head(seen: Forward) -> Tensor:
-    """Relevance (B, 1, D) of the graph token as it leaves the last layer.
-
-    The last linear map and f_c are one map to one number. Relevance begins at that number, so that
-    the two classes of a single logit differ.
-    """
-    model, x = seen.model, seen.hidden[-1][:, :1]
-    explained = seen.resolved.weights.to(x)  # (B, num_outputs)
-    read = x if model.final_norm is None else model.final_norm(x)
-    relevance = read.new_ones(len(x), 1, 1)
-    head = model.head
-    if not isinstance(head, TransformHead):
-        weight = cast(torch.nn.Linear, head).weight
-        return through_linear(read, (explained @ weight)[:, None], relevance)
-    inner = head.norm(gelu(head.transform(read)))
-    relevance = through_linear(inner, (explained @ head.output.weight)[:, None], relevance)
-    return through_linear(read, head.transform.weight, relevance)
+def _seen(model: Any) -> AbstractContextManager[object]:
+    """The operations of a Graphormer; a wrapped model has its own seen by itself."""
+    return intercepted(model, always=True) if isinstance(model, nn.Module) else nullcontext()
 
 
-def _layer(
-    seen: Forward, index: int, relevance: Tensor, rules: Rules, important: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Relevance of what entered a layer (B, T, D) and of its attention (B, H, Q, T).
-
-    relevance (B, Q, D), of what left it. The layer's inner values are computed anew.
-    """
-    layer = cast(EncoderLayer, seen.model.layers[index])
-    attention, ffn, pre = layer.attention, layer.ffn, layer.pre_layernorm
-    x, weights = seen.hidden[index], seen.attention[index]
-    kept = x[:, : weights.shape[2]]  # the last layer has the graph token's row alone
-
-    attended = layer.attention_norm(x) if pre else x
-    values = _split(attention, attention.value(attended))  # (B, H, T, d)
-    mixed = _merge(weights @ values)  # (B, Q, D)
-    branch = attention.output(mixed)
-    middle = kept + branch if pre else layer.attention_norm(kept + branch)
-    fed = layer.ffn_norm(middle) if pre else middle
-    expanded = gelu(ffn.expand(fed))  # (B, Q, F)
-
-    to_middle, to_ffn = rules.addition(middle, ffn.contract(expanded), relevance)
-    to_expanded = through_linear(expanded, ffn.contract.weight, to_ffn)
-    to_middle = to_middle + through_linear(fed, ffn.expand.weight, to_expanded)
-
-    to_kept, to_branch = rules.addition(kept, branch, to_middle)
-    to_mixed = _split(attention, through_linear(mixed, attention.output.weight, to_branch))
-    if important is not None:
-        to_mixed = through_important_heads(to_mixed, important)
-    to_weights, to_values = rules.product(weights, values, to_mixed)
-    to_x = through_linear(attended, attention.value.weight, _merge(to_values))
-    if rules.into_queries_and_keys:
-        structure = seen.bias[:, :, : kept.shape[1]]
-        structure = structure.masked_fill(weights == 0, 0.0)  # it is -inf at excluded keys
-        to_x = to_x + _queries_and_keys(attention, attended, structure, to_weights, rules)
-    to_x[:, : kept.shape[1]] += to_kept
-    return to_x, to_weights
-
-
-def _queries_and_keys(
-    attention: Attention, attended: Tensor, structure: Tensor, relevance: Tensor, rules: Rules
+def attention_rollout(
+    gradients: list[Tensor], relevance: tuple[Tensor, ...], row: Tensor
 ) -> Tensor:
-    """Relevance of attended (B, T, D) through `q k^T + structure`, of that sum's (B, H, Q, T)."""
-    asking = attended[:, : structure.shape[2]]
-    q = _split(attention, attention.query(asking)) * attention.scale  # (B, H, Q, d)
-    k = _split(attention, attention.key(attended)).mT  # (B, H, d, T)
-    to_product, _ = rules.addition(q @ k, structure, relevance)
-    to_q, to_k = rules.product(q, k, to_product)
-    to_attended = through_linear(attended, attention.key.weight, _merge(to_k.mT))
-    to_attended[:, : asking.shape[1]] += through_linear(
-        asking, attention.query.weight, _merge(to_q)
-    )
-    return to_attended
-
-
-def _split(attention: Attention, x: Tensor) -> Tensor:
-    """(B, T, D) to heads (B, H, T, d)."""
-    return x.unflatten(-1, (attention.heads, -1)).transpose(1, 2)
-
-
-def _merge(x: Tensor) -> Tensor:
-    """Heads (B, H, T, d) to (B, T, D)."""
-    return x.transpose(1, 2).flatten(2)
-
-
-def attention_rollout(seen: Forward, batch: GraphBatch, relevance: list[Tensor]) -> Attribution:
-    """Eq. 13, 14: the graph token's row of `prod_l (I + mean_h relu(dA[l] * R_A[l]))`."""
-    row = torch.zeros_like(seen.hidden[0][:, None, :, 0])  # (B, 1, T)
-    row[..., 0] = 1.0
-    gradients = seen.attention_gradients()
+    """Eq. 13, 14: row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))`."""
+    row = row[:, None]  # (B, 1, T)
     for gradient, of_attention in zip(reversed(gradients), reversed(relevance), strict=True):
         weighted = (gradient * of_attention).relu().mean(1)  # (B, Q, T)
         row = row + row[..., : weighted.shape[1]] @ weighted
-    return in_model_precision(row[:, 0], batch, seen)
+    return row[:, 0]
 
 
-def in_model_precision(scores: Tensor, batch: GraphBatch, seen: Forward) -> Attribution:
+def transformer_attribution(
+    model: ExplainableModel, batch: GraphBatch, target: Target, important: Tensor | None = None
+) -> Attribution:
+    """Eq. 5, 10, 13, 14, through important heads (B or 1, K, L, H) or all."""
+
+    def attribute(double: ExplainableModel) -> Attribution:
+        traced = attention_gradients(double, batch, target)
+        handed = hand_down(double, batch, target, CHEFER, important=important)
+        row = first_row(batch, handed.tokens, "token")
+        scores = attention_rollout(traced.gradients, handed.attention, row)
+        return in_own_precision(scores, batch, handed, model)
+
+    return precisely(model, attribute)
+
+
+def in_own_precision(scores: Tensor, batch: GraphBatch, handed: Handed, model: Any) -> Attribution:
     """An Attribution from token scores (B, T) in double precision."""
-    return scored(scores.to(seen.outputs.dtype), batch, seen.outputs, seen.resolved)
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    dtype = next(floats, torch.get_default_dtype())
+    return scored(scores.to(dtype), batch, handed.outputs.to(dtype), handed.resolved)
 
 
 @register
@@ -193,12 +145,9 @@ class TransformerAttribution(Explainer):
     title = "Transformer attribution"
     source = "Chefer 2021b, eq. 5, 10, 13, 14"
     cost = "2 forward, 1 backward, 1 relevance pass"
-    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        seen = forward(model, batch, target)
-        _, relevance = propagate(seen, CHEFER)
-        return attention_rollout(seen, batch, relevance)
+        return transformer_attribution(model, batch, target)
 
 
 @register
@@ -212,26 +161,32 @@ class LrpZPlus(Explainer):
     name = "lrp_zplus"
     title = "LRP (z+)"
     source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
-    cost = "2 forward, 1 relevance pass"
-    needs_graphormer = True
+    cost = "1 forward, 1 relevance pass"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        seen = forward(model, batch, target)
-        tokens, _ = propagate(seen, PLAIN)
-        return in_model_precision(tokens.sum(-1), batch, seen)
+        def attribute(double: ExplainableModel) -> Attribution:
+            handed = hand_down(double, batch, target, PLAIN)
+            return in_own_precision(handed.tokens.sum(-1), batch, handed, model)
+
+        return precisely(model, attribute)
 
 
 @register
 class PartialLrp(Explainer):
-    """The plain positive rule, stopped at the last layer's attention: the mean over its heads."""
+    """The plain positive rule, stopped at the last layer's attention: the mean over its heads.
+
+    Where there is no graph token, summed over the rows of the nodes that read.
+    """
 
     name = "partial_lrp"
     title = "Partial LRP"
     source = "Voita 2019; Chefer 2021b"
     cost = "1 forward, 1 relevance pass of one layer"
-    needs_graphormer = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        seen = forward(model, batch, target)
-        _, (last,) = propagate(seen, PLAIN, layers=1)
-        return in_model_precision(last.mean(1)[:, 0], batch, seen)
+        def attribute(double: ExplainableModel) -> Attribution:
+            handed = hand_down(double, batch, target, PLAIN, to_last_attention=True)
+            (last,) = handed.attention  # (B, H, Q, T)
+            return in_own_precision(last.mean(1).sum(1), batch, handed, model)
+
+        return precisely(model, attribute)

@@ -1,0 +1,51 @@
+"""Models under `torch.compile` run as they were written while they are intercepted."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+_lock = threading.Lock()
+_users = 0  # of the eager stance, which is the whole process's
+_stances = ExitStack()  # holds what the stance was before
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """The module inside one that `torch.compile` gave back; the weights are the same."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Within the block nothing is compiled, if any part of the model is.
+
+    Compiled code runs no hook and shows no operation. Meanwhile what other threads have compiled
+    runs eagerly too, with the same results: PyTorch has one such setting for all.
+    """
+    if not any(_is_compiled(module) for module in model.modules()):
+        yield
+        return
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or as_written(module) is not module
+
+
+def _count(change: int) -> None:
+    """The first user sets the eager stance, the last one puts back what there was."""
+    global _users
+    with _lock:
+        before, _users = _users, _users + change
+        if not before:
+            _stances.enter_context(torch.compiler.set_stance("force_eager"))
+        elif not _users:
+            _stances.close()

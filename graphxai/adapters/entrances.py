@@ -1,0 +1,95 @@
+"""Which rows of tokens enter each module that attends, for methods that read them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .layout import Layout
+from .trace import tensors_in
+
+
+@dataclass(frozen=True, eq=False)
+class Entrance:
+    """Rows (n, D), (B, S, D) or (S, B, D) that enter a module: the very tensor, with its graph."""
+
+    rows: Tensor
+    layout: Layout
+    sequence_first: bool = False
+
+    def per_token(self, values: Tensor) -> Tensor:
+        """A value of each row, (n,), (B, S) or (S, B), as (B, T); zero where there is no token."""
+        layout = self.layout
+        if values.dim() == 1:
+            placed = values.new_zeros(len(layout.mask), layout.tokens)
+            placed[layout.graph, layout.slot + 1] = values
+            return placed
+        values = values.T if self.sequence_first else values
+        first = int(not layout.graph_token)
+        placed = F.pad(values, (first, layout.tokens - first - values.shape[1]))
+        return placed.masked_fill(~F.pad(layout.mask, (1, 0), value=layout.graph_token), 0.0)
+
+
+@dataclass(eq=False)
+class Entrances:
+    """What entered the modules of a pass; `found`, one for each attention that was recorded.
+
+    The rows are the first tensor given to the innermost running module that was given one row a
+    node: the query of `nn.MultiheadAttention`, x of a convolution. None where no module was.
+    """
+
+    found: list[Entrance | None] = field(default_factory=list)
+    _running: list[tuple[nn.Module, tuple[Any, ...]]] = field(default_factory=list)
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module begins."""
+        self._running.append((module, args))
+
+    def leave(self) -> None:
+        """The module that began last ends."""
+        self._running.pop()
+
+    def note(self, layout: Layout | None) -> None:
+        """Attention was recorded in the module that runs."""
+        candidates = (_entrance(m, args, layout) for m, args in reversed(self._running))
+        self.found.append(next((found for found in candidates if found is not None), None))
+
+
+_entrances: ContextVar[Entrances | None] = ContextVar("graphxai_entrances", default=None)
+
+
+def current_entrances() -> Entrances | None:
+    """Where the innermost `entrances` block of this thread notes them."""
+    return _entrances.get()
+
+
+@contextmanager
+def entrances() -> Iterator[Entrances]:
+    """Note what enters the attending modules of intercepted passes in the block.
+
+    Attention must be recorded as well (`propagation.record`); the two lists go together.
+    """
+    noted = Entrances()
+    token = _entrances.set(noted)
+    try:
+        yield noted
+    finally:
+        _entrances.reset(token)
+
+
+def _entrance(module: nn.Module, args: tuple[Any, ...], layout: Layout | None) -> Entrance | None:
+    """The first tensor given to a module, if it has one row a node."""
+    rows = next(tensors_in(args), None)
+    if rows is None or layout is None or not rows.requires_grad:
+        return None
+    size, sequence_first = len(layout.mask), False
+    if rows.dim() == 3 and isinstance(module, nn.MultiheadAttention):
+        sequence_first = not module.batch_first
+    of_nodes = rows.dim() == 2 and len(rows) == len(layout.graph) and not layout.graph_token
+    batch, sequence = (1, 0) if sequence_first else (0, 1)
+    of_tokens = rows.dim() == 3 and rows.shape[batch] == size and layout.fits(rows.shape[sequence])
+    return Entrance(rows, layout, sequence_first) if of_nodes or of_tokens else None

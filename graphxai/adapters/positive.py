@@ -1,0 +1,401 @@
+"""Hand relevance down through any PyTorch model by the positive rules of Chefer et al., CVPR 2021.
+
+Within `handing_down` every operation of an intercepted pass computes what it always does, but its
+backward pass is the rule of `positive_rules` for it: what autograd then gives as
+"gradient" is relevance.
+
+* affine maps and products with a constant: Eq. 5; their biases take no part;
+* sums and means over nodes, entries or channels: Eq. 5;
+* `u + v`: the addition rule, per graph. A constant of the size of a whole input, as a structural
+  bias or a position, takes its share where relevance goes into queries and keys;
+* attention times values, and queries times keys: the product rule;
+* normalisations, activations, softmax and quotients: passed on unchanged (of a quotient to what
+  stands above the line);
+* what only moves values: as autograd has it.
+
+A gate passes all relevance to what it lets through (see `gates`); any other product of two
+quantities that depend on the input gives each factor half. What is none of these gets Eq. 2, and
+is named in one warning.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from graphxai.positive_rules import (
+    Rules,
+    in_proportion,
+    through_important_heads,
+    through_linear,
+    through_product,
+    through_sum,
+    through_weights,
+)
+
+from . import gates
+from .arguments import in_terms_of, mapped
+from .attention import multi_head, scaled_dot_product
+from .handing import HandingDown, handed
+from .interception import Interception, interception_class
+from .layout import Layout
+from .operations import AFFINE
+from .positive_attention import MadeTraces, PositiveWatch
+from .trace import Softmax, tensors_in
+from .vocabulary import (
+    GATHERED_SUMS,
+    KNOWN,
+    MULTIPLICATIONS,
+    PLUS_PRODUCT,
+    PRODUCTS,
+    QUOTIENTS,
+    ROOTS,
+    SAME_VALUES,
+    VALUELESS,
+)
+
+ADDITIONS = {"add", "sub", "subtract", "rsub"}
+SUMMING = GATHERED_SUMS | {
+    "sum", "mean", "nansum", "nanmean", "cumsum", "avg_pool1d", "avg_pool2d", "interpolate",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "segment_reduce", "fold", "embedding_bag",
+}  # fmt: skip
+BY_ENTRY = ROOTS | {"relu", "leaky_relu", "prelu", "rrelu", "abs", "neg", "diff"}
+MOVING = (
+    KNOWN - SUMMING - PRODUCTS - ADDITIONS - BY_ENTRY - {"add_", "sub_", "clamp", "lerp", "addcdiv"}
+)
+KEPT_IN_PLACE = {name for name in MOVING if name.endswith("_")} | {"setitem"}
+
+
+@contextmanager
+def handing_down(rules: Rules, important: Tensor | None = None) -> Iterator[HandingDown]:
+    """Passes intercepted in the block hand relevance down by `rules`; the first one is recorded."""
+    state = HandingDown(rules, important)
+
+    def make(*args: Any) -> Interception:
+        return _PositiveInterception(state, *args)
+
+    token = interception_class.set(make)
+    try:
+        yield state
+    finally:
+        interception_class.reset(token)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """What went into an operation, as it was."""
+
+    tensor: Tensor
+
+
+class _PositiveInterception(Interception):
+    """The mode of one pass under the positive rules."""
+
+    def __init__(self, state: HandingDown, model: nn.Module, layout: Layout | None, *rest: Any):
+        super().__init__(model, layout, *rest)
+        self._state, self._rules = state, state.rules
+        self._traces = MadeTraces()
+        self._attention: PositiveWatch = PositiveWatch(self._traces, layout, state)
+        self._terms = WeakTensorKeyDictionary()  # products whose sum is one matrix product
+        self._kept: dict[int, list[_Kept]] = {}  # by their memory
+
+    def warn_of(self, output: Any) -> None:
+        """Name what has no rule."""
+        self._state.warn(self._root)
+
+    def _replace_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if module in self._outputs:
+            return self._outputs[module](output)
+        if not isinstance(output, Tensor) or not args:
+            return None
+        if self._kind() == "PerformerProjection" and len(args) == 3:
+            with self:
+                return self._performer(module, *args)
+        x = args[0]
+        whole = self._in_norm() and isinstance(x, Tensor) and x.shape == output.shape
+        if not whole or self._traces.of(x) is None:
+            return None
+        return self._like(x, handed(output, lambda relevance: (relevance,), x))
+
+    # -- attention -----------------------------------------------------------------------------
+
+    def _performer(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        weights = self._attention.performer_weights(module, query, key)
+        softmax = Softmax(self._place())
+        return self._attention.softmax(weights, softmax, frozenset()) @ value
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
+    ) -> tuple[Tensor, Tensor]:
+        """`softmax(q k^T + bias) v` in operations that this mode sees."""
+        logits = query @ key.transpose(-2, -1)
+        nothing = None
+        if bias is not None:
+            nothing = (bias == -torch.inf).all(-1, keepdim=True)
+            logits = logits + bias.masked_fill(nothing, 0.0)
+        weights = logits.softmax(dim=-1)
+        if nothing is not None:
+            weights = weights.masked_fill(nothing, 0.0)
+        return weights @ value, weights
+
+    def _multi_head(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs.get("static_k") is not None or kwargs.get("static_v") is not None:
+            raise ValueError("the positive rules do not know attention with static_k or static_v.")
+        with self:
+            return multi_head(self._attend, F.linear, lambda bias: bias, *args, **kwargs)
+
+    # -- one operation -------------------------------------------------------------------------
+
+    def _apply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        if name == "scaled_dot_product_attention":
+            with self:
+                return scaled_dot_product(self._attend, *args, **kwargs)
+        if name == "multi_head_attention_forward":
+            return self._multi_head(func, args, kwargs)
+        if name in gates.WRITTEN_OUT:
+            with self:
+                return gates.WRITTEN_OUT[name](*args, **kwargs)
+        if name in PLUS_PRODUCT and self._depends(args[0]):
+            with self:
+                return _plus_product(name, *args, **kwargs)
+        if name in PRODUCTS:
+            self._attention.factors(name, (*args, *kwargs.values()), halve=False)
+        inputs = [t for t in tensors_in((*args, *kwargs.values())) if self._depends(t)]
+        if not inputs or name in VALUELESS:
+            if name in KEPT_IN_PLACE or name.endswith("_"):
+                self._before_writing(args[0])
+                self._traces.mark_if_new(args[0])
+            return func(*args, **kwargs)
+        if kwargs.get("inplace"):
+            return self._in_place(name, func, args, kwargs | {"inplace": False})
+        if name.endswith("_") and name not in KEPT_IN_PLACE:
+            plain = getattr(Tensor, name[:-1], None) or getattr(F, name[:-1])
+            return self._in_place(name[:-1], plain, args, kwargs)
+        if self._moves(name, args, kwargs):
+            return self._moved(name, func, args, kwargs, inputs)
+        distinct = list({id(t): t for t in inputs}.values())
+        with torch.no_grad():
+            plain = mapped((args, kwargs), Tensor.detach)
+            value = func(*plain[0], **plain[1])
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        out = self._by_rule(name, func, args, kwargs, distinct, value)
+        if name == "softmax":
+            return self._attention.softmax(out, Softmax(self._place()), frozenset())
+        return self._carry(name, args, kwargs, out)
+
+    def _keep(self, value: Tensor) -> _Kept:
+        """The tensor for the backward pass, where nobody wrote over it meanwhile."""
+        kept = _Kept(value.detach())
+        self._kept.setdefault(value.untyped_storage().data_ptr(), []).append(kept)
+        return kept
+
+    def _before_writing(self, to: Tensor) -> None:
+        for kept in self._kept.pop(to.untyped_storage().data_ptr(), ()):
+            kept.tensor = kept.tensor.clone()
+
+    def _depends(self, value: Tensor) -> bool:
+        return value.is_floating_point() and self._traces.of(value) is not None
+
+    def _moves(self, name: str, args: Any, kwargs: Any) -> bool:
+        extreme = {"amax", "amin", "max", "min"} & {kwargs.get("reduce"), *filter(_is_text, args)}
+        return name in MOVING - SAME_VALUES or name in SAME_VALUES or bool(extreme)
+
+    def _moved(self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
+        if name in KEPT_IN_PLACE:
+            self._before_writing(args[0])
+            if not args[0].requires_grad:
+                self._traces.mark_if_new(args[0])
+        out = self._carry(name, args, kwargs, func(*args, **kwargs))
+        if isinstance(out, Tensor):
+            if inputs[0] in self._terms and name in SAME_VALUES:
+                self._terms[out] = True
+            made = self._state.affine.get(inputs[0])
+            if made is not None and out.numel() == inputs[0].numel() and len(inputs) == 1:
+                self._state.affine[out] = made
+        return out
+
+    def _in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Tensor:
+        """The result of an operation that gives a new tensor, put where the old one was."""
+        old: Tensor = args[0]
+        before = old.clone()
+        trace = self._traces.of(old)
+        self._traces.mark(before, trace) if trace is not None else self._traces.mark_if_new(before)
+        out = self._apply(name, func, (before, *args[1:]), kwargs)
+        found = self._traces.of(out)
+        self._before_writing(old)
+        result = old.copy_(out)
+        return result if found is None else self._traces.mark(result, found)
+
+    def _by_rule(
+        self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor
+    ) -> Tensor:
+        """The value of an operation, handing down relevance by its rule."""
+        if name in ADDITIONS:
+            return self._added(name, args, kwargs, inputs, value)
+        if name in QUOTIENTS:
+            above = args[0]
+            return self._unchanged(above, value) if self._depends(above) else value
+        if len(inputs) == 1:
+            return self._of_one(name, func, args, kwargs, inputs[0], value)
+        if name in PRODUCTS and len(inputs) == 2:
+            return self._multiplied(name, func, args, kwargs, inputs, value)
+        return self._in_proportion(name, func, args, kwargs, inputs, value)
+
+    def _of_one(
+        self, name: str, func: Any, args: Any, kwargs: Any, x: Tensor, value: Tensor
+    ) -> Tensor:
+        """Operations on one quantity that depends on the input, and on constants."""
+        kept = self._keep(x)
+        if name == "linear" and x is args[0]:
+            weight = (args[1] if len(args) > 1 else kwargs["weight"]).detach()
+            out = handed(value, lambda r: (through_linear(kept.tensor, weight, r),), x)
+            self._state.affine[out] = (x, weight)
+            return out
+        f = in_terms_of([x], func, args, kwargs)
+        operands = sum(isinstance(t, Tensor) for t in tensors_in((*args, *kwargs.values())))
+        if name in SUMMING or (name == "einsum" and operands == 1):
+            rule = in_proportion if x in self._terms else through_sum
+            offset = f(torch.zeros_like(x))
+            return handed(value, lambda r: (rule(lambda z: f(z) - offset, kept.tensor, r),), x)
+        constants = [
+            t for t in tensors_in((*args, *kwargs.values())) if t is not x and t.is_floating_point()
+        ]
+        if (name in PRODUCTS - MULTIPLICATIONS or name in AFFINE) and name != "batch_norm":
+            if not constants:  # x with itself
+                return self._in_proportion(name, func, args, kwargs, [x], value)
+            weight = constants[-1 if name in PLUS_PRODUCT else 0]
+            return self._weighted(func, args, kwargs, x, value, weight)
+        if value.shape == x.shape or name in MULTIPLICATIONS:
+            return self._unchanged(x, value)
+        return self._in_proportion(name, func, args, kwargs, [x], value)
+
+    def _weighted(
+        self, func: Any, args: Any, kwargs: Any, x: Tensor, value: Tensor, weight: Tensor
+    ) -> Tensor:
+        """A map that is linear in x and in a weight, but for an offset."""
+        f = in_terms_of([x, weight], func, args, kwargs)
+        kept, held = self._keep(x), weight.detach()
+        offset = f(torch.zeros_like(x), held)
+
+        def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+            return (through_weights(lambda z, w: f(z, w) - offset, kept.tensor, held, relevance),)
+
+        return handed(value, hand, x)
+
+    def _added(
+        self, name: str, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor
+    ) -> Tensor:
+        """u + v or u - v, broadcast to one shape."""
+        u, v = args[0], args[1] if len(args) > 1 else kwargs["other"]
+        if name == "rsub":
+            u, v = v, u
+        if len(inputs) == 1:
+            x, other = inputs[0], v if inputs[0] is u else u
+            sizeable = isinstance(other, Tensor) and other.dim() > 1
+            if name == "add" and sizeable and other is not x and self._rules.into_queries_and_keys:
+                return self._share_with_constant(x, other, value)
+            out = self._unchanged(x, value)
+            if (made := self._state.affine.get(x)) is not None and x.shape == value.shape:
+                self._state.affine[out] = made
+            return out
+        u, v = (self._like(t, t.expand(value.shape)) for t in (u, v))
+        graph = self._attention.graph_of_rows(len(value), self._attention.graphs)
+        minus = kwargs.get("alpha", 1) * (1 if name == "add" else -1)
+        left, right = self._keep(u), self._keep(v)
+
+        def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+            return self._rules.addition(left.tensor, right.tensor * minus, relevance, graph)
+
+        return handed(value, hand, u, v)
+
+    def _share_with_constant(self, x: Tensor, constant: Tensor, value: Tensor) -> Tensor:
+        x = x.expand(value.shape)
+        kept, added = self._keep(x), constant.detach().to(value).expand(value.shape)
+        added = added.masked_fill(added.isinf(), 0.0)  # an excluded key, of probability zero
+        graph = self._attention.graph_of_rows(len(value), self._attention.graphs)
+        return handed(value, lambda r: self._rules.addition(kept.tensor, added, r, graph)[:1], x)
+
+    def _multiplied(
+        self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor
+    ) -> Tensor:
+        """A product of two quantities that depend on the input, attention first if it is one."""
+        if name in MULTIPLICATIONS and gates.rule_of_product(self._traces, inputs) is not None:
+            signal = next(t for t in inputs if not self._is_gate(t))
+            return self._unchanged(signal, value)
+        a, v = sorted(inputs, key=self._attention.is_attention, reverse=True)
+        f = in_terms_of([a, v], func, args, kwargs)
+        mixing = self._attention.is_attention(a)
+        rule = self._rules.product if mixing else through_product
+        left, right = self._keep(a), self._keep(v)
+        heads = self._attention.heads(a, value.shape) if mixing else None
+
+        def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+            if heads is not None:
+                relevance = self._through(heads, relevance, name)
+            return rule(left.tensor, right.tensor, relevance, f)
+
+        out = handed(value, hand, a, v)
+        if rule is through_product:
+            self._terms[out] = True
+        return out
+
+    def _is_gate(self, value: Tensor) -> bool:
+        trace = self._traces.of(value)
+        return trace is not None and trace.role == "gate"
+
+    def _through(self, heads: Tensor, relevance: Tensor, name: str) -> Tensor:
+        """Relevance of mixed values that important heads (B or 1, K, H) pass on."""
+        count, size = heads.shape[-1], self._attention.graphs or len(relevance)
+        if name in MULTIPLICATIONS:  # along edges: (E, H, d)
+            graph = self._attention.graph_of_rows(len(relevance), None)
+            chosen = heads if graph is None or len(heads) == 1 else heads[graph]
+            return through_important_heads(
+                relevance.reshape(len(relevance), count, -1), chosen, graph
+            ).view_as(relevance)
+        by_head = relevance.reshape(size, count, *relevance.shape[-2:])
+        return through_important_heads(by_head, heads).reshape(relevance.shape)
+
+    def _in_proportion(
+        self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor
+    ) -> Tensor:
+        """Eq. 2 for what has no rule of its own."""
+        if not self._in_norm():  # a norm as a whole passes relevance on unchanged
+            self._state.unknown.add((self._place(), name))
+        f = in_terms_of(inputs, func, args, kwargs)
+        kept = [self._keep(t) for t in inputs]
+
+        def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+            share = torch.where(value == 0, 0.0, relevance / value)
+            with torch.enable_grad():
+                points = [k.tensor.detach().requires_grad_() for k in kept]
+                slopes = torch.autograd.grad(f(*points), points, share)
+            pairs = zip(points, slopes, strict=True)
+            return tuple(t.detach() * slope / len(kept) for t, slope in pairs)
+
+        return handed(value, hand, *inputs)
+
+    def _unchanged(self, x: Tensor, value: Tensor) -> Tensor:
+        """Relevance as it came, summed where x was broadcast."""
+        alive = value.detach() != 0
+        x = x if x.shape == value.shape else x.expand(value.shape)
+        return handed(value, lambda relevance: (relevance * alive,), x)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _plus_product(
+    name: str, term: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, **scale: float
+) -> Tensor:
+    """`term + a b` in two operations; `scale` is alpha, or addcmul's value."""
+    product = a * b if name == "addcmul" else a @ b
+    for factor in scale.values():
+        product = product * factor
+    return term * beta + product

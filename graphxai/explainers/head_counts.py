@@ -1,0 +1,142 @@
+"""Counting where attention heads look: the largest key of every row, graph by graph.
+
+A row is one node of one graph as the query; its key is the token with the largest attention. Keys
+that tie share the row, so that the counts do not depend on the order of the nodes.
+
+Distances are a Graphormer's own codes, whose last one is for all that is as far or farther. In
+models of others they are shortest paths along the edges of the graph, or |i - j| in rows of tokens,
+and a key farther than `FARTHEST` counts as unreachable: such keys are not at one distance.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.encoding import UNREACHABLE, GraphBatch
+from graphxai.propagation import record
+
+POSITIONAL = 0.8  # xi_pos of Song 2024
+RELATIONAL = 0.1  # xi_synt
+ROUNDING = 1e-6  # shares are sums of floats; the file of statistics has six digits
+TIE = 1e-5  # relative: attention this close to the largest, in single precision, is as large
+FARTHEST = 100  # edges, in models that have no largest distance of their own
+
+Shares = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Numbers of rows, graph by graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
+
+    chance (B, K): what `related` would be on average for keys drawn at random among the nodes.
+    """
+
+    distances: Shares
+    related: Shares
+    chance: Shares
+    rows: Shares
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def summed(self) -> "Counts":
+        """Over the graphs; the first axis stays, of length one."""
+        return Counts(*(value.sum(0, keepdims=True) for value in astuple(self)))
+
+    def shares(self) -> tuple[Shares, Shares, Shares]:
+        """`distances`, `related` and base rates as shares of the rows."""
+        per_head = self.rows[:, None, None, None]
+        return self.distances / per_head, self.related / per_head, self.chance / self.rows[:, None]
+
+    def important(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Positional and relational heads (B, L, H) of each graph by itself."""
+        distances, related, base_rates = self.shares()
+        chance = base_rates[:, None, None]
+        return positional_heads(distances), relational_heads(related, chance)
+
+
+@torch.no_grad()
+def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None = None) -> Counts:
+    """Count each graph's rows. relations: (K, n, n) for each graph; None: bonds, as the edges."""
+    with record(all_queries=True) as tape:
+        model.encode(model.embed(batch), batch)
+    distance, categories = _distances(model, batch)  # (B, N, N)
+    both = batch.mask[:, :, None] & batch.mask[:, None, :]
+    if relations is None:
+        pairs = (both & (distance == 1))[:, None]
+    else:
+        pairs = both.new_zeros(len(batch), len(relations[0]), *both.shape[1:])
+        for b, related_here in enumerate(relations):
+            n = related_here.shape[-1]
+            pairs[b, :, :n, :n] = torch.from_numpy(related_here)
+    pairs = pairs.double()  # (B, K, N, N)
+    heads = max(attention.shape[1] for attention in tape.attention)
+    distances, related = [], []
+    for attention in tape.attention:
+        missing = heads - attention.shape[1]
+        token, nodes = _largest(F.pad(attention, (0, 0, 0, 0, 0, missing)), batch)
+        by_distance = token.new_zeros(*token.shape[:2], categories)
+        at = distance.flatten(1)[:, None].expand(-1, heads, -1)
+        by_distance.scatter_add_(2, at, nodes.flatten(2))
+        of_tokens = token.sum(-1)
+        no_key = batch.num_nodes[:, None] - by_distance.sum(-1) - of_tokens
+        by_distance[..., -1] += no_key.clamp(min=0)
+        distances.append(torch.cat([by_distance, of_tokens[..., None]], dim=-1))
+        related.append(torch.einsum("bhij,bkij->bhk", nodes, pairs))
+    rows = batch.num_nodes.double()
+    chance = pairs.sum((2, 3)) / rows[:, None]
+    found = torch.stack(distances, 1), torch.stack(related, 1), chance, rows
+    return Counts(*(value.cpu().numpy() for value in found))
+
+
+def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+    """How far the graph token (B, H, N) and the nodes (B, H, N, N) are a node's largest key.
+
+    One for the key, or equal parts for several that tie; zero for padding, and in a row without
+    attention.
+    """
+    of_nodes = attention[:, :, 1:].double()  # (B, H, N, T)
+    top = (of_nodes >= of_nodes.amax(-1, keepdim=True) * (1 - TIE)) & (of_nodes > 0)
+    shared = top.double() / top.sum(-1, keepdim=True).clamp(min=1)
+    shared = shared * batch.mask[:, None, :, None]
+    return shared[..., 0], shared[..., 1:]
+
+
+def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
+    """Codes (B, N, N) of distances, of any value where there is padding, and their number.
+
+    The last code is for unreachable nodes.
+    """
+    b, n = batch.mask.shape
+    if isinstance(batch, GraphBatch):
+        categories = int(getattr(model.config, "max_distance", FARTHEST)) + 2
+        first = batch.bag_offsets.clamp(max=len(batch.bag_codes) - 1).long()
+        codes = batch.bag_codes[first].long().reshape(b, n, n)  # a bag begins with its distance
+        return codes.clamp(0, categories - 1), categories
+    if not hasattr(batch, "distances"):
+        raise TypeError(f"{type(model).__name__} shows no distances: use graphxai.wrap.")
+    padded = np.full((b, n, n), UNREACHABLE)
+    for rows, found in zip(padded, batch.distances(), strict=True):
+        rows[: len(found), : len(found)] = found
+    padded[(padded == UNREACHABLE) | (padded > FARTHEST)] = FARTHEST + 1
+    return torch.from_numpy(padded).to(batch.mask.device), FARTHEST + 2
+
+
+def positional_heads(distances: Shares) -> NDArray[np.bool_]:
+    """Eq. 8 of shares (..., C) as in `HeadStatistics`; the last two columns do not count."""
+    return np.any(distances[..., :-2] > POSITIONAL + ROUNDING, axis=-1)
+
+
+def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
+    """Eq. 7 of shares (..., K) against base rates that broadcast to them.
+
+    A head that fits several relations counts once: those of a graph lie inside one another.
+    """
+    return np.any(related > base_rates + RELATIONAL + ROUNDING, axis=-1)

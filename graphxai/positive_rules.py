@@ -1,0 +1,180 @@
+"""Rules that hand relevance down through one operation: Chefer et al., CVPR 2021, section 3.
+
+Each is a function of what went into the operation and of the relevance R of what came out, and
+gives the relevance of what went in. Every sum that normalises is over one graph, never over the
+batch: `graph`, where it is taken, names the graph of each entry of the first axis (rows of nodes
+or edges); None: each entry is a graph.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, where
+
+NEGLIGIBLE = 1e-200  # a sum that is zero: sharp attention has weights whose reciprocal overflows
+
+Linear = Callable[[Tensor], Tensor]
+Bilinear = Callable[[Tensor, Tensor], Tensor]
+
+
+def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
+    """Eq. 5: `R_j = sum_i (x_j w_ij)^+ / sum_j' (x_j' w_ij')^+ R_i`.
+
+    x (..., D_in), weight (D_out, D_in), relevance (..., D_out); returns (..., D_in). Where x is
+    not negative this is Eq. 4, the z+ rule.
+    """
+    up, down = weight.clamp(min=0), weight.clamp(max=0)
+    positive, negative = x.clamp(min=0), x.clamp(max=0)
+    share = _divide(relevance, positive @ up.mT + negative @ down.mT)
+    return positive * (share @ up) + negative * (share @ down)
+
+
+def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
+    """Eq. 5 for any map f(x, weight), linear in both, as a product or a convolution."""
+    up, down = weight.clamp(min=0), weight.clamp(max=0)
+    positive, negative = x.clamp(min=0), x.clamp(max=0)
+    share = _divide(relevance, f(positive, up) + f(negative, down))
+    from_up = _pulled_back(lambda z: f(z, up), positive, share)
+    return positive * from_up + negative * _pulled_back(lambda z: f(z, down), negative, share)
+
+
+def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
+    """Eq. 5 for a map f with weights that are not negative, as a sum or a mean over nodes.
+
+    Where no term is positive the negative ones share in proportion: nothing is lost.
+    """
+    positive, negative = x.clamp(min=0), x.clamp(max=0)
+    reached = f(positive)
+    share = _divide(relevance, reached)
+    rest = _divide(relevance.masked_fill(reached > NEGLIGIBLE, 0.0), f(negative))
+    return positive * _pulled_back(f, x, share) + negative * _pulled_back(f, x, rest)
+
+
+def in_proportion(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
+    """Eq. 2 for a map f that is linear: every term of a sum gets its own share of it."""
+    return x * _pulled_back(f, x, _divide(relevance, f(x)))
+
+
+def through_addition(
+    u: Tensor, v: Tensor, relevance: Tensor, graph: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Eq. 2 and 10 for u + v: relevance of u and of v, all of one shape (B, ...)."""
+    share = _divide(relevance, u + v)
+    return normalised(u * share, v * share, relevance, graph)
+
+
+def through_product(
+    a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
+) -> tuple[Tensor, Tensor]:
+    """Eq. 2 and 10 for f(a, v), linear in both, as of matrices (..., Q, T) and (..., T, d).
+
+    By Eq. 2 each factor gets as much as came in, so Eq. 10 halves both.
+    """
+    share = _divide(relevance, f(a, v))
+    to_a = a * _pulled_back(lambda z: f(z, v), a, share)
+    return to_a / 2, v * _pulled_back(lambda z: f(a, z), v, share) / 2
+
+
+def normalised(
+    first: Tensor, second: Tensor, incoming: Tensor, graph: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Eq. 10: both relevances (B, ...) scaled, graph by graph, to sum to what came in.
+
+    `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, R' being the other one.
+    """
+    own, other = per_graph(first, graph), per_graph(second, graph)
+    scale = _divide(per_graph(incoming, graph), own.abs() + other.abs())
+    return first * _like(own.sign() * scale, first), second * _like(other.sign() * scale, second)
+
+
+def positive_addition(
+    u: Tensor, v: Tensor, relevance: Tensor, graph: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Eq. 5 for u + v. Where neither is positive they share in proportion: nothing is lost."""
+    up, vp = u.clamp(min=0), v.clamp(min=0)
+    none = up + vp <= NEGLIGIBLE
+    up, vp = where(none, u, up), where(none, v, vp)
+    share = _divide(relevance, up + vp)
+    return up * share, vp * share
+
+
+def positive_product(
+    a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
+) -> tuple[Tensor, Tensor]:
+    """Eq. 5 for attention f(a, v): as the weights (all to v), as the input (all to a).
+
+    Where no product is positive the negative ones share in proportion: nothing is lost. Linear
+    attention can have negative entries; then what has no positive product is dropped.
+    """
+    if (a < 0).any():
+        to_v = through_weights(lambda z, weight: f(weight, z), v, a, relevance)
+        return through_weights(f, a, v, relevance), to_v
+    positive, negative = v.clamp(min=0), v.clamp(max=0)
+    reached = f(a, positive)
+    share = _divide(relevance, reached)
+    rest = _divide(relevance.masked_fill(reached > NEGLIGIBLE, 0.0), f(a, negative))
+    to_a = _pulled_back(lambda z: f(z, positive), a, share)
+    to_a = to_a + _pulled_back(lambda z: f(z, negative), a, rest)
+    to_v = positive * _pulled_back(lambda z: f(a, z), v, share)
+    return a * to_a, to_v + negative * _pulled_back(lambda z: f(a, z), v, rest)
+
+
+def through_important_heads(
+    relevance: Tensor, important: Tensor, graph: Tensor | None = None
+) -> Tensor:
+    """Song 2024, section 4.3: only important heads pass relevance (B, H, ...) on.
+
+    important (B, K, H): K kinds of heads. Each kind's relevance is scaled as in Eq. 10, so that
+    together they sum to what came in. Without an important head nothing passes.
+    """
+    kinds = relevance[:, None] * _like(
+        important.to(relevance), relevance[:, None]
+    )  # (B, K, H, ...)
+    sums = torch.stack([per_graph(kind, graph) for kind in kinds.unbind(1)], dim=1)
+    scale = sums.sign() * _divide(per_graph(relevance, graph), sums.abs().sum(1))[:, None]
+    return (kinds * _like(scale, kinds)).sum(1)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of additions and products, and whether relevance of attention goes further down.
+
+    If so it passes the softmax unchanged, then goes through `q k^T + bias` to queries and keys;
+    the structural bias keeps its share.
+    """
+
+    addition: Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+    product: Callable[[Tensor, Tensor, Tensor, Bilinear], tuple[Tensor, Tensor]]
+    into_queries_and_keys: bool
+
+
+CHEFER = Rules(through_addition, through_product, into_queries_and_keys=True)
+PLAIN = Rules(positive_addition, positive_product, into_queries_and_keys=False)
+
+
+def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
+    """The sum over the graph that each entry of the first axis belongs to."""
+    sums = x.flatten(1).sum(1)
+    if graph is None or not len(graph):
+        return sums
+    return sums.new_zeros(int(graph.max()) + 1).index_add(0, graph, sums)[graph]
+
+
+def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
+    """The transpose of the linear map f, in the space of x, applied to share."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(f(point), point, share)
+    return found
+
+
+def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient, and zero where the denominator is: what nothing contributed to is dropped."""
+    zero = denominator.abs() <= NEGLIGIBLE
+    return (numerator / denominator.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)
+
+
+def _like(x: Tensor, other: Tensor) -> Tensor:
+    """x with axes of length one added at the end, so that it multiplies `other`."""
+    return x.reshape(*x.shape, *(1,) * (other.dim() - x.dim()))

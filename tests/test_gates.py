@@ -1,0 +1,405 @@
+"""Gates and linear attention: against passes with the gate constant, PyG's outputs, the ledger."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import ResGatedGraphConv, TransformerConv, global_mean_pool
+from torch_geometric.nn.attention import PolynormerAttention, SGFormerAttention
+from torch_geometric.nn.models import Polynormer, SGFormer
+
+import graphxai as gx
+from graphxai.explainers import get_explainer
+from graphxai.testing import check_batching, check_ledger, check_renumbering
+from other_models import GpsModel, molecules
+
+EDGES = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 4], [1, 0, 2, 1, 0, 2, 4, 3]])
+ALL = {"attention": True, "layernorm": True, "activation": "ratio"}
+NOTHING = {"attention": False, "layernorm": False}
+GRAPHS = [g for g in molecules() if g.num_nodes < 20]
+
+
+@pytest.fixture(autouse=True)
+def _no_warning():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*has parts that the rules do not know")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    """PyG's SGFormer makes constants of the default type."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def nodes() -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(5, 8, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def gradient_input(f: Tensor, x: Tensor) -> Tensor:
+    total = f.square().sum().sqrt() + f.sum()
+    return x * torch.autograd.grad(total, x, retain_graph=True)[0]
+
+
+def relevance(model: nn.Module, x: Tensor, *args: Tensor, **rules: object) -> Tensor:
+    """Gradient x Input in the context; all rules if none is named."""
+    with gx.conservative(**NOTHING | (rules or ALL), model=model):
+        return gradient_input(model(x, *args), x)
+
+
+def seeded(model: nn.Module) -> nn.Module:
+    """The model in double precision, biases far from zero."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter, 0.5, 0.3)
+    return model.double().eval()
+
+
+class Written(nn.Module):
+    """A function of three linear maps of x: value, gate and another gate."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(*(lin(x) for lin in self.maps))
+
+
+# -- gates -------------------------------------------------------------------------------------
+
+σ = torch.sigmoid
+
+SPELLINGS = {
+    "value times gate": (lambda v, g, _: v * g.sigmoid(), lambda v, g, _: v * σ(g).detach()),
+    "gate from a module": (
+        lambda v, g, _: nn.Sigmoid()(g).mul(v),
+        lambda v, g, _: v * σ(g).detach(),
+    ),
+    "the rest of the gate": (
+        lambda v, g, w: σ(g) * v + (1 - σ(g)) * w,
+        lambda v, g, w: w + σ(g).detach() * (v - w),
+    ),
+    "lerp": (
+        lambda v, g, w: torch.lerp(v, w, σ(g)),
+        lambda v, g, w: v + σ(g).detach() * (w - v),
+    ),
+    "lerp between constants": (
+        lambda v, g, w: torch.lerp(v, w, 0.3),
+        lambda v, g, w: 0.7 * v + 0.3 * w,
+    ),
+    "addcmul": (
+        lambda v, g, w: torch.addcmul(w, v, σ(g), value=2.0),
+        lambda v, g, w: w + 2 * v * σ(g).detach(),
+    ),
+    "glu": (
+        lambda v, g, _: F.glu(torch.cat([v, g], dim=-1)),
+        lambda v, g, _: v * σ(g).detach(),
+    ),
+    "two gates": (
+        lambda v, g, w: (σ(g) * σ(w)) * v,
+        lambda v, g, w: (σ(g) * σ(w)).detach() * v,
+    ),
+    "a gate for each row": (
+        lambda v, g, _: v * g[:, :1].sigmoid().expand(-1, 8),
+        lambda v, g, _: v * σ(g[:, :1]).detach(),
+    ),
+    "a matrix of gates": (
+        lambda v, g, w: σ(g @ w.T) @ v,
+        lambda v, g, w: σ(g @ w.T).detach() @ v,
+    ),
+    "gates over their sum": (
+        lambda v, g, _: (σ(g) * v).sum(0) / (σ(g).sum(0) + 1e-6),
+        lambda v, g, _: (σ(g).detach() * v).sum(0) / (σ(g).detach().sum(0) + 1e-6),
+    ),
+    "normalised gates": (
+        lambda v, g, _: σ(g) / (σ(g).sum(0) + 1e-6) * v,
+        lambda v, g, _: (σ(g) / (σ(g).sum(0) + 1e-6)).detach() * v,
+    ),
+    "hard gate": (
+        lambda v, g, _: v * F.hardsigmoid(g),
+        lambda v, g, _: v * F.hardsigmoid(g).detach(),
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_relevance_goes_to_the_value_and_not_to_its_gate(spelling):
+    written, by_hand = SPELLINGS[spelling]
+    model, x = seeded(Written(written)), nodes()
+    expected = by_hand(*(lin(x) for lin in model.maps))
+    torch.testing.assert_close(model(x), expected)
+    found = relevance(model, x, attention=True)
+    torch.testing.assert_close(found, gradient_input(expected, x))
+    ordinary = gradient_input(model(x), x)
+    torch.testing.assert_close(relevance(model, x, layernorm=True), ordinary)  # the rule is off
+    assert spelling == "lerp between constants" or not torch.allclose(found, ordinary)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v, *_: v * σ(v),
+        lambda v, *_: v * σ(1.702 * v),
+        lambda v, *_: σ(v / 2) * (v * 3),
+        lambda v, *_: v.mul(σ(-v)),
+    ],
+)
+def test_a_gate_of_the_value_itself_is_an_activation(function):
+    """f(x) = x sigmoid(a x): its ratio f(x) / x is held by the activation rule, not by AH."""
+    model, x = seeded(Written(function)), nodes()
+    v = model.maps[0](x)
+    ratio = (function(v) / v).detach()
+    expected = gradient_input(v * ratio, x)
+    torch.testing.assert_close(relevance(model, x, activation="ratio"), expected)
+    torch.testing.assert_close(relevance(model, x), expected)
+    ordinary = gradient_input(model(x), x)
+    torch.testing.assert_close(relevance(model, x, attention=True, layernorm=True), ordinary)
+
+
+def test_half_of_a_tensor_may_be_the_gate_of_the_other_half():
+    """Both are cut from one tensor; that does not make the gate one of the value itself."""
+    model, x = seeded(Written(lambda v, *_: v[:, :4] * σ(v[:, 4:]))), nodes()
+    v = model.maps[0](x)
+    expected = gradient_input(v[:, :4] * σ(v[:, 4:]).detach(), x)
+    torch.testing.assert_close(relevance(model, x, attention=True), expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v, *_: σ(v),
+        lambda v, *_: σ(v) @ torch.ones(8, 2, dtype=v.dtype),
+        lambda v, *_: F.linear(σ(v), torch.ones(2, 8, dtype=v.dtype)),
+        lambda v, g, _: σ(v) * σ(g),
+    ],
+)
+def test_a_sigmoid_that_lets_nothing_through_is_named(function):
+    """It is an activation with f(0) = 1/2, or a product of gates: relevance is not lost in it."""
+    model, x = seeded(Written(function)), nodes()
+    warnings.simplefilter("default")
+    with pytest.warns(UserWarning, match=": sigmoid"):
+        found = relevance(model, x)
+    torch.testing.assert_close(found, gradient_input(model(x), x))
+    assert found.any()
+
+
+def test_log_probabilities_have_the_relevance_of_logits():
+    for layer in (nn.LogSoftmax(dim=-1), Written(lambda v, *_: v.log_softmax(1))):
+        model, x = seeded(layer), nodes()
+        logits = x if isinstance(layer, nn.LogSoftmax) else model.maps[0](x)
+        normaliser = logits.exp().sum(-1, keepdim=True).log().detach()
+        expected = gradient_input(logits - normaliser, x)
+        torch.testing.assert_close(relevance(model, x, attention=True), expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v, *_: v + 1.5,
+        lambda v, *_: 2 - v,
+        lambda v, *_: torch.where(v > 0, v, -0.5),
+        lambda v, g, _: v * σ(g) + 3,
+        lambda v, *_: v.log_softmax(-1),
+    ],
+)
+def test_a_number_that_is_added_is_a_share_of_the_output(function):
+    """Relevance and the shares of constants sum to the output; log-probabilities have one too."""
+    model = nn.Sequential(seeded(Written(function)), nn.Linear(8, 1))
+    wrapped = gx.wrap(
+        model, kind="regression", forward=lambda m, b: global_mean_pool(m(b.x), b.batch)
+    )
+    generator = torch.Generator().manual_seed(2)
+    graphs = [
+        Data(x=torch.randn(n, 8, generator=generator), edge_index=EDGES[:, :0]) for n in (3, 5)
+    ]
+    for found in gx.explain(wrapped, graphs):
+        assert abs(found.ledger.unexplained) < 1e-6 * abs(found.ledger.output)
+        assert abs(found.ledger.biases) > 0.01
+
+
+# -- PyG's layers ------------------------------------------------------------------------------
+
+
+def test_a_transformer_layer_with_a_gated_skip_connection():
+    conv, x = seeded(TransformerConv(8, 4, heads=2, beta=True)), nodes()
+    source, target = EDGES
+    _, (_, alpha) = conv(x, EDGES, return_attention_weights=True)
+    read = alpha.detach()[..., None] * conv.lin_value(x).view(-1, 2, 4)[source]
+    mixed = torch.zeros(5, 2, 4, dtype=x.dtype).index_add(0, target, read).flatten(1)
+    skip = conv.lin_skip(x)
+    beta = σ(conv.lin_beta(torch.cat([mixed, skip, mixed - skip], dim=-1))).detach()
+    expected = beta * skip + (1 - beta) * mixed
+    torch.testing.assert_close(conv(x, EDGES), expected)
+    found = relevance(conv, x, EDGES, attention=True)
+    torch.testing.assert_close(found, gradient_input(expected, x))
+
+
+def test_a_gated_graph_convolution():
+    conv, x = seeded(ResGatedGraphConv(8, 6)), nodes()
+    source, target = EDGES
+    gate = σ(conv.lin_key(x)[target] + conv.lin_query(x)[source]).detach()
+    messages = gate * conv.lin_value(x)[source]
+    summed = torch.zeros(5, 6, dtype=x.dtype).index_add(0, target, messages)
+    expected = summed + conv.lin_skip(x) + conv.bias
+    torch.testing.assert_close(conv(x, EDGES), expected)
+    found = relevance(conv, x, EDGES, attention=True)
+    torch.testing.assert_close(found, gradient_input(expected, x))
+
+
+def test_sgformer_attention_is_a_matrix_held_constant():
+    module, x = seeded(SGFormerAttention(8, heads=2, head_channels=6, qkv_bias=True)), nodes()
+    q, k, v = (lin(x).view(5, 2, 6) for lin in (module.q, module.k, module.v))
+    q, k = (z / z.norm(dim=-1, keepdim=True) for z in (q, k))
+    weights = torch.einsum("ihd,jhd->hij", q, k) + 5 * torch.eye(5, dtype=x.dtype)
+    weights = (weights / weights.sum(-1, keepdim=True)).detach()
+    expected = torch.einsum("hij,jhd->ihd", weights, v).mean(1)
+    torch.testing.assert_close(module(x[None])[0], expected)
+    with gx.conservative(layernorm=False, model=module), gx.record() as tape:
+        found = gradient_input(module(x[None])[0], x)
+    torch.testing.assert_close(found, gradient_input(expected, x))
+    torch.testing.assert_close(tape.attention[0][0], weights)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_polynormer_attention_is_a_matrix_and_a_product_of_equals(shared):
+    module = seeded(PolynormerAttention(8, 2, 6, qk_shared=shared))
+    x, y = nodes(), nodes()  # y is what the other factor is made of
+    k = σ(module.k(x)).view(5, 6, 2)
+    q = k if shared else σ(module.q(x)).view(5, 6, 2)
+    weights = torch.einsum("idh,jdh->hij", q, k)
+    weights = (weights / (weights.sum(-1, keepdim=True) + 1e-6)).detach()
+    mixed = torch.einsum("hij,jmh->imh", weights, module.v(x).view(5, 6, 2)).flatten(1)
+    centred = mixed - mixed.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1, keepdim=True) + module.lns.eps).rsqrt().detach()
+    normed = centred * scale * module.lns.weight + module.lns.bias
+    out = module.lin_out(normed * (module.h_lins(y) + module.beta)).relu()
+    torch.testing.assert_close(module(x[None])[0], out)
+    expected = gradient_input(out, x) / 2 + gradient_input(out, y) / 2
+    with gx.conservative(activation="ratio", model=module), gx.record() as tape:
+        found = gradient_input(module(x[None])[0], x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(tape.attention[0][0], weights)
+
+
+def test_rules_that_are_off_leave_linear_attention_as_it_is():
+    for module in (SGFormerAttention(8, 2, 6), PolynormerAttention(8, 2, 6)):
+        x = nodes()
+        ordinary = gradient_input(seeded(module)(x[None]), x)
+        with gx.conservative(**NOTHING, model=module):
+            found = gradient_input(module(x[None]), x)
+        torch.testing.assert_close(found, ordinary)
+
+
+# -- whole models ------------------------------------------------------------------------------
+
+
+class Convolutions(nn.Module):
+    def __init__(self, conv, **options) -> None:
+        super().__init__()
+        self.first, self.second = (
+            conv(9, 8, edge_dim=3, **options),
+            conv(8, 8, edge_dim=3, **options),
+        )
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 2)
+
+    def forward(self, x, edge_index, edge_attr, batch):
+        h = F.gelu(self.norm(self.first(x, edge_index, edge_attr)))
+        return self.head(global_mean_pool(self.second(h, edge_index, edge_attr), batch))
+
+
+class SwitchedOn(Polynormer):
+    """With its global attention, which its authors switch on after some epochs."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(9, 8, 2, local_layers=2, global_layers=2, **options)
+        self._global = True
+
+
+class Pooled(nn.Module):
+    """A model of nodes and the mean over them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, edge_index, batch):
+        return global_mean_pool(self.model(x, edge_index, batch), batch)
+
+
+MODELS = {
+    "gated skip": lambda: Convolutions(TransformerConv, beta=True),
+    "gated convolution": lambda: Convolutions(ResGatedGraphConv),
+    "sgformer": lambda: Pooled(SGFormer(9, 8, 2, trans_num_heads=2, gnn_num_layers=2)),
+    "polynormer": lambda: Pooled(SwitchedOn(pre_ln=True)),
+    "polynormer, local": lambda: Pooled(Polynormer(9, 8, 2, local_layers=2, local_attn=True)),
+    "polynormer, shared": lambda: Pooled(SwitchedOn(qk_shared=True, post_bn=False)),
+}
+
+
+def whole(name: str):
+    return gx.wrap(seeded(MODELS[name]()), kind="multiclass", classes=2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_ledger_closes(name):
+    """To 1e-4 of the output, bias terms included, alone and in a batch with padding."""
+    model = whole(name)
+    check_ledger(model, GRAPHS)
+    for target in (0, 1):
+        together = gx.explain(model, GRAPHS, target=target)
+        for graph, found in zip(GRAPHS, together, strict=True):
+            alone = gx.explain(model, graph, target=target)
+            np.testing.assert_allclose(alone.relevance, found.relevance, rtol=1e-4, atol=1e-6)
+            for ledger in (alone.ledger, found.ledger):
+                assert abs(ledger.unexplained) < 1e-4 * abs(ledger.output)
+            data, zeros = graph.x.double(), torch.zeros(int(graph.num_nodes)).long()
+            args = (graph.edge_attr.double(),) if name.startswith("gated") else ()
+            with torch.no_grad():
+                out = model.module(data, graph.edge_index, *args, zeros)[0, target]
+            assert found.ledger.output == pytest.approx(out.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sgformer", "polynormer"])
+def test_linear_attention_is_read_by_every_method_that_reads_attention(name):
+    model = whole(name)
+    for method in ("rollout", "attention_last", "gae", "attn_lrp", "att_cat"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check_batching(model, GRAPHS, get_explainer(method))
+            check_renumbering(model, GRAPHS[:1], get_explainer(method))
+    pairs = gx.pairs(model, GRAPHS[0])
+    n = int(GRAPHS[0].num_nodes)
+    assert pairs.by_layer.shape == (2, n + 1, n + 1)
+    rows = torch.ones(n, dtype=torch.float64)
+    with torch.no_grad(), gx.record() as tape:
+        batch = model.collate([GRAPHS[0]])
+        model.encode(model.embed(batch), batch)
+    for attention in tape.attention:
+        torch.testing.assert_close(attention[0, 0, 1:, 1:].sum(-1), rows, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["performer", "sgformer", "polynormer"])
+def test_predictions_do_not_count_padding_as_keys(attention):
+    """Also of models that are explained at an inner module."""
+    if attention == "performer":
+        torch.manual_seed(0)
+        model = GpsModel("layer_norm", "silu", "performer").eval()
+        wrapped = gx.wrap(model, kind="regression", at="embed")
+    else:
+        model = seeded(MODELS[attention]())
+        at = "model.trans_conv.fcs.0" if attention == "sgformer" else "model.ln"
+        wrapped = gx.wrap(model, kind="multiclass", classes=2, at=at)
+    with torch.no_grad():
+        together = wrapped(wrapped.collate(GRAPHS))
+        alone = [wrapped(wrapped.collate([graph]))[0] for graph in GRAPHS]
+    torch.testing.assert_close(together, torch.stack(alone))

@@ -1,0 +1,171 @@
+"""What heads of other people's models look at, against loops over the attention they report."""
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GATv2Conv, global_mean_pool
+
+import graphxai as gx
+from graphxai.explainers import HeadStatistics, head_statistics
+from graphxai.explainers.head_counts import FARTHEST, count
+from graphxai.explainers.relations import RELATIONS, relations_of
+from other_models import GpsModel, SparseModel, molecules
+
+GRAPHS = [g for g in molecules() if g.num_nodes < 20]  # sodium has no edge
+
+
+def wrapped(model: nn.Module, **options):
+    return gx.wrap(model.eval(), kind="regression", **options)
+
+
+def model_named(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return (GpsModel("layer_norm") if name == "gps" else SparseModel(name)).eval()
+
+
+def reported_attention(model: nn.Module, graph: Data) -> list[np.ndarray]:
+    """Attention (H, N, N) of each layer, as the layers themselves report it."""
+    n, inputs = int(graph.num_nodes), []
+    layers = [p.attn for p in model.layers] if isinstance(model, GpsModel) else model.children()
+    layers = [
+        layer for layer in layers if hasattr(layer, "in_proj_weight") or hasattr(layer, "heads")
+    ]
+    hooks = [m.register_forward_pre_hook(lambda _, args: inputs.append(args)) for m in layers]
+    with torch.no_grad():
+        model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(n).long())
+    for hook in hooks:
+        hook.remove()
+    found = []
+    for layer, args in zip(layers, inputs, strict=True):
+        if isinstance(layer, nn.MultiheadAttention):
+            found.append(layer(*[args[0]] * 3, average_attn_weights=False)[1][0])
+            continue
+        _, (edges, alpha) = layer(*args, return_attention_weights=True)
+        found.append(torch.zeros(alpha.shape[1], n, n))
+        found[-1][:, edges[1], edges[0]] = alpha.T
+    return [attention.detach().double().numpy() for attention in found]
+
+
+@pytest.mark.parametrize("name", ["transformer", "gat", "gps"])
+def test_statistics_equal_a_loop_over_all_rows(name):
+    model = model_named(name)
+    distances, related, chance = np.zeros((2, 2, 40)), np.zeros((2, 2, 4)), np.zeros(4)
+    rows, far = 0, 0
+    for graph in GRAPHS:
+        molecule = Chem.MolFromSmiles(graph.smiles)
+        between = Chem.GetDistanceMatrix(molecule)  # 1e8 between parts of a salt
+        relations = relations_of(molecule)
+        rows += len(between)
+        chance += relations.sum((1, 2)) / len(between)
+        for layer, heads in enumerate(reported_attention(model, graph)):
+            for head, i in np.ndindex(*heads.shape[:2]):
+                best = np.flatnonzero(heads[head, i] > heads[head, i].max() * (1 - 1e-5))
+                for j in best:
+                    at = -2 if between[i, j] > 1e6 else int(between[i, j])
+                    far = max(far, at)
+                    distances[layer, head, at] += 1 / len(best)
+                    related[layer, head] += relations[:, i, j] / len(best)
+                if not len(best):  # no edge leads to the node
+                    distances[layer, head, -2] += 1
+    found = head_statistics(wrapped(model), GRAPHS)
+    assert (found.rows, found.relations) == (rows, RELATIONS)
+    expected = np.concatenate([distances[..., : far + 1], distances[..., -2:]], -1) / rows
+    np.testing.assert_allclose(found.distances, expected, atol=1e-12)
+    np.testing.assert_allclose(found.related, related / rows, atol=1e-12)
+    np.testing.assert_allclose(found.base_rates, chance / rows, atol=1e-12)
+    assert found.distances.shape[-1] == (4 if name != "gps" else far + 3)
+    assert far > 3 or name != "gps"
+    assert distances[0, 0, -2] >= (name == "transformer")  # sodium; GAT gives it a self-loop
+
+
+@pytest.mark.parametrize("name", ["transformer", "gps"])
+def test_counts_of_a_graph_are_the_same_in_a_batch(name):
+    model = wrapped(model_named(name))
+    together = count(model, model.collate([model.prepare(g).data for g in GRAPHS]))
+    for row, graph in enumerate(GRAPHS):
+        alone = count(model, model.collate([model.prepare(graph).data]))
+        for field in ("distances", "related", "chance", "rows"):
+            both = getattr(together, field)[row], getattr(alone, field)[0]
+            np.testing.assert_allclose(*both, atol=1e-9)
+        for kinds, own in zip(together.important(), alone.important(), strict=True):
+            np.testing.assert_array_equal(kinds[row], own[0])
+
+
+def test_statistics_of_wrapped_models_survive_the_file(tmp_path):
+    found = head_statistics(wrapped(model_named("gat")), GRAPHS, data="drugs")
+    found.save(tmp_path)
+    again = HeadStatistics.load(tmp_path)
+    np.testing.assert_allclose(again.distances, found.distances, atol=1e-6)
+    assert (again.mask() == found.mask()).all()
+    assert (again.relations, again.data, again.sha256) == (RELATIONS, "drugs", "")
+
+
+class Looking(nn.Module):
+    """Attention by position: head h reads the token `offsets[h]` places before, or the first."""
+
+    def __init__(self, offsets: tuple[int, ...]):
+        super().__init__()
+        self.offsets, self.lin = offsets, nn.Linear(4, 1)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1], dtype=x.dtype)
+        wanted = torch.stack([(place - k).clamp(min=0) for k in self.offsets])  # (H, N)
+        scores = -20 * (wanted[..., None] - place).abs() + 0 * x.sum()
+        weights = scores.expand(len(x), -1, -1, -1).softmax(-1)
+        return self.lin((weights @ x[:, None]).mean(1)).mean(1)
+
+
+def test_distances_in_rows_of_tokens_are_between_places():
+    model = wrapped(Looking((0, 1, 3)), inputs="tokens")
+    found = head_statistics(model, [torch.randn(n, 4) for n in (10, 7, 10)])
+    assert found.relations == ("bonded",)  # here: the neighbours in the row
+    np.testing.assert_allclose(found.distances[0, 0], [1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(found.distances[0, 1, :2], [3 / 27, 24 / 27])
+    np.testing.assert_allclose(found.distances[0, 2, :4], [3 / 27, 3 / 27, 3 / 27, 18 / 27])
+    assert found.positional.tolist() == [[True, True, False]]
+    np.testing.assert_allclose(found.related[0, :, 0], [0, 24 / 27, 3 / 27])
+    assert found.base_rates[0] == pytest.approx((2 * 18 / 10 + 12 / 7) / 27)
+
+
+def test_keys_farther_than_is_counted_are_not_at_one_distance():
+    model = wrapped(Looking((FARTHEST, FARTHEST + 1)), inputs="tokens")
+    found = head_statistics(model, [torch.randn(1000, 4)])
+    assert found.distances.shape[-1] == FARTHEST + 3
+    assert found.distances[0, 0, FARTHEST] == pytest.approx(0.9)
+    assert found.distances[0, 1, -2] == pytest.approx(1 - (FARTHEST + 1) / 1000)
+    assert found.positional.tolist() == [[True, False]]
+
+
+class Directed(nn.Module):
+    """Layers with three heads and with one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = GATv2Conv(3, 4, heads=3, add_self_loops=False)
+        self.second = GATv2Conv(12, 4, add_self_loops=False)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.second(self.first(x, edge_index).relu(), edge_index)
+        return self.head(global_mean_pool(h, batch))
+
+
+def test_a_directed_edge_is_read_at_distance_one_and_missing_heads_look_nowhere():
+    """Nodes in a line, each reads the one before; the first of five reads nobody."""
+    torch.manual_seed(0)
+    line = Data(x=torch.randn(5, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    found = head_statistics(wrapped(Directed()), [line])
+    np.testing.assert_allclose(found.distances[0], [[0, 0.8, 0.2, 0]] * 3)
+    np.testing.assert_allclose(found.distances[1], [[0, 0.8, 0.2, 0]] + [[0, 0, 1, 0]] * 2)
+    np.testing.assert_allclose(found.related[..., 0], [[0.8] * 3, [0.8, 0, 0]])
+    assert found.base_rates[0] == pytest.approx(4 / 25)
+    assert found.relational.tolist() == [[True] * 3, [True, False, False]]
+
+
+def test_a_model_without_attention_has_no_heads():
+    model = wrapped(nn.Linear(9, 1), forward=lambda m, b: global_mean_pool(m(b.x), b.batch))
+    with pytest.raises(ValueError, match="no attention between nodes"):
+        head_statistics(model, GRAPHS)
