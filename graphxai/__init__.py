@@ -15,17 +15,20 @@ if TYPE_CHECKING:
     from graphxai.api import explain, load, methods, predict, pretrained_models
     from graphxai.cliffs import Cliff, activity_cliffs
     from graphxai.contrasts import Contrast, contrast
+    from graphxai.datasets.hygiene import CleanTable, clean_table
     from graphxai.evaluation.benchmark import evaluate
     from graphxai.evaluation.report import Report
     from graphxai.explanation import Explanation, Ledger, Prediction
     from graphxai.explanations import Explanations
     from graphxai.fragment_statistics import fragment_table
     from graphxai.fragmentation import Fragment, Fragments, fragments
+    from graphxai.models.graphormer.recipes_table import train_table
     from graphxai.pairwise import Pairs, pairs
     from graphxai.pictures import Picture, compare, grid
     from graphxai.propagation import conservative, record
     from graphxai.reporting import report
     from graphxai.target import Target
+    from graphxai.training_set import TrainingSet, training_set_of
     from graphxai.trustworthiness import Trust, trust
 
 _HOME = {
@@ -56,6 +59,11 @@ _HOME = {
     "conservative": "propagation",
     "record": "propagation",
     "Target": "target",
+    "CleanTable": "datasets.hygiene",
+    "clean_table": "datasets.hygiene",
+    "train_table": "models.graphormer.recipes_table",
+    "TrainingSet": "training_set",
+    "training_set_of": "training_set",
     "Trust": "trustworthiness",
     "report": "reporting",
     "trust": "trustworthiness",
@@ -63,6 +71,7 @@ _HOME = {
 }
 
 __all__ = [
+    "CleanTable",
     "Cliff",
     "Contrast",
     "Explanation",
@@ -75,8 +84,10 @@ __all__ = [
     "Prediction",
     "Report",
     "Target",
+    "TrainingSet",
     "Trust",
     "activity_cliffs",
+    "clean_table",
     "compare",
     "conservative",
     "contrast",
@@ -92,6 +103,8 @@ __all__ = [
     "pretrained_models",
     "record",
     "report",
+    "train_table",
+    "training_set_of",
     "trust",
     "wrap",
 ]

@@ -242,9 +242,8 @@ def _explanation(
             graph_token=float(attribution.graph_token[row]),
             biases=float(attribution.biases[row]),
             output=float(attribution.output[row]),
-            structure={
-                name: float(share[row]) for name, share in (attribution.structure or {}).items()
-            },
+            structure=_row_of(attribution.structure, row),
+            remainders=_row_of(attribution.remainders, row),
         ),
         features=None if features is None else features[row, :n].float().cpu().numpy().copy(),
         feature_names=model.feature_names if features is not None else (),
@@ -254,6 +253,11 @@ def _explanation(
         segments=item.segments,
         provenance=provenance,
     )
+
+
+def _row_of(values: dict[str, Tensor] | None, row: int) -> dict[str, float]:
+    """One graph's value of each of the tensors (B,); empty if there are none."""
+    return {name: float(value[row]) for name, value in (values or {}).items()}
 
 
 def _provenance(model: "Model", explainer: Explainer) -> dict[str, Any]:

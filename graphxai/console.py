@@ -1,5 +1,7 @@
 """What the command line prints: one explanation, the models, the methods."""
 
+from textwrap import indent
+
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -15,8 +17,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
         if other.task != explanation.prediction.task:
             print(f"{other.task}: {other}")
     print(f"{explanation.title}, relevance for {explanation.target}:")
-    for name, value in explanation.ledger.to_dict().items():
-        print(f"  {name.replace('_', ' '):12s} {value:+.4f}")
+    print(indent(str(explanation.ledger), "  "))
     frame = explanation.to_frame()
     order = frame.relevance.abs().sort_values(ascending=False, kind="stable").index
     atoms = "symbol" in frame

@@ -1,6 +1,6 @@
 """One molecule against another: what a matched pair or an activity cliff owes its difference to."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import Model, explain, load
+from graphxai.drawn import Drawn
 from graphxai.explainers.base import Method
 from graphxai.explanation import Explanation
 from graphxai.matching import CommonPart, common_part
@@ -49,9 +50,15 @@ class Account:
         """Output less total."""
         return self.output - self.total
 
+    def to_dict(self) -> dict[str, float]:
+        """Every term by its name, then `unexplained`, `total` and `output`."""
+        terms = asdict(self)
+        output = terms.pop("output")
+        return terms | {"unexplained": self.unexplained, "total": self.total, "output": output}
+
 
 @dataclass(frozen=True, eq=False)
-class Contrast:
+class Contrast(Drawn):
     """Two molecules explained for the same target, and which of their atoms correspond."""
 
     a: Explanation
@@ -174,21 +181,6 @@ class Contrast:
         options.setdefault("subtitle", self.caption)
         options.setdefault("legend", self.a.legend)
         return contrast_svg(panels, self.part.mapping, scale=scale, palette=palette, **options)
-
-    def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
-        """The picture as PNG, `zoom` pixels per SVG unit; options as for `svg`."""
-        from graphxai.visualization import svg_to_png
-
-        return svg_to_png(self.svg(**options), zoom)
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf) or the table of atoms (.csv), by suffix."""
-        from graphxai.export import write_picture_or_table
-
-        return write_picture_or_table(self.svg, self.to_frame, path, options)
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
 
 
 def contrast(

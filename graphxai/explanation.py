@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from graphxai.ledger import Ledger
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,45 +18,6 @@ if TYPE_CHECKING:
 
     from graphxai.pictures import Picture
     from graphxai.visualization import Scale
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """How the explained output f_c divides up.
-
-    `nodes + graph_token + biases + sum of structure + unexplained = output`. Under `lrp` nothing
-    is unexplained but rounding; under other rules `unexplained` is their gap. `structure`: the
-    share of each term of the structural bias, by name, where relevance flows there and the method
-    tells it apart; otherwise empty.
-    """
-
-    nodes: float
-    graph_token: float
-    biases: float
-    output: float
-    structure: dict[str, float] = field(default_factory=dict, hash=False)
-
-    @property
-    def total(self) -> float:
-        """What is accounted for: nodes, graph token, biases and structure."""
-        return self.nodes + self.graph_token + self.biases + sum(self.structure.values())
-
-    @property
-    def unexplained(self) -> float:
-        """Output less total."""
-        return self.output - self.total
-
-    def to_dict(self) -> dict[str, float]:
-        """All six figures by name, and the terms of the structure where there are any."""
-        return {
-            "nodes": self.nodes,
-            "graph_token": self.graph_token,
-            "biases": self.biases,
-            **{f"structure: {name}": value for name, value in self.structure.items()},
-            "unexplained": self.unexplained,
-            "total": self.total,
-            "output": self.output,
-        }
 
 
 @dataclass(frozen=True)
@@ -79,6 +43,15 @@ class Prediction:
             return f"{self.value:.2f} {self.unit}".rstrip()
         share = f"{self.probability:.0%}"
         return f"{self.label} ({'>99%' if share == '100%' else share})"
+
+    def _repr_html_(self) -> str:
+        """What is said, and the probability of every class."""
+        rows = "".join(
+            f'<tr><td style="text-align: left">{escape(name)}</td><td>{value:.1%}</td></tr>'
+            for name, value in self.probabilities.items()
+        )
+        told = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
+        return f"{told}<table>{rows}</table>" if rows else told
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +127,20 @@ class Explanation:
 
         return svg_to_png(self.svg(**options), zoom)
 
-    def _repr_svg_(self) -> str | None:
-        return None if self.molecule is None and self.segments is None else self.svg()
+    @property
+    def _has_picture(self) -> bool:
+        return self.molecule is not None or self.segments is not None
 
-    def _repr_html_(self) -> str:
+    def _repr_svg_(self) -> str | None:
+        from graphxai.visualization import displayed
+
+        return displayed(self.svg()) if self._has_picture else None
+
+    def _repr_html_(self) -> str | None:
         from graphxai.notebook import explanation_html
 
-        return explanation_html(self)
+        # A notebook keeps every form it is given: two would double its size.
+        return None if self._has_picture else explanation_html(self)
 
     @property
     def legend(self) -> tuple[str, str]:

@@ -43,7 +43,12 @@ class Explanations(list[Explanation | None]):
 
         return save_all(self, path, **options)
 
-    def _repr_html_(self) -> str:
-        from graphxai.notebook import explanations_html
+    def _repr_svg_(self) -> str | None:
+        from graphxai.notebook import drawable, explanations_picture
 
-        return explanations_html(self, SHOWN)
+        return explanations_picture(self, SHOWN)._repr_svg_() if drawable(self, SHOWN) else None
+
+    def _repr_html_(self) -> str | None:
+        from graphxai.notebook import drawable, explanations_html
+
+        return None if drawable(self, SHOWN) else explanations_html(self, SHOWN)

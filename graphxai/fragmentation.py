@@ -9,9 +9,9 @@ Every atom belongs to one part, so the parts sum to the relevance of all atoms.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from graphxai.drawn import Drawn
 from graphxai.explanation import Explanation
 from graphxai.fragment_names import (
     FUNCTIONAL_GROUPS,
@@ -59,7 +59,7 @@ class Fragment:
 
 
 @dataclass(frozen=True, eq=False)
-class Fragments(Sequence[Fragment]):
+class Fragments(Drawn, Sequence[Fragment]):
     """The fragments of one explanation, by descending relevance; their sum is `ledger.nodes`."""
 
     explanation: Explanation
@@ -108,26 +108,6 @@ class Fragments(Sequence[Fragment]):
         listed = [(part.name, part.atoms, part.relevance) for part in self]
         return fragments_svg(
             _molecule(explanation), listed, scale=scale, palette=palette, **options
-        )
-
-    def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
-        """The picture as PNG, `zoom` pixels per SVG unit; options as for `svg`."""
-        from graphxai.visualization import svg_to_png
-
-        return svg_to_png(self.svg(**options), zoom)
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf) or the table (.csv), by suffix."""
-        from graphxai.export import write_picture_or_table
-
-        return write_picture_or_table(self.svg, self.to_frame, path, options)
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
-    def _repr_html_(self) -> str:
-        return f"<div>{self.svg()}</div>" + self.to_frame().to_html(
-            index=False, escape=True, float_format=lambda value: f"{value:+.4f}"
         )
 
     def _caption(self) -> str:

@@ -1,12 +1,13 @@
 """How results show themselves in a notebook, and methods side by side. Everything is escaped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphxai.explanation import Explanation
+from graphxai.markup import table_html
 
 if TYPE_CHECKING:
     from graphxai.api import Model
@@ -17,47 +18,56 @@ TOP = 5
 
 
 def explanation_html(explanation: Explanation) -> str:
-    """The picture, if there is one, the ledger and where it comes from."""
-    picture = explanation._repr_svg_()
-    parts = [] if picture is None else [f"<div>{picture}</div>"]
-    if picture is None:
-        parts.append(f"<p><b>{escape(explanation.headline)}</b>: {escape(explanation.caption)}</p>")
-        parts.append(_most_relevant(explanation))
-    ledger = explanation.ledger.to_dict()
-    rows = _row("th", (name.replace("_", " ") for name in ledger))
-    rows += _row("td", (f"{value:+.4f}" for value in ledger.values()))
-    parts.append(
-        f"<details><summary>Ledger and provenance</summary><table>{rows}</table>"
+    """The strongest nodes, the ledger and where it comes from: what a graph without picture has."""
+    return (
+        f"<p><b>{escape(explanation.headline)}</b>: {escape(explanation.caption)}</p>"
+        f"{_most_relevant(explanation)}"
+        f"<details><summary>Ledger and provenance</summary>{explanation.ledger._repr_html_()}"
         f"<p>{escape(_told(explanation))}</p></details>"
     )
-    return "".join(parts)
+
+
+def drawable(explanations: Sequence[Explanation | None], limit: int) -> bool:
+    """Whether the first of these have pictures."""
+    shown = _first(explanations, limit)
+    return bool(shown) and all(e.molecule is not None or e.image is not None for _, e in shown)
+
+
+def explanations_picture(explanations: Sequence[Explanation | None], limit: int) -> "Picture":
+    """The first pictures in a grid."""
+    from graphxai.pictures import grid
+
+    shown = _first(explanations, limit)
+    return grid(
+        [e for _, e in shown],
+        titles=[f"{place}: {e.headline}" for place, e in shown],
+        subtitle=_counts(explanations, limit),
+        shared_scale=len({(e.method, e.target) for _, e in shown}) == 1,
+    )
 
 
 def explanations_html(explanations: Sequence[Explanation | None], limit: int) -> str:
-    """The first pictures in a grid, or a table where there are none; how many are not shown."""
-    found = [(place, e) for place, e in enumerate(explanations) if e is not None]
-    shown = found[:limit]
-    notes = []
-    if len(found) > len(shown):
-        notes.append(f"{len(found) - len(shown)} more are not shown.")
-    if len(found) < len(explanations):
-        notes.append(f"{len(explanations) - len(found)} inputs were left out (None).")
-    body = ""
-    if shown and all(_drawable(e) for _, e in shown):
-        from graphxai.pictures import grid
+    """A table of the first explanations, and how many are not shown."""
+    shown = _first(explanations, limit)
+    rows = [(place, e.headline, e.caption) for place, e in shown]
+    table = table_html(("input", "prediction", "explanation"), rows) if rows else ""
+    return f"{table}<p>{escape(_counts(explanations, limit))}</p>"
 
-        alike = len({(e.method, e.target) for _, e in shown}) == 1
-        small: dict[str, Any] = (
-            {} if shown[0][1].image is not None else {"width": 400, "height": 300}
-        )
-        titles = [f"{place}: {e.headline}" for place, e in shown]
-        body = (
-            f"<div>{grid([e for _, e in shown], titles=titles, shared_scale=alike, **small)}</div>"
-        )
-    elif shown:
-        rows = "".join(_row("td", (place, e.headline, e.caption)) for place, e in shown)
-        body = f"<table>{_row('th', ('input', 'prediction', 'explanation'))}{rows}</table>"
-    return f"{body}<p>{len(explanations)} inputs. {escape(' '.join(notes))}</p>"
+
+def _first(explanations: Sequence[Explanation | None], limit: int) -> list[tuple[int, Explanation]]:
+    """The first `limit` that are not None, with their places."""
+    found = [(place, e) for place, e in enumerate(explanations) if e is not None]
+    return found[:limit]
+
+
+def _counts(explanations: Sequence[Explanation | None], limit: int) -> str:
+    """How many there are, how many are not shown, how many were left out."""
+    left_out = sum(e is None for e in explanations)
+    hidden = len(explanations) - left_out - limit
+    told = [f"{len(explanations)} input{'' if len(explanations) == 1 else 's'}"]
+    told += [f"{hidden} more not shown"] if hidden > 0 else []
+    told += [f"{left_out} left out (None)"] if left_out else []
+    return ", ".join(told)
 
 
 def show(
@@ -121,14 +131,10 @@ def _target_of(explanation: Explanation) -> Any:
     raise ValueError(f"{explanation.target!r} is no single class: give it as show(target=...).")
 
 
-def _drawable(explanation: Explanation) -> bool:
-    return explanation.image is not None or explanation.molecule is not None
-
-
 def _most_relevant(explanation: Explanation) -> str:
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")[:TOP]
-    rows = "".join(_row("td", (int(i), f"{explanation.relevance[i]:+.4f}")) for i in order)
-    return f"<table>{_row('th', ('node', 'relevance'))}{rows}</table>"
+    rows = [(int(i), f"{explanation.relevance[i]:+.4f}") for i in order]
+    return table_html(("node", "relevance"), rows)
 
 
 def _told(explanation: Explanation) -> str:
@@ -139,7 +145,3 @@ def _told(explanation: Explanation) -> str:
         parts.append(f"model {told['model']} ({str(told.get('sha256') or 'not saved')[:12]})")
     parts += [f"{name} {version}" for name, version in dict(told.get("versions", {})).items()]
     return " · ".join(parts)
-
-
-def _row(cell: str, values: Iterable[object]) -> str:
-    return "<tr>" + "".join(f"<{cell}>{escape(str(v))}</{cell}>" for v in values) + "</tr>"

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphxai.explanation import Explanation
 
+PANEL = {"width": 400, "height": 310}  # pixels of a molecule among others
 SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
 
 
@@ -15,7 +16,9 @@ class Picture(str):
     """SVG text that a notebook draws."""
 
     def _repr_svg_(self) -> str:
-        return str(self)
+        from graphxai.visualization import displayed
+
+        return displayed(self)
 
     def __repr__(self) -> str:
         return f"Picture({len(self):,} characters of SVG)"
@@ -39,7 +42,7 @@ def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options:
     """SVG of one input explained by several methods, each on its own colour scale.
 
     Scores of different methods have different units, so no scale is shared. Options as for
-    `Explanation.svg`.
+    `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise.
     """
     explanations = _drawable(explanations)
     first = explanations[0]
@@ -64,7 +67,7 @@ def compare(explanations: Sequence[Explanation], *, columns: int = 3, **options:
     from graphxai.visualization import grid_svg
 
     panels = [
-        e.svg(title=name, subtitle="", **options)
+        e.svg(title=name, subtitle="", **_panel(e, options))
         for name, e in zip(names, explanations, strict=True)
     ]
     return Picture(grid_svg(panels, columns, headline))
@@ -75,6 +78,7 @@ def grid(
     *,
     columns: int = 3,
     title: str = "",
+    subtitle: str = "",
     titles: Sequence[str] | None = None,
     shared_scale: bool = True,
     palette: str = "red-blue",
@@ -82,11 +86,12 @@ def grid(
 ) -> Picture:
     """SVG of several inputs explained by one method.
 
-    titles: one above each panel, instead of the prediction. shared_scale: one colour scale for
-    all, with one bar; it ends at the 97.5 % quantile of |relevance|, so that one strong atom does
-    not bleach the other molecules, and its pointed ends say so. Otherwise each panel has its own
-    scale. Options as for `Explanation.svg`. Inputs
-    that could not be explained (None) are left out.
+    title, subtitle: above all panels, by default the method. titles: one above each panel,
+    instead of the prediction. shared_scale: one colour scale for all, with one bar; it ends at the
+    97.5 % quantile of |relevance|, so that one strong atom does not bleach the other molecules,
+    and its pointed ends say so. Otherwise each panel has its own scale. Options as for
+    `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise. Inputs that
+    could not be explained (None) are left out.
     """
     if titles is not None:
         titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
@@ -100,18 +105,23 @@ def grid(
     if shared_scale:
         limit = float(np.quantile(np.abs(values), SATURATED))
         scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
-    shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None} | options
+    shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None}
     panels = [
-        e.svg(scale=scale, palette=palette, title=name, **shared)
+        e.svg(scale=scale, palette=palette, title=name, **shared, **_panel(e, options))
         for e, name in zip(explanations, titles, strict=True)
     ]
     if scale is None:
-        return Picture(grid_svg(panels, columns, title))
+        return Picture(grid_svg(panels, columns, title, subtitle=subtitle))
     target = explanations[0].target
     same = all(e.target == target for e in explanations)
     legend = explanations[0].legend if same else ("against", "for")
-    drawn = grid_svg(panels, columns, title, scale=scale, legend=legend, values=values)
-    return Picture(drawn)
+    about: dict[str, Any] = {"subtitle": subtitle, "legend": legend}
+    return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
+
+
+def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of one panel; images have a size of their own."""
+    return options if explanation.image is not None else PANEL | options
 
 
 def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:

@@ -53,6 +53,52 @@ def test_an_explanation_says_what_was_predicted_and_why(aspirin):
     }
 
 
+def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
+    ledger = gx.Ledger(1.0, 0.5, -0.25, 2.0, {"edge": 0.25}, {"softmax": 0.7, "<b>": -0.2})
+    assert ledger.unexplained == pytest.approx(sum(ledger.remainders.values()))
+    assert str(ledger).splitlines() == [
+        "nodes              +1.0000",
+        "graph token        +0.5000",
+        "biases             -0.2500",
+        "structure: edge    +0.2500",
+        "unexplained        +0.5000",
+        "  softmax          +0.7000",
+        "  <b>              -0.2000",
+        "output             +2.0000",
+    ]
+    told = ledger.to_dict()
+    assert list(told)[4:8] == [
+        "unexplained",
+        "unexplained: softmax",
+        "unexplained: <b>",
+        "total",
+    ]
+    rows = ElementTree.fromstring(ledger._repr_html_()).findall("tr")
+    assert [row[0].text for row in rows] == [
+        "nodes",
+        "graph token",
+        "biases",
+        "structure: edge",
+        "unexplained",
+        "softmax",
+        "<b>",
+        "output",
+    ]
+    assert [row[1].text for row in rows] == [line.split()[-1] for line in str(ledger).splitlines()]
+
+
+def test_a_prediction_shows_every_class_and_escapes_it():
+    prediction = gx.Prediction("a & b", "<i>", {"<i>": 0.75, "no": 0.25})
+    page = ElementTree.fromstring(f"<div>{prediction._repr_html_()}</div>")
+    assert "".join(page[0].itertext()) == "a & b: <i> (75%)"
+    assert [[cell.text for cell in row] for row in page.find("table")] == [
+        ["<i>", "75.0%"],
+        ["no", "25.0%"],
+    ]
+    value = gx.Prediction("pIC50", value=6.125, unit="<log>")
+    assert value._repr_html_() == "<div>pIC50: <b>6.12 &lt;log&gt;</b></div>"
+
+
 def test_all_ways_to_hand_over_a_molecule_agree(model, aspirin):
     molecule = Chem.MolFromSmiles(ASPIRIN)
     data = molecule_to_data(ASPIRIN)
@@ -138,6 +184,17 @@ def test_frames_and_json_hold_every_number(aspirin, tmp_path):
     assert content["ledger"] == aspirin.ledger.to_dict()
     assert content["provenance"]["method"] == "lrp"
     assert content["provenance"]["versions"]["torch"]
+
+
+def test_files_hold_what_remains_by_name(model, tmp_path):
+    found = gx.explain(model, ASPIRIN, "lrp_ah")
+    remainders = found.ledger.remainders
+    assert set(remainders) == {"LayerNorm", "activation"}
+    content = json.loads(found.save(tmp_path / "a.json").read_text())
+    assert content["ledger"]["unexplained: LayerNorm"] == remainders["LayerNorm"]
+    (molecule,) = Chem.SDMolSupplier(str(found.save(tmp_path / "a.sdf")))
+    told = float(molecule.GetProp("Unexplained: activation"))
+    assert told == pytest.approx(remainders["activation"])
 
 
 def test_pictures_draw_themselves_and_save_by_suffix(aspirin, tmp_path):

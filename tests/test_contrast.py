@@ -197,11 +197,19 @@ def test_the_terms_are_sums_over_the_atoms_of_two_explanations():
     np.testing.assert_allclose(found.difference, r_a[in_a] - r_b[in_b], atol=1e-6)
 
 
+def test_the_account_as_a_table_adds_up_to_the_output():
+    terms = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "gradient_input").account.to_dict()
+    output, total, gap = (terms.pop(name) for name in ("output", "total", "unexplained"))
+    terms["changed_b"] *= -1
+    assert sum(terms.values()) == pytest.approx(total)
+    assert total + gap == pytest.approx(output)
+
+
 def test_other_rules_leave_a_residual_that_is_shown():
     found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "gradient_input")
     account = found.account
     parts = account.common + account.changed_a - account.changed_b
-    gap = account.output - parts - account.graph_token - account.biases
+    gap = account.output - parts - account.graph_token - account.biases - account.structure
     assert abs(gap) > 0.01
     assert account.unexplained == pytest.approx(gap)
     assert "unexplained" in found.caption
@@ -324,6 +332,7 @@ def test_pictures_and_tables_are_saved_by_suffix(tmp_path):
     for name in ("c.svg", "c.png", "c.csv"):
         assert found.save(tmp_path / name).stat().st_size > 500
     assert found._repr_svg_().startswith("<svg")
+    assert found.png(zoom=1.0).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="must end in"):
         found.save(tmp_path / "c.gif")
 

@@ -205,6 +205,27 @@ def test_paired_tests_see_a_shift_and_no_shift():
     assert second.p == 1.0
 
 
+def test_comparisons_are_a_table_and_words():
+    """One sample is higher by 2 throughout, so that p of Wilcoxon's test is 2 / 2^n."""
+    first = np.linspace(0, 1, 10)
+    values = {"<b>": first + 2 + 0.01 * np.arange(10), "low": first, "same": first}
+    compared = compare_pairs(values, [("<b>", "low"), ("low", "same")])
+    frame = compared.to_frame()
+    assert frame.p.tolist() == pytest.approx([2 / 2**10, 1.0])
+    assert frame.p_holm.tolist() == pytest.approx([4 / 2**10, 1.0])
+    assert frame.difference.tolist() == pytest.approx([2.045, 0.0])
+    assert frame.significant.tolist() == [True, False]
+    assert frame.n.tolist() == [10, 10]
+    told = str(compared).splitlines()
+    assert told[0].startswith("<b> against low: 2.045 [")
+    assert told[0].endswith("over 10 graphs, p = 0.0039 (Holm), d_z = +67.54: <b> higher")
+    assert told[1].endswith("not significant")
+    for page in (compared._repr_html_(), compared[0]._repr_html_()):
+        assert "<b>" not in page
+        assert "&lt;b&gt; higher" in page
+    assert list(compare_pairs(values, []).to_frame().columns) == list(frame.columns)
+
+
 def test_a_report_holds_every_row_and_always_the_control(tmp_path):
     model = random_graphormer()
     inputs = ["CCO", "C1CC", SMILES, "CC(=O)[O-].[Na+]"]

@@ -22,7 +22,10 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanations import SHOWN
 from graphxai.export import SUFFIXES, cxsmiles, sdf_record
 from graphxai.models.graphormer import Task, save_checkpoint
+from graphxai.notebook import explanation_html, explanations_html
+from graphxai.visualization import displayed
 from graphxai.visualization.pdf import pictures_to_pdf
+from graphxai.visualization.render import COLUMN
 from toy import random_graphormer
 
 VERUBECESTAT = MOLECULES["verubecestat"]
@@ -130,8 +133,9 @@ def test_names_cannot_break_out_of_files_and_pages():
     read = list(Chem.ForwardSDMolSupplier(io.BytesIO(text.encode())))
     assert [mol.GetNumAtoms() for mol in read] == [3, 2]
     assert [len(relevance_of(mol)) for mol in read] == [3, 2]
-    for html in (both._repr_html_(), both[0]._repr_html_()):
-        assert "<script" not in html
+    for shown in (both._repr_svg_(), both[0]._repr_svg_(), explanations_html(both, 12)):
+        assert "<script" not in shown
+    assert "<script" not in explanation_html(both[0])
 
 
 # --- tables ------------------------------------------------------------------------------------
@@ -232,12 +236,11 @@ def test_several_explanations_are_a_list_that_shows_itself(model, several):
     assert type(several[1:]) is type(several)
     assert several[1] is None
     assert json.dumps([e and e.method for e in several])
-    html = several._repr_html_()
-    assert html.count("<svg") == 1
-    assert f"{len(several)} inputs" in html
-    assert "1 inputs were left out" in html
+    picture = several._repr_svg_()
+    assert picture.count("<svg") == 1
+    assert f"{len(several)} inputs, 1 left out (None)" in picture
     many = type(several)([several[0]] * (SHOWN + 5))
-    assert "5 more are not shown" in many._repr_html_()
+    assert f"{SHOWN + 5} inputs, 5 more not shown" in many._repr_svg_()
     assert "0 inputs" in type(several)()._repr_html_()
     assert len(pickle.loads(pickle.dumps(several))) == len(several)
 
@@ -253,11 +256,32 @@ def test_graphs_without_pictures_show_numbers(model):
     assert f"<td>{top}</td><td>{found[0].relevance[top]:+.4f}</td>" in html
 
 
-def test_an_explanation_shows_its_picture_and_ledger(one):
-    html = one._repr_html_()
-    assert one.svg() in html
-    for value in one.ledger.to_dict().values():
-        assert f"{value:+.4f}" in html
+def test_a_notebook_keeps_one_form_of_a_picture(model, one, several):
+    """Jupyter stores every form that a result offers, and shows one."""
+    data = molecule_to_data("CCO")
+    del data.smiles
+    bare = gx.explain(model, data)
+    drawn = (one, several, gx.fragments(one), gx.contrast(model, "CCCO", "CCCN"))
+    for shown in (*drawn, bare, type(several)([bare])):
+        forms = {form: getattr(shown, f"_repr_{form}_", lambda: None)() for form in ("svg", "html")}
+        assert [form for form, text in forms.items() if text] == [
+            "svg" if shown in drawn else "html"
+        ]
+
+
+def test_no_picture_is_wider_than_the_column_of_a_notebook(model, several):
+    """Jupyter shows SVG as an image of its own size, which a narrower column cuts."""
+    wide = gx.grid(several, width=640, height=480)
+    contrast = gx.contrast(model, "CCCO", "CCCN")
+    for shown in (wide, contrast, gx.fragments(several[0]), several[0]):
+        drawn = str(shown) if shown is wide else shown.svg()
+        full, root = (ElementTree.fromstring(svg) for svg in (drawn, shown._repr_svg_()))
+        assert float(root.get("width")) <= COLUMN
+        assert root.get("viewBox") == full.get("viewBox")
+        shapes = [[float(e.get(side)) for side in ("width", "height")] for e in (full, root)]
+        assert shapes[0][0] / shapes[0][1] == pytest.approx(shapes[1][0] / shapes[1][1], rel=0.01)
+        assert "max-width:100%" in root.get("style")
+        assert full.get("style") is None
 
 
 def test_show_explains_the_same_input_by_several_methods(model, one):
@@ -265,7 +289,7 @@ def test_show_explains_the_same_input_by_several_methods(model, one):
     shown = one.show(methods, model=model)
     expected = gx.compare([gx.explain(model, VERUBECESTAT, method) for method in methods])
     assert shown == expected
-    assert shown._repr_svg_() == shown
+    assert shown._repr_svg_() == displayed(shown)
     value = gx.explain(model, VERUBECESTAT, target="pIC50")
     assert "lowers pIC50" in value.show(model=model)
     with pytest.raises(ValueError, match=r"give it as show\(model=\.\.\.\)"):

@@ -1,12 +1,15 @@
 """Colours, molecules, files: what a picture says must be what the numbers say."""
 
 import io
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from fontTools.pens.svgPathPen import SVGPathPen
+from fontTools.ttLib import TTFont
 from PIL import Image
 from rdkit import Chem
 from rdkit.Chem import AllChem, rdDepictor
@@ -19,10 +22,13 @@ from graphxai.visualization import (
     save_picture,
     svg_to_png,
 )
-from graphxai.visualization.color import signed
-from graphxai.visualization.text import draw_text, fit_text, text_width
+from graphxai.visualization.color import signed, signed_alike
+from graphxai.visualization.frame import BAR_ROOM, color_bar, document
+from graphxai.visualization.text import draw_text, fit_text, font_file, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
+XLINK = "{http://www.w3.org/1999/xlink}"
+UNTITLED = {"title": "", "description": ""}
 VERUBECESTAT = "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
 NASTY = '<script>alert(1)</script> & "x"'
 ODD_MOLECULES = {
@@ -151,8 +157,34 @@ def test_numbers_are_written_with_sign_and_three_digits() -> None:
 # --- text --------------------------------------------------------------------------------------
 
 
-def test_text_is_outlines_and_is_cut_where_it_does_not_fit() -> None:
-    assert draw_text("Aspirin", 0, 0, 12).count("<path") == len("Aspirin")
+def test_text_is_outlines_of_which_a_picture_holds_each_once(mol: Chem.Mol) -> None:
+    line = draw_text("Aspirin", 0, 0, 12)
+    assert line.count("<use") == len("Aspirin")
+    assert "<path" not in line
+    panel = molecule_svg(mol, relevance_of(mol), title="Aspirin", subtitle="aspirin, ASA")
+    for svg in (panel, grid_svg([panel, panel], 2, "Aspirin twice")):
+        root = ElementTree.fromstring(svg)
+        defined = [e.get("id") for e in root.iter(f"{SVG}path") if e.get("id") is not None]
+        used = [e.get(f"{XLINK}href") for e in root.iter(f"{SVG}use")]
+        assert {f"#{name}" for name in defined} == set(used)
+        assert len(defined) == len(set(defined)) < len(used)
+
+
+def test_the_outlines_of_a_line_are_those_of_the_font() -> None:
+    """Each glyph begins where the advances of those before it end (DejaVu Sans, by fontTools)."""
+    font = TTFont(font_file())
+    widths = [font["hmtx"][font.getBestCmap()[ord(letter)]][0] for letter in "Wave"]
+    root = ElementTree.fromstring(document(100, 20, draw_text("Wave", 5, 9, 10), **UNTITLED))
+    uses = list(root.iter(f"{SVG}use"))
+    assert [float(use.get("x")) for use in uses] == [sum(widths[:k]) for k in range(4)]
+    glyphs = {f"#{e.get('id')}": e.get("d") for e in root.iter(f"{SVG}path")}
+    for letter, use in zip("Wave", uses, strict=True):
+        pen = SVGPathPen(font.getGlyphSet())
+        font.getGlyphSet()[font.getBestCmap()[ord(letter)]].draw(pen)
+        assert glyphs[use.get(f"{XLINK}href")] == pen.getCommands().replace(".0", "")
+
+
+def test_text_is_cut_where_it_does_not_fit() -> None:
     text, size = fit_text("word " * 100, 18, 200, smallest=10)
     assert text.endswith("…")
     assert text_width(text, size) <= 200
@@ -290,6 +322,34 @@ def test_the_bar_has_numbers_and_words(mol: Chem.Mol) -> None:
         assert f'aria-label="{label}"' in svg
     bare = molecule_svg(mol, np.zeros(28), scale=Scale(0.5), color_bar=False)
     assert "colour-bar" not in bare
+
+
+@pytest.mark.parametrize("width", [150, 200, 240, 300, 400, 640])
+@pytest.mark.parametrize("name", ["", " active", " a class with a long name", " carcinogenic"])
+def test_words_of_the_bar_have_one_size_and_stay_inside(width: int, name: str) -> None:
+    """They are read at 9 pixels or more, however narrow the picture; the bar keeps its room."""
+    bar = color_bar(Scale(0.7), 0, 0, width, ("against" + name, "for" + name), values=[1.0])
+    root = ElementTree.fromstring(document(width, BAR_ROOM, bar, **UNTITLED))
+    lines = [e for e in root.iter(f"{SVG}g") if e.get("role") == "text"][:2]
+    sizes, spans = [], []
+    for line in lines:
+        left, zoom = re.match(
+            r"translate\((\S+) \S+\) scale\((\S+) ", line.get("transform")
+        ).groups()
+        sizes.append(round(float(zoom) * 2048, 1))  # units of the font in an em
+        taken = text_width(line.get("aria-label"), sizes[-1])
+        spans.append((float(left), float(left) + taken))
+    assert sizes[0] == sizes[1] >= 9
+    assert 0 < spans[0][0] < spans[0][1] < spans[1][0] < spans[1][1] < width
+    gradient = next(root.iter(f"{SVG}linearGradient"))
+    assert float(gradient.get("x2")) - float(gradient.get("x1")) >= 0.3 * width
+
+
+def test_the_numbers_of_a_column_have_the_same_decimals() -> None:
+    assert signed_alike([1.149, 0.3, -0.057]) == ["+1.15", "+0.30", "−0.06"]
+    assert signed_alike([12.34, 0.001]) == ["+12.3", "0.0"]
+    assert signed_alike([1.3e-5, -2e-6]) == ["+1.30e−5", "−0.20e−5"]
+    assert signed_alike([]) == []
 
 
 def test_atom_indices_are_added_on_request(mol: Chem.Mol) -> None:

@@ -6,13 +6,22 @@ from .curves import Curve, Series, node_series
 from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
 from .report import Report, merged
-from .statistics import Comparison, Interval, bootstrap, compare_pairs, holm, kendall_tau
+from .statistics import (
+    Comparison,
+    Comparisons,
+    Interval,
+    bootstrap,
+    compare_pairs,
+    holm,
+    kendall_tau,
+)
 from .truth import evaluate_truth, model_score
 
 __all__ = [
     "METRICS",
     "OPERATORS",
     "Comparison",
+    "Comparisons",
     "Conservation",
     "Curve",
     "Interval",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .metrics import METRICS
 from .report import Report
+from .statistics import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,15 +37,12 @@ def comparisons(report: Report) -> "pd.DataFrame":
     """Every pair of methods under every metric and operator; Holm within one such family."""
     import pandas as pd
 
-    columns = ["operator", "metric", "first", "second", "n", "difference", "low", "high", "p"]
     rows = []
     for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
-            for c in report.compare(metric=metric, operator=operator):
-                d = c.difference
-                measured = (d.n, d.mean, d.low, d.high, c.p, c.p_adjusted, c.effect)
-                rows.append((operator, metric, c.first, c.second, *measured, c.significant))
-    return pd.DataFrame(rows, columns=[*columns, "p_holm", "effect", "significant"])
+            for compared in report.compare(metric=metric, operator=operator):
+                rows.append({"operator": operator, "metric": metric} | compared.to_dict())
+    return pd.DataFrame(rows, columns=["operator", "metric", *COLUMNS])
 
 
 def summary_markdown(report: Report, figures: list[str]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .conservation import Conservation
 from .metrics import METRICS
-from .statistics import Comparison, Interval, bootstrap, compare_pairs, kendall_tau
+from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
 from .units import Key, Unit
 
 if TYPE_CHECKING:
@@ -121,10 +121,11 @@ class Report:
         *,
         metric: str = "auac",
         operator: str | None = None,
-    ) -> list[Comparison]:
+    ) -> Comparisons:
         """Paired tests with Holm's correction over all tests made in the call.
 
         Of two methods; with `first` alone, of it against every other; by default of all pairs.
+        A list of them, with `to_frame`.
         """
         values = self.values(metric, operator)
         if first is None:

@@ -3,9 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MEASURED = ("n", "difference", "low", "high", "p", "p_holm", "effect")
+COLUMNS = ("first", "second", *_MEASURED, "significant")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,46 @@ class Comparison:
             return "not significant"
         return f"{self.first} {'higher' if self.difference.mean > 0 else 'lower'}"
 
+    def __str__(self) -> str:
+        graphs = f"{self.difference.n} graphs"
+        return (
+            f"{self.first} against {self.second}: {self.difference} over {graphs},"
+            f" p = {self.p_adjusted:.2g} (Holm), d_z = {self.effect:+.2f}: {self.verdict}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """One row of a table: methods, n, mean difference and its interval, p, p_holm, effect."""
+        d = self.difference
+        measured = (d.n, d.mean, d.low, d.high, self.p, self.p_adjusted, self.effect)
+        row = (self.first, self.second, *measured, self.significant)
+        return dict(zip(COLUMNS, row, strict=True))
+
+    def _repr_html_(self) -> str:
+        return Comparisons([self])._repr_html_()
+
+
+class Comparisons(list[Comparison]):
+    """Comparisons made together, the family of Holm's correction: a list that is a table, too."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a comparison; columns as in `Comparison.to_dict`."""
+        import pandas as pd
+
+        return pd.DataFrame([c.to_dict() for c in self], columns=list(COLUMNS))
+
+    def _repr_html_(self) -> str:
+        from graphxai.markup import table_html
+
+        head = ("first", "second", "n", "difference [95 %]", "p (Holm)", "effect d_z", "verdict")
+        rows = []
+        for c in self:
+            measured = (c.difference.n, c.difference, f"{c.p_adjusted:.2g}", f"{c.effect:+.2f}")
+            rows.append((c.first, c.second, *measured, c.verdict))
+        return table_html(head, rows)
+
 
 def bootstrap(
     values: ArrayLike, *, level: float = 0.95, draws: int = 4000, seed: int = 0
@@ -70,7 +117,7 @@ def bootstrap(
 
 def compare_pairs(
     values: Mapping[str, NDArray[np.floating]], pairs: list[tuple[str, str]], *, seed: int = 0
-) -> list[Comparison]:
+) -> Comparisons:
     """Wilcoxon's signed-rank test of each pair of methods on the same graphs, Holm-corrected.
 
     values: one array (n,) a method, in the same order of graphs; a graph counts where both
@@ -88,10 +135,10 @@ def compare_pairs(
         interval = bootstrap(difference if len(difference) else [math.nan], seed=seed)
         tested.append((first, second, interval, p, effect))
     adjusted = holm([p for *_, p, _ in tested])
-    return [
+    return Comparisons(
         Comparison(first, second, interval, p, adjusted[k], effect)
         for k, (first, second, interval, p, effect) in enumerate(tested)
-    ]
+    )
 
 
 def holm(p_values: list[float]) -> list[float]:

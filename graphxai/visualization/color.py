@@ -148,3 +148,20 @@ def signed(value: float) -> str:
         mantissa, exponent = f"{value:+.2e}".split("e")
         text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return text.replace("-", "−")
+
+
+def signed_alike(values: ArrayLike) -> list[str]:
+    """Return relevances as the texts of one column: signs, and the same decimals for all.
+
+    The largest has three digits: ``+1.15``, ``−0.31``; ``+1.30e−5``, ``−0.20e−5``.
+    """
+    array = finite(values)
+    largest = float(np.abs(array).max(initial=0.0))
+    power = math.floor(math.log10(largest)) if largest else 0
+    exponent, decimals = ("", max(0, 2 - power)) if -4 < power < 4 else (f"e{power}", 2)
+    unit = 10.0**power if exponent else 1.0
+    texts = (f"{value / unit:+z.{decimals}f}" for value in array.tolist())
+    return [
+        (text if float(text) else text[1:]).replace("-", "−")
+        for text in (text + exponent for text in texts)
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.visualization.color import Scale, finite, signed
+from graphxai.visualization.color import Scale, finite, signed, signed_alike
 from graphxai.visualization.frame import BAR_ROOM, MARGIN, color_bar, document, heading
 from graphxai.visualization.molecule import structure
 from graphxai.visualization.text import draw_text, escape, fit_text, number, text_width
@@ -222,24 +222,24 @@ def _list(
     rows = max(int(height // _ROW), 2)
     room = len(fragments) if len(fragments) <= rows else rows - 1
     strongest = sorted(range(len(fragments)), key=lambda k: -abs(fragments[k][2]))
-    hidden = [fragments[k][2] for k in strongest[room:]]
+    sums = [relevance for *_, relevance in fragments]
+    hidden = strongest[room:]
+    values = signed_alike([*sums, sum(sums[k] for k in hidden)])
     parts, left, y = [], at[0], at[1] + _ROW / 2
     for k in sorted(strongest[:room]):
-        (name, _, relevance), color = fragments[k], colors[k]
         parts.append(_tag(k + 1, left + _TAG, y))
         parts.append(
             f'<rect x="{number(left + 24)}" y="{number(y - 7)}" width="14" height="14" rx="3"'
-            f' fill="{color}" stroke="{_OUTLINE}" stroke-width="1"/>'
+            f' fill="{colors[k]}" stroke="{_OUTLINE}" stroke-width="1"/>'
         )
-        parts.append(_row_text(name, relevance, left + 46, y))
+        parts.append(_row_text(fragments[k][0], values[k], left + 46, y))
         y += _ROW
     if hidden:
-        parts.append(_row_text(f"and {len(hidden)} weaker ones", sum(hidden), left + 46, y))
+        parts.append(_row_text(f"and {len(hidden)} weaker ones", values[-1], left + 46, y))
     return f'<g class="list">{"".join(parts)}</g>'
 
 
-def _row_text(name: str, relevance: float, x: float, y: float) -> str:
-    value = signed(relevance)
+def _row_text(name: str, value: str, x: float, y: float) -> str:
     room = _LIST_WIDTH - 46 - text_width(value, 13) - 10
     text, size = fit_text(name, 13, room, smallest=10)
     return draw_text(text, x, y + 4.5, size) + draw_text(

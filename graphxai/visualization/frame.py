@@ -9,12 +9,24 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from graphxai.visualization.color import Scale, signed
-from graphxai.visualization.text import Anchor, draw_text, escape, fit_text, number, text_width
+from graphxai.visualization.text import (
+    draw_text,
+    escape,
+    fit_text,
+    glyph_outlines,
+    number,
+    text_width,
+)
 
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
 MARGIN = 16.0  # pixels of white around everything
 BAR_ROOM = 50.0  # pixels of height that a colour bar with its numbers takes
 _GREY = "#555555"
 _BAR_HEIGHT = 12.0
+_LONGEST = 260.0  # pixels of a colour bar
+_SHORTEST = 0.35  # of its room: where words leave a bar less, they stand below it
+_SMALLEST = 9.0  # font size of these words, pixels
 
 
 def document(width: float, height: float, body: str, *, title: str, description: str) -> str:
@@ -30,9 +42,10 @@ def document(width: float, height: float, body: str, *, title: str, description:
     # Whole pixels: a fraction of one at the edge would be drawn half transparent.
     w, h = str(math.ceil(width)), str(math.ceil(height))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}"'
+        f'<svg xmlns="{SVG}" xmlns:xlink="{XLINK}" width="{w}" height="{h}"'
         f' viewBox="0 0 {w} {h}" role="img" aria-labelledby="{key} {key}d">'
         f'<title id="{key}">{escape(title)}</title><desc id="{key}d">{escape(description)}</desc>'
+        f"{glyph_outlines(body)}"
         f'<rect width="{w}" height="{h}" fill="#ffffff"/>{body}</svg>\n'
     )
 
@@ -75,7 +88,7 @@ def color_bar(
     *,
     values: ArrayLike = (),
 ) -> str:
-    """Return a colour bar with numbers below it and words at its ends.
+    """Return a colour bar with numbers below it and words at its ends, or below where it is narrow.
 
     Args:
         scale: what the colours mean.
@@ -86,21 +99,20 @@ def color_bar(
     """
     size = 13.0 if width >= 300 else 11.0
     room = width - 2 * MARGIN
-    length = min(260.0, room * 0.5)
     tip = 8.0 if scale.exceeded(values) else 0.0
     gap = 12 + tip
-    side = (room - length) / 2 - gap
-    left = x + (width - length) / 2
-    right, top = left + length, y + 8
-    middle, bottom = top + _BAR_HEIGHT / 2, top + _BAR_HEIGHT
-    parts = []
-    ends: tuple[tuple[str, float, Anchor], ...] = (
-        (legend[0], left - gap, "end"),
-        (legend[1], right + gap, "start"),
-    )
-    for words, at, anchor in ends:
-        text, fitted = fit_text(words, size, side, smallest=8)
-        parts.append(draw_text(text, at, middle + fitted * 0.36, fitted, anchor=anchor))
+    free = room - 2 * (max(text_width(words, size) for words in legend) + gap)
+    beside = free >= min(_LONGEST, _SHORTEST * room)
+    length = min(_LONGEST, free, room / 2) if beside else min(_LONGEST, room - 2 * tip)
+    left, top = x + (width - length) / 2, y + (8 if beside else 3)
+    right, middle, bottom = left + length, top + _BAR_HEIGHT / 2, top + _BAR_HEIGHT
+    if beside:
+        baseline = middle + size * 0.36
+        words = draw_text(legend[0], left - gap, baseline, size, anchor="end")
+        words += draw_text(legend[1], right + gap, baseline, size)
+    else:
+        words = _words_below(legend, x + width / 2, y + BAR_ROOM - 5, size, (length, room))
+    parts = [words]
     stops = scale.stops()
     colors = scale.hex(stops)
     key = "b" + digest(scale, x, y, width)
@@ -122,6 +134,22 @@ def color_bar(
     )
     parts.append(_ticks(scale, left, length, bottom, size - 2))
     return f'<g class="colour-bar">{"".join(parts)}</g>'
+
+
+def _words_below(
+    legend: Sequence[str], centre: float, baseline: float, size: float, widths: tuple[float, float]
+) -> str:
+    """The words of a legend in one size, flush with the ends of their bar if they are not longer.
+
+    widths: of the bar and of the room, pixels.
+    """
+    bar, room = widths
+    fitted = min(fit_text(words, size, room / 2 - 5, smallest=_SMALLEST)[1] for words in legend)
+    cut = [fit_text(words, fitted, room / 2 - 5, smallest=fitted)[0] for words in legend]
+    half = min(room, max(bar, 2 * max(text_width(words, fitted) for words in cut) + 10)) / 2
+    return draw_text(cut[0], centre - half, baseline, fitted) + draw_text(
+        cut[1], centre + half, baseline, fitted, anchor="end"
+    )
 
 
 def _ticks(scale: Scale, left: float, length: float, bottom: float, size: float) -> str:

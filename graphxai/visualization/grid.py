@@ -9,11 +9,18 @@ from xml.etree import ElementTree
 from numpy.typing import ArrayLike
 
 from graphxai.visualization.color import Scale
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, color_bar, document, heading
-from graphxai.visualization.text import number
+from graphxai.visualization.frame import (
+    BAR_ROOM,
+    MARGIN,
+    SVG,
+    XLINK,
+    color_bar,
+    document,
+    heading,
+)
+from graphxai.visualization.text import GLYPH, GLYPHS, number
 
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
+_LINKS = ("href", f"{{{XLINK}}}href")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
@@ -61,7 +68,8 @@ def grid_svg(
     if scale is not None:
         body.append(color_bar(scale, 0, y, width, legend, values=values))
         y += BAR_ROOM
-    count = f"{len(panels)} pictures in {len(rows)} rows." if len(panels) > 1 else "One picture."
+    rowed = "one row" if len(rows) == 1 else f"{len(rows)} rows"
+    count = f"{len(panels)} pictures in {rowed}." if len(panels) > 1 else "One picture."
     return document(
         width,
         y + MARGIN / 2,
@@ -78,12 +86,16 @@ def _parse(panel: str, index: int) -> tuple[str, float, float]:
         width, height = (float(root.attrib[side].removesuffix("px")) for side in _SIDES)
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         raise ValueError(f"panel {index} is not an SVG with width and height: {error}") from error
+    for glyphs in root.findall(f"{{{SVG}}}defs[@class='{GLYPHS}']"):
+        root.remove(glyphs)  # the same in all panels: the whole picture defines them once
     prefix = f"p{index}-"
     for element in root.iter():
         for name, value in element.attrib.items():
             if name == "id":
                 element.set(name, prefix + value)
-            elif name in ("href", f"{{{_XLINK}}}href") and value.startswith("#"):
+            elif name in _LINKS and value.startswith(f"#{GLYPH}"):
+                continue
+            elif name in _LINKS and value.startswith("#"):
                 element.set(name, f"#{prefix}{value[1:]}")
             elif name == "aria-labelledby":
                 element.set(name, " ".join(prefix + part for part in value.split()))
@@ -91,7 +103,7 @@ def _parse(panel: str, index: int) -> tuple[str, float, float]:
                 element.set(name, _REFERENCE.sub(rf"url(#{prefix}\1)", value))
     labelled = root.get("aria-labelledby", "")
     root.attrib.clear()
-    root.tag = f"{{{_SVG}}}g"
+    root.tag = f"{{{SVG}}}g"
     if labelled:
         root.set("role", "img")
         root.set("aria-labelledby", labelled)
@@ -102,8 +114,11 @@ _SIDES = ("width", "height")
 
 
 def _serialise(root: ElementTree.Element) -> str:
-    """Return SVG markup without prefixes and without declaring the namespace again."""
+    """Return SVG markup without declaring again the namespaces that every picture declares."""
     for element in root.iter():
         if isinstance(element.tag, str):
-            element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
+            element.tag = element.tag.removeprefix(f"{{{SVG}}}")
+        link = element.attrib.pop(f"{{{XLINK}}}href", None)
+        if link is not None:
+            element.set("xlink:href", link)
     return ElementTree.tostring(root, encoding="unicode")

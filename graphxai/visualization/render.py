@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from graphxai.visualization.text import font_file
 
+COLUMN = 840.0
+"""Pixels of a notebook's column: pictures are shown no wider."""
+
+# Stands in no file: CairoSVG takes "auto" for no height at all.
+_SHRINKS = 'style="max-width:100%;height:auto"'
+_ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)"')
 SUFFIXES = (".svg", ".png")
 """Suffixes that ``save_picture`` writes."""
+
+
+def displayed(svg: str) -> str:
+    """Return a picture as a notebook should show it: no wider than its column.
+
+    Jupyter shows SVG as an image of the size that its root gives, and cuts what is wider; where the
+    markup itself becomes part of a page, the picture shrinks with its column.
+
+    Args:
+        svg: a whole SVG document with width, height and viewBox in pixels.
+    """
+    root = _ROOT.search(svg)
+    if root is None:
+        return svg
+    head, width, height = root[1], float(root[2]), float(root[3])
+    zoom = min(1.0, COLUMN / width)
+    shown = f'{head} width="{width * zoom:.0f}" height="{height * zoom:.0f}" {_SHRINKS}'
+    return svg[: root.start()] + shown + svg[root.end() :]
 
 
 def svg_to_png(svg: str, scale: float = 2.0) -> bytes:

@@ -1,6 +1,7 @@
 """Text as outlines, so that a picture looks the same in every viewer and with no fonts installed.
 
-The glyphs are those of DejaVu Sans, which ships inside matplotlib. Text with a character that the
+The glyphs are those of DejaVu Sans, which ships inside matplotlib. A line of text refers to them by
+id, and a picture holds each of its glyphs once (``glyph_outlines``). Text with a character that the
 font lacks (a Chinese title, say) becomes an SVG ``<text>``: the viewer's fonts then decide.
 """
 
@@ -17,6 +18,9 @@ Anchor = Literal["start", "middle", "end"]
 # Characters that XML 1.0 forbids even as references.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELLIPSIS = "…"
+GLYPH = "gx-"  # begins the id of every glyph: the same glyph has the same id in every picture
+GLYPHS = "glyphs"  # class of the definitions of glyphs
+_REFERENCE = re.compile(f'"#({GLYPH}([rb])([0-9a-f]+))"')
 
 
 def escape(text: object) -> str:
@@ -119,8 +123,8 @@ def draw_text(
     if not text:
         return ""
     units = _font(bold)[2]
-    outlines = [_glyph(character, bold) for character in text]
-    if None in outlines:
+    glyphs = [_glyph(character, bold) for character in text]
+    if None in glyphs:
         weight = ' font-weight="bold"' if bold else ""
         return (
             f'<text x="{number(x)}" y="{number(y)}" font-family="DejaVu Sans, sans-serif"'
@@ -128,16 +132,28 @@ def draw_text(
             f"{escape(text)}</text>"
         )
     left = x - text_width(text, size, bold=bold) * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-    # Glyphs keep their outlines in font units (y up) and are placed by transforms: an outline is
-    # made once, however often the character is drawn.
-    glyphs, at = [], 0.0
-    for outline, advance in filter(None, outlines):
+    uses, at = [], 0.0  # in font units, y up; `xlink:href` is what older readers know, too
+    for character, (outline, advance) in zip(text, filter(None, glyphs), strict=True):
         if outline:
-            glyphs.append(f'<path transform="translate({number(at)})" d="{outline}"/>')
+            uses.append(f'<use xlink:href="#{_glyph_id(character, bold)}" x="{number(at)}"/>')
         at += advance
     zoom = f"{size / units:.6f}"
     place = f"translate({number(left)} {number(y)}) scale({zoom} -{zoom})"
     return (
         f'<g role="text" aria-label="{escape(text)}" fill="{color}" transform="{place}">'
-        f"{''.join(glyphs)}</g>"
+        f"{''.join(uses)}</g>"
     )
+
+
+def glyph_outlines(body: str) -> str:
+    """Return the SVG definitions of all glyphs that the text in ``body`` refers to, each once."""
+    paths = []
+    for name, weight, code in sorted(set(_REFERENCE.findall(body))):
+        glyph = _glyph(chr(int(code, 16)), weight == "b")
+        if glyph is not None:
+            paths.append(f'<path id="{name}" d="{glyph[0]}"/>')
+    return f'<defs class="{GLYPHS}">{"".join(paths)}</defs>' if paths else ""
+
+
+def _glyph_id(character: str, bold: bool) -> str:
+    return f"{GLYPH}{'b' if bold else 'r'}{ord(character):x}"

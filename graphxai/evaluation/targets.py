@@ -1,0 +1,102 @@
+"""Which output an evaluation follows on which graph: one target, or each graph's own class."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+
+from graphxai.api import Model, predict_prepared
+from graphxai.models.graphormer.config import Task
+from graphxai.target import Target
+
+from .measuring import Item
+from .units import Key
+
+OwnClass: TypeAlias = Literal["true", "predicted"]
+Labels: TypeAlias = Sequence[Any] | Mapping[Key, Any]  # by position or by key
+Unlabelled: TypeAlias = list[tuple[Key, str]]  # graphs without a label, with the reason
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The output that is followed: `target`, or of its task the class that `own` names."""
+
+    target: Target
+    own: OwnClass | None = None
+
+
+def followed(model: Model, target: Any) -> Followed:
+    """What `target` asks for: a target as for `explain`, "true" or "predicted".
+
+    The two words name a class instead where the model has one of that name. Raises ValueError for
+    several classes at once and for a target the model does not have.
+    """
+    wanted = Target.of(target)
+    classes = {name for task in model.config.tasks for name in (*task.classes, task.name)}
+    own = next((word for word in get_args(OwnClass) if wanted.choice == word not in classes), None)
+    if own is not None:
+        wanted = replace(wanted, choice=None)
+    task = wanted.task_in(model.config)
+    label = wanted.resolve(model.config, torch.zeros(1, model.config.num_outputs)).labels[0]
+    if isinstance(wanted.choice, tuple) or not (task.kind == "regression" or label in task.classes):
+        raise ValueError(f"an evaluation follows one class, not {label!r}.")
+    return Followed(wanted, own)
+
+
+def targets_by_graph(
+    model: Model,
+    prepared: Sequence[Item],
+    wanted: Followed,
+    labels: Labels | None,
+) -> tuple[dict[Key, Target], Unlabelled]:
+    """The target of each graph, and the graphs that have none.
+
+    labels: class names or numbers, for "true". Raises ValueError if they are missing, or name a
+    class that the task does not have.
+    """
+    task = wanted.target.task_in(model.config)
+    if wanted.own == "true" and labels is None:
+        raise ValueError("target 'true' needs the labels of the graphs.")
+    if wanted.own is None or task.kind == "regression":
+        return {key: wanted.target for key, _ in prepared}, []
+    if wanted.own == "predicted":
+        classes = _predicted(model, prepared, task)
+    else:
+        known: Mapping[Any, Any]
+        known = labels if isinstance(labels, Mapping) else dict(enumerate(labels or ()))
+        classes = {key: class_name(task, known.get(key)) for key, _ in prepared}
+    targets = {key: Target(name, task.name) for key, name in classes.items() if name is not None}
+    missing = [key for key, name in classes.items() if name is None]
+    return targets, [(key, f"no label of task {task.name!r}.") for key in missing]
+
+
+def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, str | None]:
+    """The class that the model predicts for each graph."""
+    place = [t.name for t in model.config.tasks].index(task.name)
+    found = predict_prepared(model, prepared)
+    return {key: predictions[place].label for key, predictions in found}
+
+
+def class_name(task: Task, label: Any) -> str | None:
+    """A label, as a class name or its number, as the class's name; None if there is none (NaN)."""
+    if label is None or label != label:
+        return None
+    if isinstance(label, str):
+        if label not in task.classes:
+            raise ValueError(
+                f"task {task.name!r} has no class {label!r}; it has {', '.join(task.classes)}."
+            )
+        return label
+    if f"{label:g}" in task.classes:  # classes that are named by numbers
+        return f"{label:g}"
+    if float(label) != int(label) or not 0 <= int(label) < len(task.classes):
+        raise ValueError(f"label {label!r} is not the number of a class of task {task.name!r}.")
+    return task.classes[int(label)]
+
+
+def in_words(target: Any) -> str | None:
+    """A target for the record."""
+    wanted = Target.of(target)
+    words = [wanted.task, None if wanted.choice is None else str(wanted.choice)]
+    return ": ".join(word for word in words if word) or None
