@@ -2,7 +2,7 @@
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")
 WRITABLE = (".csv", ".parquet")
+TOLD = 10  # rows left out that are told of one by one
 
 
 def fragments(
@@ -57,11 +58,16 @@ def fragments(
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     import graphxai
     from graphxai.explainers import get_explainer
+    from graphxai.export import require_pyarrow
     from graphxai.fragment_statistics import FragmentTable
     from graphxai.table import ExplainedRow, count_rows, explain_rows
 
+    if out.suffix.lower() == ".parquet":
+        require_pyarrow(out)
     table = FragmentTable(_patterns(smarts) if smarts else scheme)
-    loaded, rejected = graphxai.load(model), []
+    loaded = graphxai.load(model)
+    left_out: list[str] = []  # the first of them
+    rejected = 0
     rows = count_rows(source) if limit is None else min(limit, count_rows(source))
     with progress_bar("explaining", rows) as tick:
         found = explain_rows(
@@ -71,19 +77,29 @@ def fragments(
             if isinstance(one, ExplainedRow):
                 table.add(one.explanation)
             else:
-                rejected.append(one)
+                rejected += 1
+                left_out += [str(one)][: TOLD - len(left_out)]
             tick(1)
+    if not table.molecules:
+        why = left_out[0] if left_out else "it has no rows"
+        raise ValueError(f"no molecule of {source} can be explained: {why}")
     frame = table.to_frame(minimum=minimum)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix.lower() == ".csv":
         frame.to_csv(out, index=False, float_format="%.6g")
     else:
-        from graphxai.export import require_pyarrow
-
-        require_pyarrow(out)
         frame.to_parquet(out, index=False)
-    _print(frame, rejected)
-    typer.echo(f"{len(frame)} fragments of {len(table.molecules)} molecules: {out}")
+    _print(frame)
+    for line in left_out:
+        typer.echo(f"left out: {line}", err=True)
+    if rejected > len(left_out):
+        typer.echo(f"left out: {rejected - len(left_out)} rows more", err=True)
+    listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
+    typer.echo(f"{listed}, of {_counted(table.molecules, 'molecule')}: {out}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _patterns(given: list[str]) -> dict[str, str]:
@@ -97,8 +113,8 @@ def _patterns(given: list[str]) -> dict[str, str]:
     return named
 
 
-def _print(frame: "pd.DataFrame", rejected: list[Any], rows: int = 8) -> None:
-    """The fragments most for and most against, and the rows left out."""
+def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
+    """The fragments most for and most against."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
@@ -113,7 +129,3 @@ def _print(frame: "pd.DataFrame", rejected: list[Any], rows: int = 8) -> None:
             shown.add_row(escape(row.name), f"{row.mean:+.3f}{interval}", str(row.molecules))
         shown.add_section()
     Console().print(shown)
-    for row in rejected[:10]:
-        typer.echo(f"left out: {row}", err=True)
-    if len(rejected) > 10:
-        typer.echo(f"left out: {len(rejected) - 10} rows more", err=True)

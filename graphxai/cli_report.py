@@ -23,7 +23,12 @@ def report(
             help="Class or task to explain [default: the predicted class; of two, the second]."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many rows.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="At most so many rows [default: all; more than 5,000 are refused]."
+        ),
+    ] = None,
     detailed: Annotated[
         int, typer.Option(help="Compare methods and check trust for the first so many molecules.")
     ] = 1000,

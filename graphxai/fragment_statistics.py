@@ -1,11 +1,14 @@
-"""What each fragment contributes over a set of molecules: mean, spread, interval, examples."""
+"""What each fragment contributes over a set of molecules: mean, spread, interval, examples.
+
+Molecules come one by one and are not kept: memory grows with the number of different fragments,
+not with that of molecules.
+"""
 
 import math
-from collections import Counter
+from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.explanation import Explanation
@@ -16,18 +19,76 @@ if TYPE_CHECKING:
 
 COLUMNS = ("name", "smiles", "mean", "sd", "low", "high", "molecules", "count", "examples")
 EXAMPLES = 3
-DRAWS = 20_000_000  # numbers that the bootstrap of one fragment may draw
 BY_STRUCTURE = ("brics",)  # schemes whose fragments are told apart by their SMILES, not their name
+# Up to so many molecules the interval is the bootstrap's. Beyond, it is the normal one: their
+# difference, of order skewness / sqrt(n), is then that between two seeds of the bootstrap.
+RESAMPLED = 1000
+NORMAL = 1.959964  # the 97.5 % quantile of the normal distribution
+WAYS = 1000  # ways to write one fragment that are counted; of more, the rare ones are dropped
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running statistics of one fragment over the molecules that hold it.
+
+    mean and squares: of the molecules' means, and the sum of their squared deviations (Welford
+    1962); first: the first `RESAMPLED` of them; examples: (-|mean|, place, SMILES), strongest
+    first; ways: how often each (name, SMILES) occurs.
+    """
+
+    molecules: int = 0
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    first: "array[float]" = field(default_factory=lambda: array("d"))
+    examples: list[tuple[float, int, str]] = field(default_factory=list)
+    ways: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, relevance: list[float], place: int, smiles: str) -> None:
+        """Add the fragment's occurrences in one molecule, the `place`-th of the set."""
+        value = math.fsum(relevance) / len(relevance)
+        self.count += len(relevance)
+        self.molecules += 1
+        deviation = value - self.mean
+        self.mean += deviation / self.molecules
+        self.squares += deviation * (value - self.mean)
+        if len(self.first) < RESAMPLED:
+            self.first.append(value)
+        example = (-abs(value), place, smiles)
+        if len(self.examples) < EXAMPLES or example < self.examples[-1]:
+            self.examples = sorted([*self.examples, example])[:EXAMPLES]
+
+    def written(self, way: tuple[str, str]) -> None:
+        """Count one way, name and SMILES, in which the fragment occurs."""
+        self.ways[way] = self.ways.get(way, 0) + 1
+        if len(self.ways) > WAYS:
+            often = sorted(self.ways.items(), key=lambda item: -item[1])[: WAYS // 2]
+            self.ways = dict(often)
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation over molecules; NaN where there is one."""
+        return math.sqrt(self.squares / (self.molecules - 1)) if self.molecules > 1 else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean over molecules; NaN where there is one molecule."""
+        if self.molecules < 2:
+            return math.nan, math.nan
+        if self.molecules <= RESAMPLED:
+            found = bootstrap(self.first)
+            return found.low, found.high
+        half = NORMAL * self.sd / math.sqrt(self.molecules)
+        return self.mean - half, self.mean + half
 
 
 class FragmentTable:
-    """Relevance of every fragment seen so far, molecule by molecule; see `fragment_table`."""
+    """Relevance of every fragment seen so far; see `fragment_table`. `molecules`: how many."""
 
     def __init__(self, scheme: Scheme = "brics") -> None:
         self.scheme = scheme
-        self.molecules: list[str] = []
-        self._found: dict[str, dict[int, list[float]]] = {}  # fragment, molecule, relevance
-        self._written: dict[str, Counter[tuple[str, str]]] = {}  # fragment, (name, smiles)
+        self.molecules = 0
+        self._tallies: dict[str, Tally] = {}
         self._explained: tuple[str, str] | None = None
 
     def add(self, explanation: Explanation) -> None:
@@ -43,41 +104,33 @@ class FragmentTable:
             )
         parts = fragments(explanation, self.scheme)
         self._explained = explained
+        inside: dict[str, list[float]] = {}
         for part in parts:
-            key = part.smiles if parts.scheme in BY_STRUCTURE else part.name
-            if part.name == "scaffold":
-                key = part.smiles
-            by_molecule = self._found.setdefault(key, {})
-            by_molecule.setdefault(len(self.molecules), []).append(part.relevance)
-            self._written.setdefault(key, Counter())[part.name, part.smiles] += 1
-        self.molecules.append(explanation.smiles or "")
+            by_structure = parts.scheme in BY_STRUCTURE or part.name == "scaffold"
+            key = part.smiles if by_structure else part.name
+            inside.setdefault(key, []).append(part.relevance)
+            self._tallies.setdefault(key, Tally()).written((part.name, part.smiles))
+        for key, relevance in inside.items():
+            self._tallies[key].add(relevance, self.molecules, explanation.smiles or "")
+        self.molecules += 1
 
     def to_frame(self, *, minimum: int = 1) -> "pd.DataFrame":
         """The table, of fragments in at least `minimum` molecules."""
         import pandas as pd
 
-        rows = [
-            self._row(key, by_molecule)
-            for key, by_molecule in self._found.items()
-            if len(by_molecule) >= minimum
-        ]
+        rows = [_row(tally) for tally in self._tallies.values() if tally.molecules >= minimum]
         frame = pd.DataFrame(rows, columns=list(COLUMNS))
         frame = frame.sort_values(["mean", "smiles"], ascending=[False, True], ignore_index=True)
-        frame.attrs["molecules"] = len(self.molecules)
+        frame.attrs["molecules"] = self.molecules
         return frame
 
-    def _row(self, key: str, by_molecule: dict[int, list[float]]) -> tuple[object, ...]:
-        means = np.array([math.fsum(values) / len(values) for values in by_molecule.values()])
-        n = len(means)
-        interval = bootstrap(means, draws=max(200, min(4000, DRAWS // n)))
-        low, high = (interval.low, interval.high) if n > 1 else (math.nan, math.nan)
-        (name, smiles), _ = self._written[key].most_common(1)[0]
-        order = np.argsort(-np.abs(means), kind="stable")[:EXAMPLES]
-        indices = list(by_molecule)
-        examples = " ".join(self.molecules[indices[i]] for i in order)
-        count = sum(map(len, by_molecule.values()))
-        spread = float(means.std(ddof=1)) if n > 1 else math.nan
-        return name, smiles, interval.mean, spread, low, high, n, count, examples
+
+def _row(tally: Tally) -> tuple[object, ...]:
+    """The figures of one fragment, in the order of `COLUMNS`."""
+    name, smiles = max(tally.ways, key=tally.ways.__getitem__)
+    examples = " ".join(text for _, _, text in tally.examples)
+    figures = tally.mean, tally.sd, *tally.interval
+    return name, smiles, *figures, tally.molecules, tally.count, examples
 
 
 def fragment_table(
@@ -86,11 +139,12 @@ def fragment_table(
     """Relevance of each fragment over a set of molecules, from the most for to the most against.
 
     Columns: name, smiles (the most frequent way it is bound), mean and sd over molecules (of a
-    molecule with several, their mean), low and high (95 % bootstrap interval of the mean over
-    molecules; none where there is one), molecules, count (of fragments), examples (SMILES of the
-    molecules where it weighs most, separated by spaces). BRICS fragments and scaffolds are told
-    apart by structure, all others by name. Molecules that could not be explained (None) are
-    skipped.
+    molecule with several, their mean), low and high (95 % interval of the mean over molecules, by
+    bootstrap up to 1,000 of them, beyond by the normal distribution; none where there is one),
+    molecules, count (of fragments), examples (SMILES of the molecules where it weighs most,
+    separated by spaces). BRICS fragments and scaffolds are told apart by structure, all others by
+    name. Molecules that could not be explained (None) are skipped. Explanations are not kept: a
+    generator of them may be of any length.
 
     scheme: as for `fragments`; minimum: molecules that a fragment must occur in.
 

@@ -5,38 +5,45 @@ gx.trust(model, explanation).sentence
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import Key, Model, explain_prepared
+from graphxai.equivalent import WRITINGS, written_anew
 from graphxai.evaluation.checks import NoisyModel
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation import Explanation
 from graphxai.inputs import Input, prepare_for
+from graphxai.training_images import training_images_of
 from graphxai.training_set import training_set_of
 from graphxai.trust_signs import (
     Level,
     Sign,
     agreement_sign,
+    confidence_sign,
     distance_sign,
+    likeness_sign,
     noise_sign,
     residual_sign,
     rewriting_sign,
     score_sign,
 )
 
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
-
 RULE = (
     "Warning if any sign is a warning; caution if any sign is a caution or could not be measured;"
     " otherwise nothing measured speaks against the explanation."
 )
+STYLE: dict[Level, str] = {
+    "good": "color: #14532d; background: #e8f5ec",
+    "caution": "color: #6b4200; background: #fff4d6",
+    "warning": "color: #8a1420; background: #fdeaec",
+    "unknown": "color: #3d4651; background: #eceff3",
+}
 OTHERS = ("gae", "occlusion")  # one method of attention, one of removal
 DRAWS = 3  # of noise on the embeddings
-WRITINGS = 2  # other ways to write the same molecule
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,28 @@ class Trust:
             return f"Do not rely on this explanation: {self._told('warning')}."
         return f"Use with care: {self._told('caution', 'unknown')}."
 
+    def __str__(self) -> str:
+        """The sentence, and a line for every sign."""
+        lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.told}" for sign in self.signs)
+        return "\n".join([self.sentence, *lines])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, every level in its colour."""
+        cell = '<td style="text-align: left; {}">{}</td>'
+        rows = "".join(
+            "<tr>"
+            + cell.format("", escape(sign.name))
+            + cell.format(STYLE[sign.level], sign.level)
+            + cell.format("", escape(sign.told))
+            + "</tr>"
+            for sign in self.signs
+        )
+        if self.nearest is not None:
+            shown = f"nearest training compound: <code>{escape(self.nearest)}</code>"
+            rows += f"<tr><td></td><td></td>{cell.format('', shown)}</tr>"
+        verdict = f'<p style="padding: 6px 10px; {STYLE[self.level]}">{escape(self.sentence)}</p>'
+        return f"<div>{verdict}<table>{rows}</table></div>"
+
     def __getitem__(self, name: str) -> Sign:
         """The sign with this name; KeyError if it was not looked at."""
         for sign in self.signs:
@@ -84,11 +113,12 @@ class Trust:
 
 
 def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
-    """What speaks for and against the explanation of one molecule.
+    """What speaks for and against the explanation of one molecule or picture.
 
     explained: an Explanation of this model, or an input, which is then explained by `lrp`.
     target: the one the explanation was made for. Costs about as much as `occlusion`. Raises
-    ValueError for an explanation of another target or another model.
+    ValueError for an explanation of another target or another model, and for one that does not
+    hold its input.
     """
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
@@ -98,10 +128,7 @@ def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
         explanation = explained
         if explanation.provenance.get("sha256") != model.origin.sha256:
             raise ValueError("the explanation was made with another model than the one given.")
-        value = explanation.mol if explanation.mol is not None else explanation.smiles
-        if value is None:
-            raise ValueError("trust is for molecules: this explanation came without one.")
-        item = prepare_for(model, value)
+        item = _input_of(model, explanation)
         explainer = _explainer_of(explanation)
     return trust_prepared(model, [(0, item)], {0: explanation}, explainer, target=target)[0]
 
@@ -115,12 +142,11 @@ def trust_prepared(
     target: Any = None,
     others: Mapping[str, Mapping[Key, Explanation]] | None = None,
 ) -> dict[Key, Trust]:
-    """Trust in the explanations of encoded molecules, by key.
+    """Trust in the explanations of encoded molecules or pictures, by key.
 
     others: explanations of the same inputs by other methods, by name and key; those missing for
     the agreement (`OTHERS`, and `lrp` beside them) are made, where the model allows them.
     """
-    training = training_set_of(model)
     compared = dict(others or {})
     compared[explainer.name] = explanations
     methods = ("lrp" if explainer.name in OTHERS else explainer.name, *OTHERS)
@@ -129,15 +155,18 @@ def trust_prepared(
     noisy = _with_noise(model, prepared, explainer, target)
     rewritten = _rewritten(model, prepared, explainer, target)
     found = {}
-    for key, _ in prepared:
+    for key, item in prepared:
         explanation = explanations[key]
         beside = {name: compared[name][key] for name in methods if name in compared}
         for other in beside.values():
             _require_same_target(explanation, other)
-        distance, nearest = distance_sign(training, explanation.molecule)
+        metadata, prediction = model.origin.metadata, explanation.prediction
+        distance, nearest = _distance(model, explanation, item)
+        several = len(prediction.probabilities) > 2
         signs = [
-            score_sign(model.origin.metadata, explanation.prediction),
+            score_sign(metadata, prediction),
             distance,
+            *([confidence_sign(metadata, prediction)] if several else []),
             agreement_sign(beside),
             *([residual_sign(explanation.ledger)] if explanation.additive else []),
             rewriting_sign(explanation, rewritten.get(key, [])),
@@ -165,10 +194,30 @@ def explained_by_each(
     return found, refused
 
 
+def _input_of(model: Model, explanation: Explanation) -> Input:
+    """The input of an explanation, encoded again."""
+    for value in (explanation.mol, explanation.smiles, explanation.image):
+        if value is not None:
+            item = prepare_for(model, value)
+            again, before = item.segments, explanation.segments
+            if again is None or before is None or np.array_equal(again, before):
+                return item
+    raise ValueError(
+        "the explanation does not hold the graph that it is of: give the graph itself."
+    )
+
+
+def _distance(model: Model, explanation: Explanation, item: Input) -> tuple[Sign, str | None]:
+    """How near the input is to those trained on; of a molecule also the nearest compound."""
+    if item.image is not None and explanation.molecule is None:
+        return likeness_sign(training_images_of(model), item.image), None
+    return distance_sign(training_set_of(model), explanation.molecule)
+
+
 def _with_noise(
     model: Model, prepared: Sequence[tuple[Key, Input]], explainer: Explainer, target: Any
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Relevance (N,) of each molecule under a few draws of noise on its embeddings."""
+    """Relevance (N,) of each input under a few draws of noise on its embeddings."""
     found: dict[Key, list[NDArray[np.floating]]] = {key: [] for key, _ in prepared}
     for seed in range(DRAWS):
         noisy: Any = NoisyModel(model, seed)
@@ -180,12 +229,12 @@ def _with_noise(
 def _rewritten(
     model: Model, prepared: Sequence[tuple[Key, Input]], explainer: Explainer, target: Any
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Relevance (N,), in the first order of atoms, for other ways to write each molecule."""
+    """Relevance (N,), in the first order of nodes, for other ways to write each input."""
     found: dict[Key, list[NDArray[np.floating]]] = {}
     for draw in range(WRITINGS):
         orders, inputs = {}, []
         for key, item in prepared:
-            written = _written_anew(item, draw)
+            written = written_anew(item, draw)
             if written is not None:
                 value, orders[key] = written
                 inputs.append((key, prepare_for(model, value)))
@@ -194,30 +243,6 @@ def _rewritten(
             relevance[orders[key]] = explanation.relevance
             found.setdefault(key, []).append(relevance)
     return found
-
-
-def _written_anew(item: Input, draw: int) -> "tuple[Mol | str, list[int]] | None":
-    """Another way to write the input, and the first number of each of its atoms.
-
-    An RDKit molecule is renumbered; a SMILES is written from another atom, or is None if that
-    loses atoms.
-    """
-    from rdkit import Chem, rdBase
-
-    if item.molecule is not None:
-        size = item.molecule.GetNumAtoms()
-        order = np.random.default_rng(draw).permutation(size).tolist()
-        return Chem.RenumberAtoms(item.molecule, order), order
-    if item.smiles is None:
-        return None
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(item.smiles)
-        start = (draw + 1) * mol.GetNumAtoms() // (WRITINGS + 1)
-        text = Chem.MolToSmiles(mol, canonical=False, rootedAtAtom=start)
-        again = Chem.MolFromSmiles(text)
-    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():  # explicit hydrogens are lost
-        return None
-    return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
 
 
 def _explainer_of(explanation: Explanation) -> Explainer:

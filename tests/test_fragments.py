@@ -254,7 +254,7 @@ def test_names_of_patterns_cannot_break_out_of_pictures_and_pages(of):
     name = '<script>alert(1)</script>&"'
     parts = of("CCO", {name: "O"})
     assert "<script" not in parts.svg()
-    assert "<script" not in parts._repr_html_()
+    assert "<script" not in parts._repr_svg_()
     ElementTree.fromstring(parts.svg())
 
 
@@ -268,6 +268,18 @@ def test_fragments_are_a_sequence_from_most_for_to_most_against(explained, tmp_p
     np.testing.assert_allclose(frame.relevance, relevance)
     for suffix in ("svg", "png", "pdf"):
         assert parts.save(tmp_path / f"parts.{suffix}").stat().st_size > 1000
+
+
+def test_the_list_beside_the_molecule_has_one_number_of_decimals(explained):
+    parts = gx.fragments(explained[0])
+    root = ElementTree.fromstring(parts.svg())
+    listed = next(group for group in root.iter() if group.get("class") == "list")
+    told = [e.get("aria-label") for e in listed.iter() if e.get("aria-label")]
+    values = [text.replace("−", "-") for text in told if text[0] in "+−0"]
+    assert len({len(text.partition(".")[2]) for text in values}) == 1
+    rounded = 0.5 * 10.0 ** -len(values[0].partition(".")[2])
+    sums = [part.relevance for part in parts]
+    np.testing.assert_allclose([float(text) for text in values], sums, atol=rounded)
 
 
 def test_a_table_has_the_mean_over_molecules_with_its_interval(model):

@@ -196,6 +196,18 @@ def test_what_cannot_be_reported_is_said(bace, tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
+def test_a_table_too_long_for_a_page_stops_before_anything_is_explained(bace, tmp_path):
+    out, table = tmp_path / "report.html", tmp_path / "library.csv"
+    table.write_text("smiles\n" + "CCO\n" * 5001)
+    for library in (table, ["CCO"] * 5001):
+        with pytest.raises(ValueError, match="more than 5,000 is slow in a browser"):
+            gx.report(bace, library, out)
+        assert not out.exists()
+    assert len(read(gx.report(bace, table, out, limit=2, detailed=0))[1]["molecules"]) == 2
+    run = CliRunner().invoke(app, ["report", str(table), "--out", str(out)])
+    assert run.exit_code != 0
+
+
 def test_a_model_card_is_escaped(tmp_path):
     card = (
         f"# {ATTACK}\n\n| a | <b> |\n|---|---|\n| `<i>` | **x** |\n\n    <pre>\n\n* <li>\n* two\n"

@@ -14,12 +14,23 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, global_mean_pool
 
 import graphxai as gx
+from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import digit_paths
+from graphxai.datasets.superpixels import image_to_data
+from graphxai.equivalent import written_anew
 from graphxai.evaluation.checks import NoisyModel
 from graphxai.explanation import Prediction
+from graphxai.inputs import prepare_for
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.training_set import fingerprint, training_set_of
-from graphxai.trust_signs import Sign, agreement_sign, residual_sign, score_sign
+from graphxai.trust_signs import (
+    Sign,
+    agreement_sign,
+    confidence_sign,
+    residual_sign,
+    score_sign,
+)
 from graphxai.trustworthiness import Trust
 from toy import random_graphormer
 
@@ -124,7 +135,8 @@ def test_a_ledger_that_does_not_close_is_a_warning(bace):
     smiles = "CC(=O)Oc1ccccc1C(=O)O"
     assert residual_sign(gx.explain(bace, smiles, "lrp").ledger).level == "good"
     ledger = gx.explain(bace, smiles, "gradient_input").ledger
-    terms = abs(ledger.nodes) + abs(ledger.graph_token) + abs(ledger.biases)
+    shares = (ledger.nodes, ledger.graph_token, ledger.biases, *ledger.structure.values())
+    terms = sum(abs(share) for share in shares)
     sign = residual_sign(ledger)
     assert sign.value == pytest.approx(abs(ledger.output - ledger.total) / terms)
     assert sign.level == "warning"
@@ -244,3 +256,130 @@ def test_signs_do_not_depend_on_the_numbering(bace):
     for name in ("training set", "agreement"):
         assert one[name].value == pytest.approx(two[name].value, abs=1e-6)
     assert one.sentence == two.sentence
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return gx.load("mnist-superpixels")
+
+
+@pytest.fixture
+def training_images(shared, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(shared / "data"))
+
+
+@pytest.fixture
+def no_training_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(tmp_path))
+
+
+def test_nothing_speaks_against_a_digit_like_those_trained_on(digits, training_images):
+    trust = gx.trust(digits, digit_paths()[3])
+    assert {sign.level for sign in trust.signs} == {"good"}
+    assert trust.sentence.startswith("Nothing measured speaks against it")
+
+
+def test_a_picture_of_noise_is_warned_of(digits, training_images):
+    trust = gx.trust(digits, np.random.default_rng(0).random((28, 28)))
+    assert trust["training set"].level == "warning"
+    assert trust.warns
+
+
+def test_without_the_training_pictures_the_panel_says_so(digits, no_training_images):
+    trust = gx.trust(digits, digit_paths()[3])
+    assert trust["training set"].value is None
+    assert trust.sentence == (
+        "Use with care: how far it is from the training pictures is not known: they are not at"
+        " hand."
+    )
+
+
+def test_likeness_is_the_largest_cosine_similarity(digits, training_images, shared):
+    images, _ = load_mnist(shared / "data", "train")
+    image = load_mnist(shared / "data", "test", 1)[0][0]
+    count = digits.origin.metadata["train_images"]
+    rows, own = images[:count].reshape(count, -1).astype(float), image.ravel().astype(float)
+    cosines = rows @ own / np.linalg.norm(rows, axis=1) / np.linalg.norm(own)
+    assert gx.trust(digits, image)["training set"].value == pytest.approx(cosines.max(), abs=1e-5)
+    assert gx.trust(digits, images[7])["training set"].value == pytest.approx(1, abs=1e-5)
+
+
+def test_other_files_than_those_trained_on_are_not_compared_with(digits, tmp_path, monkeypatch):
+    name = next(n for n in digits.origin.metadata["files"] if "train" in n and "images" in n)
+    (tmp_path / name).write_bytes(b"other pictures")
+    monkeypatch.setenv("GRAPHXAI_DATA", str(tmp_path))
+    assert gx.trust(digits, digit_paths()[3])["training set"].level == "unknown"
+
+
+def test_a_digits_score_is_its_accuracy_with_the_interval(digits, no_training_images):
+    sign = gx.trust(digits, digit_paths()[0])["test score"]
+    assert sign.value == digits.origin.metadata["test"]["accuracy"]
+    assert "accuracy 0.98" in sign.figures
+
+
+def test_renumbered_superpixels_are_the_same_graph(digits):
+    item = prepare_for(digits, digit_paths()[3])
+    data, order = written_anew(item, 0)
+    assert order != sorted(order)
+    edges = {(order[i], order[j]) for i, j in data.edge_index.T.tolist()}
+    assert edges == set(map(tuple, item.data.edge_index.T.tolist()))
+    assert torch.equal(data.x, item.data.x[order])
+    assert torch.equal(data.pos, item.data.pos[order])
+
+
+def test_scores_that_belong_to_the_numbering_of_superpixels_are_found_out(digits):
+    by_structure, by_number = (
+        gx.trust(digits, gx.explain(digits, digit_paths()[5], method))["equivalent inputs"]
+        for method in ("lrp", "random")
+    )
+    assert by_structure.value < 1e-5
+    assert by_number.level == "warning"
+    assert "superpixels are numbered" in by_number.text
+
+
+@pytest.mark.parametrize(
+    ("probability", "error", "level", "words"),
+    [
+        (0.95, 0.01, "good", "held on test data"),
+        (0.95, 0.05, "caution", "did not hold"),
+        (0.95, 0.2, "warning", "did not hold"),
+        (0.95, None, "unknown", "not known"),
+        (0.8, 0.01, "caution", "not sure that it is 3: explain it against 8 too"),
+        (0.6, None, "warning", "not sure"),
+    ],
+)
+def test_confidence_counts_as_far_as_probabilities_hold(probability, error, level, words):
+    shares = {"8": 0.9 * (1 - probability), "3": probability, "5": 0.1 * (1 - probability)}
+    metadata = {} if error is None else {"test": {"ece": error}}
+    sign = confidence_sign(metadata, Prediction("digit", "3", shares))
+    assert sign.level == level
+    assert sign.value == probability
+    assert words in sign.text
+
+
+def test_two_classes_have_no_sign_of_confidence(bace):
+    with pytest.raises(KeyError):
+        gx.trust(bace, "CCO")["confidence"]
+
+
+def test_an_explanation_that_does_not_hold_its_graph_needs_the_graph(digits):
+    coarse = image_to_data(gx.explain(digits, digit_paths()[3]).image, segments=40)
+    without_picture = coarse.clone()
+    del without_picture.image, without_picture.segments
+    for graph in (coarse, without_picture):
+        with pytest.raises(ValueError, match="give the graph itself"):
+            gx.trust(digits, gx.explain(digits, graph))
+        assert gx.trust(digits, graph)["equivalent inputs"].level == "good"
+
+
+def test_the_panel_names_every_sign_and_escapes_its_words(bace):
+    trust = gx.trust(bace, "CC(=O)Oc1ccccc1C(=O)O")
+    for sign in trust.signs:
+        assert f"{sign.name}:" in str(trust)
+        assert sign.told in str(trust)
+    assert str(trust).splitlines()[0] == trust.sentence
+    attack = '<script>alert(1)</script>"&'
+    hostile = Trust((Sign(attack, "good", 1.0, attack, attack),), nearest=attack)
+    html = hostile._repr_html_()
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&amp;") >= 4

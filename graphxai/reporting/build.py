@@ -26,6 +26,7 @@ from graphxai.visualization.color import PALETTES, Scale
 CHUNK = 64  # molecules read and explained at a time
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")
 DETAILED = 1000
+LARGEST = 5000  # molecules, unless more are asked for: the page of 10,000 scrolls in jerks
 TABLES = (".csv", ".tsv", ".txt")
 
 
@@ -86,16 +87,22 @@ def report(
     inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side; they
     and the trust panel, nine tenths of the work, are made for the first `detailed` molecules.
     names: one a molecule, for a list; a file has `name_column`. target: see `Target`. limit: at
-    most so many rows. progress: a bar, by default on a terminal.
+    most so many rows; without it 5,000 are the most. progress: a bar, by default on a terminal.
 
     Rows that cannot be used are listed in the report. Raises ValueError if there is none that
-    can, or for a model that does not read molecules.
+    can, for more rows than that, or for a model that does not read molecules.
     """
     model = load(model) if isinstance(model, str | Path) else model
     explainer = get_explainer(method)
     rows, total, source = _rows(inputs, names, smiles_column, name_column)
     if limit is not None:
         rows, total = islice(rows, limit), min(limit, total)
+    elif total > LARGEST:
+        raise ValueError(
+            f"{source}: about {total:,} rows, and a report of more than {LARGEST:,} is slow in a"
+            f" browser. Name a limit, such as {LARGEST}; `graphxai explain` and `graphxai"
+            " fragments` take tables of any length."
+        )
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
     plan = Plan(model, explainer, others, target, detailed)

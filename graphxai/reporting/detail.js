@@ -156,8 +156,12 @@ function ledger(molecule) {
   const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && name !== "output");
   const row = (name, value, kind) => element("tr", { class: kind },
     element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, signed(value)));
+  const rows = entries.map(([name, value]) => {
+    const part = name.split("unexplained: ")[1]; // of the row above, not beside it
+    return part ? row(part, value, "within") : row(name, value, "");
+  });
   return element("div", { class: "block" }, element("h3", {}, "Ledger"),
-    element("table", {}, element("tbody", {}, ...entries.map(([name, value]) => row(name, value, "")),
+    element("table", {}, element("tbody", {}, ...rows,
       row(`output for ${molecule.target}`, molecule.ledger.output, "sum"))),
     data.additive ? "" : element("p", { class: "note" }, "The scores of this method are not shares of the output, so they need not add up to it."));
 }

@@ -50,13 +50,36 @@ function paint(svg) {
   drawMolecule(svg, content.picture, content.relevance, content.limit, arms);
 }
 
+/* The first screen is drawn at once. Later only so many are drawn in a frame, the nearest to the
+   window's middle first: of those that fast scrolling passes, most are never drawn. */
+const BUDGET = 3; // milliseconds of drawing in a frame; layout and painting take several times that
+let budget = Infinity;
+const waiting = new Set(); // svgs near the window that are not drawn yet
+
 const near = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (entry.isIntersecting) {
-      if (!entry.target.firstChild) paint(entry.target);
-    } else entry.target.replaceChildren();
+  const idle = !waiting.size;
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting && !target.firstChild) waiting.add(target);
+    if (!isIntersecting) {
+      waiting.delete(target);
+      target.replaceChildren();
+    }
   }
+  if (idle && waiting.size) budget === Infinity ? paintSome() : requestAnimationFrame(paintSome);
 }, { rootMargin: "900px 0px" });
+
+function paintSome() {
+  const end = performance.now() + budget;
+  const far = (svg) => Math.abs(svg.getBoundingClientRect().top - innerHeight / 2);
+  const nearest = [...waiting].map((svg) => [far(svg), svg]).sort((a, b) => a[0] - b[0]);
+  for (const [, svg] of nearest) {
+    waiting.delete(svg);
+    paint(svg);
+    if (performance.now() > end) break;
+  }
+  budget = BUDGET;
+  if (waiting.size) requestAnimationFrame(paintSome);
+}
 
 function repaint() {
   for (const svg of pictures.keys()) if (svg.firstChild) paint(svg);
