@@ -17,8 +17,10 @@ from graphxai.models.graphormer import (
     Graphormer,
     Task,
     load_checkpoint,
+    recipes_table,
     save_checkpoint,
     table_scores,
+    table_teacher,
 )
 from graphxai.models.graphormer.recipes import molecule_config
 from graphxai.models.graphormer.recipes_table import table_split, table_tasks, train_table
@@ -61,6 +63,8 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
     monkeypatch.setattr(table_scores, "TREES", 20)
+    monkeypatch.setattr(table_teacher, "TREES", 20)
+    monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
 
 
 @pytest.fixture
@@ -217,7 +221,11 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert scores["size"]["n"] == len(judged)
     assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
     assert set(scores["size"]["scores"]) == {"graphormer", "forest", "dummy"}
-    assert "random forest" in (out / "model" / "README.md").read_text()
+    shares = metadata["forest_share"]
+    assert set(shares) == {"nitrogen", "size", "ring"}
+    assert all(0 <= share <= 1 for share in shares.values())
+    card = (out / "model" / "README.md").read_text()
+    assert f"{metadata['recombined']} molecules recombined from the training molecules" in card
 
     code, text, error = run("predict", table, "--smiles-column", "SMILES", "--model", out)
     assert code == 0, error
@@ -266,8 +274,11 @@ def test_an_interrupted_training_says_how_to_go_on(run, table, tmp_path, monkeyp
 def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):
     clean = clean_table(table, "SMILES", ["size"])
     folder = train_table(
-        clean, tmp_path, split="random", epochs=1, start=None, learning_curve=True, progress=False
-    )
+        clean, tmp_path, split="random", epochs=1, start=None, distil=False, learning_curve=True,
+        progress=False,
+    )  # fmt: skip
+    assert not list(tmp_path.rglob("distilled"))
+    assert "recombined" not in (folder / "README.md").read_text()
     points = json.loads((folder / "scores.json").read_text())["learning_curve"]
     assert [point["share"] for point in points] == [0.125, 0.25, 0.5, 1.0]
     trained = [point["targets"]["size"]["trained"] for point in points]
@@ -287,7 +298,7 @@ def test_weights_that_saw_a_column_of_that_name_are_told(table, tmp_path):
         clean, tmp_path / "out", split="random", epochs=1, start=start, progress=False,
         say=said.append,
     )  # fmt: skip
-    assert "were trained with labels called size" in said[0]
+    assert "trained with these labels: 'size' (a label of that name)" in said[0]
     assert "too good" in (folder / "README.md").read_text()
 
 
@@ -326,6 +337,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         ((None, "--target-column", "size", "--epochs", "0"), "greater than or equal to 1"),
         ((None, "--target-column", "SMILES"), "cannot be both"),
         (("bace", "--target-column", "y"), "are for a table"),
+        (("bace", "--fast"), "are for a table"),
         (("mnist-superpixels", "--split", "random"), "official test set"),
     ],
 )

@@ -1,8 +1,7 @@
-"""The recipe for a table of one's own: fine-tune, calibrate, measure beside a forest."""
+"""The recipe for a table of one's own: fine-tune, learn from a forest, calibrate, measure."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,21 +22,34 @@ from .loading import encode_all
 from .model import Graphormer
 from .recipes import FINETUNING, PRETRAINED, finetune, molecule_config
 from .report import scale_logits
-from .table_records import split_rows, summary, table_card, write_scores, write_test, write_training
+from .table_distillation import STUDENT, Distilled, distil_table
+from .table_leaks import labels_met
+from .table_records import (
+    begin_run,
+    split_rows,
+    summary,
+    table_card,
+    write_scores,
+    write_test,
+    write_training,
+)
 from .table_scores import (
     dummy_predictions,
     forest_predictions,
     measure,
-    readings,
+    task_outputs,
+    task_readings,
     task_temperature,
 )
 from .teacher import ecfp4
-from .training import TrainingSettings, predict, require_lightning
+from .training import TrainingSettings, require_lightning
 
 __all__ = ["table_split", "table_tasks", "train_table"]
 
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
+RECOMBINED = 8000  # molecules for the teacher to label
+SHARED_SETTINGS = ("seed", "accelerator", "devices", "progress")
 LEARNING_CURVE = (0.125, 0.25, 0.5)  # of the training part; the run itself is the whole
 
 
@@ -88,6 +100,7 @@ def train_table(
     split: str = "scaffold",
     seed: int = 0,
     epochs: int | None = None,
+    distil: bool = True,
     start: str | Path | None = PRETRAINED,
     learning_curve: bool = False,
     resume: bool = False,
@@ -105,7 +118,9 @@ def train_table(
             the checkpoint is its sub-folder `model`, with `scores.json` and `training.csv`.
         split: "scaffold" or "random", see `table_split`.
         seed: of the weights, the order of the graphs, a random split and the learning curve.
-        epochs: None means the recipe's: 20, from scratch 40.
+        epochs: of the fine-tuning; None means the recipe's: 20, from scratch 40.
+        distil: whether the fine-tuned network then learns from a forest as well, see
+            `distil_table`; that takes 6 more epochs (fewer where `epochs` is less).
         start: weights to start from, by name (the bundled "molecules") or folder; None: scratch.
         learning_curve: also train on an eighth, a quarter and half of the training part.
         resume: go on with an interrupted run in `out`.
@@ -126,10 +141,11 @@ def train_table(
     require_lightning()
     out = Path(out)
     parts = table_split(table, split, seed)
-    note = _seen_before(start, table)
+    tasks = table_tasks(table.targets, table.y[list(parts.train)])
+    graphs = encode_all(table.graphs, molecule_config(tasks))
+    note = _note(start, table, graphs)
     if note:
         say(note)
-    tasks = table_tasks(table.targets, table.y[list(parts.train)])
     recipe = FROM_SCRATCH if start is None else FINETUNING
     settings = replace(
         recipe,
@@ -139,22 +155,25 @@ def train_table(
         progress=progress,
         epochs=recipe.epochs if epochs is None else epochs,
     )
-    run = _run(table, split, start, settings)
-    _begin(out, run, resume)
+    run = {  # what a resumed run must have in common with the one before
+        "file": table.path.name,
+        "sha256": table.sha256,
+        "smiles_column": table.smiles_column,
+        "targets": [asdict(target) for target in table.targets],
+        "split": split,
+        "seed": seed,
+        "epochs": settings.epochs,
+        "distil": distil,
+        "start": None if start is None else str(start),
+    }
+    begin_run(out, run, resume)
     table.save(out)
     sizes = f"train {len(parts.train):,}, calibrate {len(parts.valid):,}, test {len(parts.test):,}"
     say(f"{split} split: {sizes}")
-    fitting = _Fitting(
-        encode_all(table.graphs, molecule_config(tasks)),
-        table.y,
-        table.targets,
-        tasks,
-        start,
-        settings,
-        resume,
-    )
-    model = fitting.model(parts, out)
-    temperatures = _calibrate(model, fitting, parts.valid)
+    fitting = _Fitting(graphs, table.y, table.targets, tasks, start, settings, distil, resume, say)
+    found = fitting.model(parts, out)
+    model = found.model
+    temperatures = fitting.calibrate(model, parts.valid)
     say("random forest on ECFP4 beside it")
     scores = fitting.scores(model, parts)
     curve: list[dict[str, Any]] = []
@@ -168,6 +187,8 @@ def train_table(
         "split": split_rows(parts, table.rows),
         "rows": table.read,
         "molecules": len(table.graphs),
+        "forest_share": found.shares,
+        "recombined": found.molecules,
         "temperature": temperatures,
         "scores": scores,
         "learning_curve": curve,
@@ -192,11 +213,13 @@ class _Fitting:
     tasks: tuple[Task, ...]
     start: str | Path | None
     settings: TrainingSettings
+    distil: bool
     resume: bool
+    say: Callable[[str], None]
 
-    def model(self, parts: Split, out: Path) -> Graphormer:
+    def model(self, parts: Split, out: Path) -> Distilled:
         """A Graphormer trained on the training part."""
-        return finetune(
+        first = finetune(
             self.graphs,
             self.tasks,
             parts,
@@ -205,16 +228,38 @@ class _Fitting:
             settings=self.settings,
             resume=self.resume,
         )
+        if not self.distil:
+            return Distilled(first, 0, {})
+        common = {name: getattr(self.settings, name) for name in SHARED_SETTINGS}
+        epochs = min(STUDENT.epochs, self.settings.epochs)
+        return distil_table(
+            first,
+            self.graphs,
+            self.y,
+            parts,
+            out / "distilled",
+            molecules=RECOMBINED,
+            settings=replace(STUDENT, epochs=epochs, **common),
+            resume=self.resume,
+            say=self.say,
+        )
 
-    def outputs(self, model: Graphormer, chosen: Sequence[int]) -> list[torch.Tensor]:
-        """The model's outputs for graphs, (n, columns) a task."""
-        found = predict(model, [self.graphs[k] for k in chosen])
-        return [found[:, model.config.task_columns(task.name)[1]] for task in self.tasks]
+    def calibrate(self, model: Graphormer, valid: Sequence[int]) -> dict[str, float | None]:
+        """Fold a temperature, fitted on the validation part, into each class read-out."""
+        found: dict[str, float | None] = dict.fromkeys(task.name for task in self.tasks)
+        if not valid:
+            return found
+        y = torch.from_numpy(self.y[list(valid)])
+        outputs = task_outputs(model, [self.graphs[k] for k in valid])
+        for task, each, labels in zip(self.tasks, outputs, y.T, strict=True):
+            found[task.name] = temperature = task_temperature(task, each, labels)
+            if temperature is not None:
+                scale_logits(model, task.name, temperature)
+        return found
 
     def readings(self, model: Graphormer, chosen: Sequence[int]) -> list[FloatArray]:
         """The model's probabilities and values for graphs, by task."""
-        each = zip(self.tasks, self.outputs(model, chosen), strict=True)
-        return [readings(task, outputs) for task, outputs in each]
+        return task_readings(model, [self.graphs[k] for k in chosen])
 
     def scores(self, model: Graphormer, parts: Split) -> dict[str, Any]:
         """Scores on the test part by target: the model, a forest, a dummy."""
@@ -247,73 +292,20 @@ class _Fitting:
         chosen = tuple(sorted(order[: max(2, round(share * len(order)))]))
         fewer = replace(parts, train=chosen)
         part = replace(self, tasks=table_tasks(self.targets, self.y[list(chosen)]))
-        model = part.model(fewer, out)
-        _calibrate(model, part, parts.valid)
+        model = part.model(fewer, out).model
+        part.calibrate(model, parts.valid)
         return {"share": share, "n": len(chosen), "targets": part.scores(model, fewer)}
 
 
-def _calibrate(
-    model: Graphormer, fitting: _Fitting, valid: Sequence[int]
-) -> dict[str, float | None]:
-    """Fold a temperature, fitted on the validation part, into each class read-out."""
-    found: dict[str, float | None] = {}
-    if not valid:
-        return {task.name: None for task in fitting.tasks}
-    y = torch.from_numpy(fitting.y[list(valid)])
-    for k, (task, outputs) in enumerate(
-        zip(fitting.tasks, fitting.outputs(model, valid), strict=True)
-    ):
-        found[task.name] = temperature = task_temperature(task, outputs, y[:, k])
-        if temperature is not None:
-            scale_logits(model, task.name, temperature)
-    return found
-
-
-def _seen_before(start: str | Path | None, table: CleanTable) -> str:
-    """A warning where the weights to start from were trained with a column of the same name."""
+def _note(start: str | Path | None, table: CleanTable, graphs: Sequence[Data]) -> str:
+    """A warning where the weights to start from have met the labels of the table."""
     if start is None:
         return ""
-    trained = {task.name for task in load_checkpoint(locate(start)).config.tasks}
-    same = [target.name for target in table.targets if target.name in trained]
-    if not same:
+    reasons = labels_met(load_checkpoint(locate(start)), graphs, table.y, table.targets)
+    if not reasons:
         return ""
     return (
-        f"the weights {str(start)!r} were trained with labels called {', '.join(same)}: if they are"
-        " of the same data, test labels were seen and the scores below are too good; --start none"
-        " gives honest ones"
+        f"the weights {str(start)!r} seem to have been trained with these labels:"
+        f" {', '.join(reasons)}; if so, test labels were seen and the scores below are too good;"
+        " --start none gives honest ones"
     )
-
-
-def _run(
-    table: CleanTable, split: str, start: str | Path | None, settings: TrainingSettings
-) -> dict[str, Any]:
-    """What a resumed run must have in common with the one before."""
-    return {
-        "file": table.path.name,
-        "sha256": table.sha256,
-        "smiles_column": table.smiles_column,
-        "targets": [asdict(target) for target in table.targets],
-        "split": split,
-        "seed": settings.seed,
-        "epochs": settings.epochs,
-        "start": None if start is None else str(start),
-    }
-
-
-def _begin(out: Path, run: dict[str, Any], resume: bool) -> None:
-    """Make the folder, or check that it holds the same run."""
-    stored = out / "run.json"
-    text = json.dumps(run, indent=1) + "\n"
-    if stored.exists() and (out / "state").exists():
-        if not resume:
-            raise ValueError(
-                f"{out} holds a run already: go on with --resume, or choose another folder."
-            )
-        before = json.loads(stored.read_text(encoding="utf-8"))
-        differing = [name for name, value in json.loads(text).items() if before.get(name) != value]
-        if differing:
-            raise ValueError(
-                f"{out} holds a run with another {', '.join(differing)}: choose another folder."
-            )
-    out.mkdir(parents=True, exist_ok=True)
-    stored.write_text(text, encoding="utf-8")

@@ -17,6 +17,7 @@ from graphxai.datasets.splits import Split
 from .config import Task
 
 __all__ = [
+    "begin_run",
     "score_rows",
     "split_rows",
     "summary",
@@ -32,6 +33,25 @@ PREDICTORS = {
     "forest": "random forest",
     "dummy": "dummy",
 }
+
+
+def begin_run(out: Path, run: dict[str, Any], resume: bool) -> None:
+    """Make the folder of a run and write `run.json`, or check that it holds the same run."""
+    stored = out / "run.json"
+    text = json.dumps(run, indent=1) + "\n"
+    if stored.exists() and (out / "state").exists():
+        if not resume:
+            raise ValueError(
+                f"{out} holds a run already: go on with --resume, or choose another folder."
+            )
+        before = json.loads(stored.read_text(encoding="utf-8"))
+        differing = [name for name, value in json.loads(text).items() if before.get(name) != value]
+        if differing:
+            raise ValueError(
+                f"{out} holds a run with another {', '.join(differing)}: choose another folder."
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    stored.write_text(text, encoding="utf-8")
 
 
 def split_rows(parts: Split, rows: Sequence[int]) -> dict[str, Any]:
@@ -55,7 +75,8 @@ def summary(scores: dict[str, Any]) -> str:
 
 def write_scores(path: Path, metadata: dict[str, Any]) -> None:
     """The scores of a run, and what they are of, as JSON."""
-    names = ("file", "sha256", "seed", "split", "temperature", "scores", "learning_curve", "notes")
+    names = ["file", "sha256", "seed", "split", "forest_share", "temperature", "scores"]
+    names += ["learning_curve", "notes"]
     content = {name: metadata[name] for name in names}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -115,8 +136,8 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         " in `config.json`.",
         f"**Training.** {metadata['epochs']} epochs "
         + (f"from the weights `{start}`" if start else "from scratch")
-        + f", seed {metadata['seed']}. The weights of the last epoch were kept; nothing was chosen"
-        f" on the test molecules. {_temperatures(metadata['temperature'])}",
+        + f", seed {metadata['seed']}. {_lessons(metadata)}The weights of the last epoch were kept;"
+        f" nothing was chosen on the test molecules. {_temperatures(metadata['temperature'])}",
         f"    {command}" if command else "",
         *(f"**Mind.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
         "**Test scores.** In brackets 95 % bootstrap intervals over molecules. Random forest: 500"
@@ -129,6 +150,21 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         " (a look at nearest neighbours then has nothing to look in).",
     ]
     return "\n\n".join(part for part in told if part) + "\n"
+
+
+def _lessons(metadata: dict[str, Any]) -> str:
+    """What was learned from a forest, in a sentence or two; nothing if there was none."""
+    shares = {name: s for name, s in metadata["forest_share"].items() if s}
+    if not shares:
+        return ""
+    told = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+    return (
+        "It then learned from a teacher, the weighted mean of itself and a random forest on ECFP4"
+        f" and descriptors: the measured labels, drawn towards the forest's, and the teacher's of"
+        f" {metadata['recombined']:,} molecules recombined from the training molecules. Share of"
+        f" the forest, the best for the molecules to calibrate: {told}. Forest and new molecules"
+        " know the training molecules alone. "
+    )
 
 
 def _temperatures(found: dict[str, float | None]) -> str:

@@ -7,16 +7,19 @@ a multi-class one, values (n,) for a regression; `truth` (n,) holds class number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch_geometric.data import Data
 
 from .config import Task, TaskKind
+from .model import Graphormer
 from .report import fit_temperature
+from .training import predict
 
 __all__ = [
     "METRICS",
@@ -24,6 +27,8 @@ __all__ = [
     "forest_predictions",
     "measure",
     "readings",
+    "task_outputs",
+    "task_readings",
     "task_temperature",
 ]
 
@@ -172,6 +177,18 @@ def readings(task: Task, outputs: Tensor) -> FloatArray:
     if task.kind == "binary":
         return outputs[:, 0].double().sigmoid().numpy()
     return (task.offset + task.scale * outputs[:, 0].double()).numpy()
+
+
+def task_outputs(model: Graphormer, graphs: Sequence[Data]) -> list[Tensor]:
+    """A model's outputs for graphs, (n, columns) a task."""
+    found = predict(model, graphs)
+    return [found[:, model.config.task_columns(task.name)[1]] for task in model.config.tasks]
+
+
+def task_readings(model: Graphormer, graphs: Sequence[Data]) -> list[FloatArray]:
+    """A model's probabilities and values for graphs, by task."""
+    each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
+    return [readings(task, outputs) for task, outputs in each]
 
 
 def forest_predictions(
