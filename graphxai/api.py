@@ -244,6 +244,7 @@ def _explanation(
             output=float(attribution.output[row]),
             structure=_row_of(attribution.structure, row),
             remainders=_row_of(attribution.remainders, row),
+            centrality=_share_of("centrality", model.feature_names, features, row),
         ),
         features=None if features is None else features[row, :n].float().cpu().numpy().copy(),
         feature_names=model.feature_names if features is not None else (),
@@ -253,6 +254,13 @@ def _explanation(
         segments=item.segments,
         provenance=provenance,
     )
+
+
+def _share_of(name: str, names: Sequence[str], features: Tensor | None, row: int) -> float | None:
+    """What a feature has of one graph's relevance, from parts (B, N, F); None if it is not told."""
+    if features is None or name not in names:
+        return None
+    return float(features[row, :, list(names).index(name)].double().sum())
 
 
 def _row_of(values: dict[str, Tensor] | None, row: int) -> dict[str, float]:

@@ -16,6 +16,8 @@ class Ledger:
     LayerNorm and the activation each make or lose of the relevance that passes them, where the
     method's rules leave them a remainder; in sum `unexplained`, to rounding. They are known for
     Gradient x Input and its LRP variants on the bundled Graphormer, and otherwise empty.
+    `centrality`: the part of `nodes` that the degree embeddings have (Ying 2021, eq. 5), where
+    relevance is split by feature; None elsewhere.
     """
 
     nodes: float
@@ -24,6 +26,7 @@ class Ledger:
     output: float
     structure: dict[str, float] = field(default_factory=dict, hash=False)
     remainders: dict[str, float] = field(default_factory=dict, hash=False)
+    centrality: float | None = None
 
     @property
     def total(self) -> float:
@@ -38,10 +41,13 @@ class Ledger:
     def to_dict(self) -> dict[str, float]:
         """All six figures by name, and the terms of structure and remainders where there are any.
 
-        `unexplained: softmax` and the like are parts of `unexplained`, not beside it.
+        `unexplained: softmax` and the like are parts of `unexplained`, not beside it, as
+        `nodes: centrality` is one of `nodes`.
         """
+        of_nodes = {} if self.centrality is None else {"nodes: centrality": self.centrality}
         return {
             "nodes": self.nodes,
+            **of_nodes,
             "graph_token": self.graph_token,
             "biases": self.biases,
             **{f"structure: {name}": value for name, value in self.structure.items()},
@@ -52,7 +58,7 @@ class Ledger:
         }
 
     def __str__(self) -> str:
-        """A line a summand, what `unexplained` is made of indented below it, then the output."""
+        """A line a summand, with parts of one indented below it, then the output."""
         lines = [("  " * is_part + name, value) for name, value, is_part in self._rows()]
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:{width}s}  {value:+9.4f}" for name, value in lines)
@@ -69,6 +75,6 @@ class Ledger:
     def _rows(self) -> Iterator[tuple[str, float, bool]]:
         """Name, value, and whether it is a part of the row above, in the order of the sum."""
         for name, value in self.to_dict().items():
-            part = name.removeprefix("unexplained: ")
+            part = name.removeprefix("unexplained: ").removeprefix("nodes: ")
             if name != "total":
                 yield part.replace("_", " "), value, part != name

@@ -43,8 +43,11 @@ def test_an_explanation_says_what_was_predicted_and_why(aspirin):
     assert ledger.total + ledger.unexplained == pytest.approx(ledger.output, abs=1e-12)
     assert ledger.nodes == pytest.approx(float(aspirin.relevance.sum()), abs=1e-4)
     assert abs(ledger.unexplained) < 1e-4
+    column = list(aspirin.feature_names).index("centrality")
+    assert ledger.centrality == pytest.approx(float(aspirin.features[:, column].sum()), abs=1e-5)
     assert set(ledger.to_dict()) == {
         "nodes",
+        "nodes: centrality",
         "graph_token",
         "biases",
         "unexplained",
@@ -54,10 +57,12 @@ def test_an_explanation_says_what_was_predicted_and_why(aspirin):
 
 
 def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
-    ledger = gx.Ledger(1.0, 0.5, -0.25, 2.0, {"edge": 0.25}, {"softmax": 0.7, "<b>": -0.2})
+    parts = {"edge": 0.25}, {"softmax": 0.7, "<b>": -0.2}
+    ledger = gx.Ledger(1.0, 0.5, -0.25, 2.0, *parts, centrality=0.125)
     assert ledger.unexplained == pytest.approx(sum(ledger.remainders.values()))
     assert str(ledger).splitlines() == [
         "nodes              +1.0000",
+        "  centrality       +0.1250",
         "graph token        +0.5000",
         "biases             -0.2500",
         "structure: edge    +0.2500",
@@ -67,7 +72,7 @@ def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
         "output             +2.0000",
     ]
     told = ledger.to_dict()
-    assert list(told)[4:8] == [
+    assert list(told)[5:9] == [
         "unexplained",
         "unexplained: softmax",
         "unexplained: <b>",
@@ -76,6 +81,7 @@ def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
     rows = ElementTree.fromstring(ledger._repr_html_()).findall("tr")
     assert [row[0].text for row in rows] == [
         "nodes",
+        "centrality",
         "graph token",
         "biases",
         "structure: edge",

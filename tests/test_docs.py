@@ -7,6 +7,7 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ PAGES = sorted(
     if "_build" not in page.parts
 )
 FENCE = re.compile(
-    r"(?:^<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$",
+    r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
@@ -50,12 +51,11 @@ OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need o
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language and first line, why it is not run, what it prints."""
+    """A fenced block: language, first line, text, what it prints, the heading above it."""
 
     kind: str
     line: int
     text: str
-    reason: str | None = None
     prints: str | None = None
     section: str = ""
 
@@ -71,7 +71,7 @@ def blocks_of(page: str) -> list[Block]:
         line = source.count("\n", 0, match.start("text")) + 1
         headings = re.findall(r"^## (.*)$", source[: match.start()], re.MULTILINE)
         section = headings[-1] if headings else ""
-        blocks.append(Block(match["kind"], line, match["text"], match["reason"], prints, section))
+        blocks.append(Block(match["kind"], line, match["text"], prints, section))
     return blocks
 
 
@@ -177,7 +177,7 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
     names = {"__name__": "page"}
     for block in blocks_of(page):
         names |= granted.pop(block.section, {})
-        if block.kind == "python" and block.reason is None:
+        if block.kind == "python":
             code = compile("\n" * (block.line - 1) + block.text, page, "exec")
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(code, names)
@@ -189,7 +189,7 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
                 if words[0] == "graphxai":
                     parse(words[1:])
                     elsewhere = words[1] in ELSEWHERE.get(page, ()) or words[1:3] in OFFICIAL
-                    if block.reason is None and not elsewhere:
+                    if not elsewhere:
                         run(words[1:], monkeypatch)
 
 
@@ -214,22 +214,33 @@ def test_commands_on_official_data_run(command, shared, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_block_has_a_known_language_and_a_reason_if_it_is_not_run(page):
+def test_a_block_has_a_known_language(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = blocks_of(page)
     assert len(blocks) * 2 == len(re.findall(r"^\s*```", text, re.MULTILINE)), "a fence is unpaired"
     for block in blocks:
         assert block.kind in LANGUAGES, f"{page}:{block.line}: {block.kind!r}"
-        assert block.reason is None or len(block.reason.split()) > 2, f"{page}:{block.line}"
 
 
-def test_make_commands_of_the_documentation_exist():
-    rules = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for page in PAGES:
-        for block in blocks_of(page):
-            for words in commands_of(block.text) if block.kind == "sh" else []:
-                if words[0] == "make":
-                    assert set(words[1:]) <= rules, f"{page}:{block.line}"
+def commands_that_set_up() -> list[str]:
+    """Those of `make` and `pip` on all pages, each once."""
+    blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
+    words = [words for block in blocks for words in commands_of(block.text)]
+    return sorted({shlex.join(w) for w in words if w[0] in ("make", "pip")})
+
+
+@pytest.mark.parametrize("command", commands_that_set_up())
+def test_commands_that_set_up_an_environment_run_but_for_the_installing(command):
+    """Where `make` and `pip` would change the environment they only say what they would do."""
+    words = shlex.split(command)
+    if words[0] == "pip":
+        pytest.importorskip("setuptools")
+        words = [sys.executable, "-m", *words, "--dry-run", "--no-deps", "--no-build-isolation"]
+    else:
+        words = [*words, "--dry-run"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 def test_extras_that_pip_is_asked_for_exist():
@@ -241,15 +252,6 @@ def test_extras_that_pip_is_asked_for_exist():
             named |= dict.fromkeys(found.split(","), path)
     assert {"train", "parquet", "pdf"} <= set(named)
     assert set(named) <= set(project["optional-dependencies"]), named
-
-
-def test_pip_commands_of_the_documentation_name_files_that_exist():
-    for page in PAGES:
-        for block in blocks_of(page):
-            for words in commands_of(block.text) if block.kind == "sh" else []:
-                if words[0] == "pip":
-                    assert words[1:3] == ["install", "-c"], f"{page}:{block.line}"
-                    assert (ROOT / words[3]).is_file(), f"{page}:{block.line}"
 
 
 def test_links_between_pages_and_pictures_exist():

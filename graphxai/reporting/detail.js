@@ -157,7 +157,7 @@ function ledger(molecule) {
   const row = (name, value, kind) => element("tr", { class: kind },
     element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, signed(value)));
   const rows = entries.map(([name, value]) => {
-    const part = name.split("unexplained: ")[1]; // of the row above, not beside it
+    const part = name.split(/^(?:unexplained|nodes): /)[1]; // of the row above, not beside it
     return part ? row(part, value, "within") : row(name, value, "");
   });
   return element("div", { class: "block" }, element("h3", {}, "Ledger"),
