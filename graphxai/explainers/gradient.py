@@ -45,7 +45,7 @@ class GradientInput(Explainer):
         f = resolved(outputs)
         passed = passed_through(tape, self.rules) if own else []
         slopes = gradients(f, [tokens, *tape.biases, *inside, *passed])
-        structure = structure_shares(model, batch, slopes[bias]) if bias is not None else None
+        structure = None if bias is None else structure_shares(model, batch, bias, slopes[bias])
         relevance = (tokens * slopes[tokens]).sum(-1).detach()  # (B, T)
         features = model.split_by_feature(batch, slopes[tokens][:, 1:])
         return Attribution(
@@ -73,17 +73,16 @@ def _bias_shares(biases: Sequence[Tensor], slopes: Slopes, f: Tensor) -> Tensor:
 
 
 def structure_shares(
-    model: ExplainableModel, batch: GraphBatch, gradient: Tensor
+    model: ExplainableModel, batch: GraphBatch, bias: Tensor, gradient: Tensor
 ) -> dict[str, Tensor]:
     """`sum_ij b_ij * d f_c / d b_ij` for each term b of the structural bias, (B,) by name.
 
-    gradient (B, H, T, T): d f_c by the bias, summed over the layers, which share it.
+    bias (B, H, T, T); gradient, alike: d f_c by it, summed over the layers, which share it.
     """
     if not isinstance(model, Graphormer):
         raise TypeError(f"{type(model).__name__} does not take its structural bias apart.")
     with torch.no_grad():
-        terms = model.bias.terms(batch)
-        return {name: (term * gradient).flatten(1).sum(-1) for name, term in terms.items()}
+        return model.bias.shares(batch, bias.detach(), gradient)
 
 
 @register

@@ -113,6 +113,39 @@ class StructuralBias(nn.Module):
         found["graph token distance"] = token
         return {name: term.masked_fill(excluded, 0.0) for name, term in found.items()}
 
+    def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+        """`sum_ij t_ij g_ij` of every term t of the bias by name, (B,) each.
+
+        bias (B, H, T, T): what `forward` gave; gradient (B, H, T, T): g, zero where that is -inf.
+        As from `terms`, but the edges' share is what the cheaper ones leave of the whole.
+        """
+        weighted = (bias * gradient).masked_fill(bias.isinf(), 0.0)
+        of_nodes = weighted[:, :, 1:, 1:].flatten(1).sum(-1)
+        found = {"spatial": _per_graph(self._spatial(batch), gradient)}
+        if self.position is not None and batch.pos is not None:
+            found["position"] = _per_graph(self.position(batch.pos), gradient)
+        if self.cardinalities:
+            found["edge"] = of_nodes - sum(found.values(), torch.zeros_like(of_nodes))
+        found["graph token distance"] = weighted.flatten(1).sum(-1) - of_nodes
+        return found
+
+    def _spatial(self, batch: GraphBatch) -> Tensor:
+        """The term of the distances (B, H, N, N); of any value where there is padding."""
+        codes = _distance_codes(batch).clamp(max=len(self.spatial) - 1)
+        return F.embedding(codes, self.spatial).permute(0, 3, 1, 2)
+
+
+def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
+    """`sum t g` (B,) of a term between nodes (B, H, N, N) and a gradient (B, H, T, T)."""
+    return (term * gradient[:, :, 1:, 1:]).flatten(1).sum(-1)
+
+
+def _distance_codes(batch: GraphBatch) -> Tensor:
+    """The row of `spatial` of every pair (B, N, N): a bag begins with its distance."""
+    b, n = batch.mask.shape
+    last = len(batch.bag_codes) - 1
+    return batch.bag_codes[batch.bag_offsets.clamp(max=last).long()].reshape(b, n, n)
+
 
 def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
     """Weighted sum of the table rows (rows, H) that each pair of nodes names, (B, H, N, N)."""
@@ -128,12 +161,9 @@ def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
 
 
 def _too_far(batch: GraphBatch, limit: int) -> Tensor:
-    """Pairs (B, N, N) at distance `limit` or farther; a bag begins with its distance."""
-    b, n = batch.mask.shape
-    last = len(batch.bag_codes) - 1
-    first = batch.bag_codes[batch.bag_offsets.clamp(max=last).long()].reshape(b, n, n)
+    """Pairs (B, N, N) at distance `limit` or farther."""
     both = batch.mask[:, :, None] & batch.mask[:, None, :]
-    return both & (first >= limit)
+    return both & (_distance_codes(batch) >= limit)
 
 
 class Attention(nn.Module):
