@@ -3,8 +3,8 @@
     python benchmarks/speed.py [--data FOLDER] [--molecules 512] [--out benchmarks/speed.md]
 
 Without BACE at hand, the molecules are the samples of the package, repeated. The comparison with
-the published Graphormer pipeline needs `transformers==4.57.6` (the last
-release that has it) and `cython<3.1`; without them those rows are left out. One thread.
+the published Graphormer pipeline needs `transformers==4.57.6` (the last release that
+has it) and `cython<3.1`; without them those rows are left out. One thread.
 """
 
 import argparse
@@ -233,8 +233,8 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
     ratio = own["LRP"] / own["Gradient x Input"]
     lines += [
         "",
-        f"LRP takes {ratio:.2f} of the time of Gradient x Input, whose ledger also tells the structure's"
-        " shares and what each operation makes or loses.",
+        f"LRP takes {ratio:.2f} of the time of Gradient x Input, whose ledger also tells the"
+        " structure's shares and what each operation makes or loses.",
         "",
     ]
     lines += [
