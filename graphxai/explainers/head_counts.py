@@ -117,9 +117,7 @@ def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
     b, n = batch.mask.shape
     if isinstance(batch, GraphBatch):
         categories = int(getattr(model.config, "max_distance", FARTHEST)) + 2
-        first = batch.bag_offsets.clamp(max=len(batch.bag_codes) - 1).long()
-        codes = batch.bag_codes[first].long().reshape(b, n, n)  # a bag begins with its distance
-        return codes.clamp(0, categories - 1), categories
+        return batch.distance_codes.long().clamp(0, categories - 1), categories
     if not hasattr(batch, "distances"):
         raise TypeError(f"{type(model).__name__} shows no distances: use graphxai.wrap.")
     padded = np.full((b, n, n), UNREACHABLE)

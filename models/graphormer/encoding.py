@@ -249,6 +249,16 @@ class GraphBatch:
     num_nodes: Tensor
     y: Tensor | None = None
 
+    @property
+    def distance_codes(self) -> Tensor:
+        """The table row of every pair's distance (B, N, N), with which its bag begins.
+
+        Of any value where there is padding.
+        """
+        first = self.bag_offsets.clamp(max=len(self.bag_codes) - 1).long()
+        b, n = self.mask.shape
+        return self.bag_codes[first].reshape(b, n, n)
+
     def __len__(self) -> int:
         return self.x.shape[0]
 

@@ -131,20 +131,13 @@ class StructuralBias(nn.Module):
 
     def _spatial(self, batch: GraphBatch) -> Tensor:
         """The term of the distances (B, H, N, N); of any value where there is padding."""
-        codes = _distance_codes(batch).clamp(max=len(self.spatial) - 1)
+        codes = batch.distance_codes.clamp(max=len(self.spatial) - 1)
         return F.embedding(codes, self.spatial).permute(0, 3, 1, 2)
 
 
 def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
     """`sum t g` (B,) of a term between nodes (B, H, N, N) and a gradient (B, H, T, T)."""
     return (term * gradient[:, :, 1:, 1:]).flatten(1).sum(-1)
-
-
-def _distance_codes(batch: GraphBatch) -> Tensor:
-    """The row of `spatial` of every pair (B, N, N): a bag begins with its distance."""
-    b, n = batch.mask.shape
-    last = len(batch.bag_codes) - 1
-    return batch.bag_codes[batch.bag_offsets.clamp(max=last).long()].reshape(b, n, n)
 
 
 def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
@@ -163,7 +156,7 @@ def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
 def _too_far(batch: GraphBatch, limit: int) -> Tensor:
     """Pairs (B, N, N) at distance `limit` or farther."""
     both = batch.mask[:, :, None] & batch.mask[:, None, :]
-    return both & (_distance_codes(batch) >= limit)
+    return both & (batch.distance_codes >= limit)
 
 
 class Attention(nn.Module):
