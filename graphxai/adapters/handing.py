@@ -42,7 +42,7 @@ class HandingDown:
         if made is None or made[0].shape[:-1] != outputs.shape[:-1]:
             return f
         x, weight = made
-        row = (weights @ weight)[:, None]  # (B, 1, D)
+        row = (weights.to(weight) @ weight)[:, None]  # (B, 1, D)
 
         def hand(relevance: Tensor) -> tuple[Tensor, ...]:
             return (through_linear(x.detach()[:, None], row, relevance[:, None, None])[:, 0],)

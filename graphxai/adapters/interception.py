@@ -246,11 +246,14 @@ class Interception(TorchFunctionMode):
             return self._log_softmax(func, args, kwargs)
         if name in AFFINE or name in NORMS or name in RATIO:
             return self._operation(name, func, args, kwargs)
+        written_to = args[0] if self._additive and name in SUMS and name.endswith("_") else None
         if self._additive and name in SUMS:
             args = self._constants_as_tangents(name, args)
         if (name.endswith("_") or name == "setitem") and not args[0].requires_grad:
             self._traces.mark_if_new(args[0])  # it is about to, and does not come from outside
         out = func(*args, **kwargs)
+        if written_to is not None and written_to is not args[0]:
+            out = written_to.copy_(out)  # a constant got a tangent beside itself
         if name in VALUELESS or not (name == "setitem" or isinstance(out, Tensor | tuple | list)):
             return out
         if name in ROOTS and self._in_norm() and propagation.current_rules().layernorm:
@@ -315,8 +318,10 @@ class Interception(TorchFunctionMode):
         trace = gates.described(self._traces, name, inputs, trace)
         into = args[0] if name == "setitem" else out
         for tensor in tensors_in([into]):
-            if tensor.is_floating_point():
+            if tensor.is_floating_point() or tensor.is_complex():
                 self._traces.mark(tensor, trace)
+                if tensor._base is not None and (name == "setitem" or name.endswith("_")):
+                    self._traces.mark(tensor._base, trace)  # written to through a view
         return out
 
     def _curve(self, name: str, inputs: list[Tensor]) -> Curve | None:
@@ -379,7 +384,7 @@ class Interception(TorchFunctionMode):
         """The constant with itself as tangent, where additive shares are asked for."""
         if not self._additive:
             return value
-        plain = value.detach()
+        plain = value.detach().contiguous()  # an expanded tensor takes no tangent
         finite = plain.masked_fill(~plain.isfinite(), 0.0)  # -inf masks are no share
         return forward_ad.make_dual(plain, finite)
 

@@ -18,6 +18,7 @@ quantities that depend on the input gives each factor half. What is none of thes
 is named in one warning.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -353,10 +354,11 @@ class _PositiveInterception(Interception):
         """Relevance of mixed values that important heads (B or 1, K, H) pass on."""
         count, size = heads.shape[-1], self._attention.graphs or len(relevance)
         if name in MULTIPLICATIONS:  # along edges: (E, H, d)
+            width = math.prod(relevance.shape[1:]) // count
             graph = self._attention.graph_of_rows(len(relevance), None)
             chosen = heads if graph is None or len(heads) == 1 else heads[graph]
             return through_important_heads(
-                relevance.reshape(len(relevance), count, -1), chosen, graph
+                relevance.reshape(len(relevance), count, width), chosen, graph
             ).view_as(relevance)
         by_head = relevance.reshape(size, count, *relevance.shape[-2:])
         return through_important_heads(by_head, heads).reshape(relevance.shape)

@@ -55,7 +55,7 @@ class PositiveWatch(AttentionWatch):
         if length == len(layout.graph):
             return layout.graph
         for index in reversed(self._indices):
-            if len(index) == length and int(index.max()) < len(layout.graph):
+            if len(index) == length and (not length or int(index.max()) < len(layout.graph)):
                 return layout.graph[index]
         return None
 

@@ -82,6 +82,8 @@ def wrap(
     config = TaskSet(_tasks(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
+    if graph_token and inputs == "graphs":
+        raise ValueError("graph_token=True is for inputs='tokens', whose first row it is.")
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
@@ -302,7 +304,8 @@ class WrappedModel:
         if tape is not None and not tape.with_biases and not tape.attention:
             raise ValueError(
                 f"no attention between nodes was seen in {type(self.module).__name__}: methods that"
-                " read attention cannot explain it."
+                " read attention cannot explain it. (Attention over more rows than the nodes, as"
+                " with a class token that the model adds, is not between nodes.)"
             )
         if tape is not None and tape.with_biases:
             outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)

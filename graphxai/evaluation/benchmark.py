@@ -86,7 +86,7 @@ def evaluate(
     units = list(earlier)
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick:
         tick(len(done))
-        for chunk, chosen in _chunks(prepared, targets):
+        for chunk, chosen in _chunks(prepared, targets, getattr(model, "same_size_only", False)):
             with_digest = partial(_with_digest, checkpoint=checkpoint, digests=digests)
             for found in measure(model, plan, chunk, chosen, done):
                 finished = [with_digest(unit) for unit in found]
@@ -160,12 +160,12 @@ def _prepare(
 
 
 def _chunks(
-    prepared: Sequence[Item], targets: Mapping[Key, Target]
+    prepared: Sequence[Item], targets: Mapping[Key, Target], same_size_only: bool
 ) -> Iterator[tuple[list[Item], Target]]:
     """Graphs of one target and like size; what an interruption can lose is one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
-        for batch in in_batches(chosen):
+        for batch in in_batches(chosen, same_size_only):
             for start in range(0, len(batch), CHUNK):
                 yield batch[start : start + CHUNK], target
 
@@ -177,7 +177,8 @@ def _with_digest(unit: Unit, *, checkpoint: str, digests: Mapping[Key, str]) -> 
 def _digest(data: Data) -> str:
     """Short hash of a graph's nodes and edges: a resumed run must mean the same graph."""
     content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
-    content.update(data.edge_index.contiguous().numpy().tobytes())
+    if data.edge_index is not None:  # rows of tokens have none
+        content.update(data.edge_index.contiguous().numpy().tobytes())
     return content.hexdigest()[:12]
 
 

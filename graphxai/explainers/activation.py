@@ -94,7 +94,7 @@ class AttCat(Explainer):
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
         for weights, share in zip(tape.attention, shares, strict=True):
-            received = (real[:, None] @ weights.mean(1))[:, 0] / real.sum(-1, keepdim=True)
+            received = (real[:, None] @ weights.mean(1).to(real))[:, 0] / real.sum(-1, keepdim=True)
             scores = scores + received * share
         return scored(scores, batch, outputs, resolved)
 

@@ -163,4 +163,4 @@ def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
 
 def through(row: Tensor, matrix: Tensor) -> Tensor:
     """Row vector (B, T) times matrix (B, Q, T); Q = 1 where only the first row was computed."""
-    return (row[:, None, : matrix.shape[1]] @ matrix)[:, 0]
+    return (row[:, None, : matrix.shape[1]] @ matrix.to(row))[:, 0]

@@ -49,7 +49,7 @@ class GnnExplainer(Explainer):
         used = torch.zeros_like(batch.mask)  # nodes the output depends on; PyG's "hard mask"
         for epoch in range(self.epochs):
             m = mask.sigmoid()
-            masked = torch.cat([tokens[:, :1], tokens[:, 1:] * m[..., None]], dim=1)
+            masked = torch.cat([tokens[:, :1], tokens[:, 1:] * m[..., None].to(tokens)], dim=1)
             found = encode(model, masked, batch, bias=bias)
             loss = _loss(model, target, resolved, outputs, found) + _regularizers(m, used)
             (mask.grad,) = torch.autograd.grad(loss.sum(), mask)
@@ -65,6 +65,8 @@ class GnnExplainer(Explainer):
         for b, n in enumerate(batch.num_nodes.tolist()):
             generator = generator_of(self.seed, batch.x[b, :n])
             start[b, :n] = SPREAD * torch.randn(n, generator=generator)
+        if like.dtype not in (torch.float32, torch.float64):  # in which Adam divides by zero
+            return start.to(like.device)
         return start.to(like)
 
 

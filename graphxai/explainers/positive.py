@@ -89,7 +89,7 @@ def hand_down(
         explained = passed.explained(outputs, resolved.weights)
     if not passed.attention:
         raise ValueError(
-            f"no attention between nodes was seen in {type(double).__name__}: methods that read"
+            f"no attention between nodes was seen in {_name_of(double)}: methods that read"
             " attention cannot explain it."
         )
     asked = passed.attention[-1:] if to_last_attention else [tokens, *passed.attention]
@@ -102,6 +102,10 @@ def hand_down(
 def _seen(model: Any) -> AbstractContextManager[object]:
     """The operations of a Graphormer; a wrapped model has its own seen by itself."""
     return intercepted(model, always=True) if isinstance(model, nn.Module) else nullcontext()
+
+
+def _name_of(model: Any) -> str:
+    return type(getattr(model, "module", model)).__name__
 
 
 def attention_rollout(
