@@ -9,7 +9,7 @@ const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2]
 /* What is known of one atom, as paragraphs. */
 function aboutAtom(molecule, atom) {
   const lines = [element("strong", {},
-    `${molecule.draw.e[atom]} ${atom}: ${signed(molecule.r[atom])} ${molecule.r[atom] < 0 ? "against" : "for"} ${molecule.target}`)];
+    `${molecule.draw.e[atom]} ${atom}: ${signed(molecule.r[atom])} ${molecule.legend[molecule.r[atom] < 0 ? 0 : 1]}`)];
   if (molecule.features) {
     const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
     parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));

@@ -39,6 +39,7 @@ def record(
         "value_name": value_name,
         "label": explanation.prediction.label,
         "target": explanation.target,
+        "legend": list(explanation.legend),
         "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
         "r": rounded(explanation.relevance),
         "others": {

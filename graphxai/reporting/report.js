@@ -103,10 +103,10 @@ function colourBar(limit, ticks) {
     strip.append(mark);
   }
   const targets = new Set(data.molecules.map((molecule) => molecule.target));
-  const target = targets.size === 1 ? ` ${data.molecules[0].target}` : "";
+  const [low, high] = targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
   return element("div", { class: "bar", role: "img",
-    "aria-label": `Colour scale of relevance from ${signed(-limit)}, against${target}, to ${signed(limit)}, for${target}` },
-  element("span", {}, `against${target}`), strip, element("span", {}, `for${target}`));
+    "aria-label": `Colour scale of relevance from ${signed(-limit)}, ${low}, to ${signed(limit)}, ${high}` },
+  element("span", {}, low), strip, element("span", {}, high));
 }
 
 const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.ticks));
