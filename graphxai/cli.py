@@ -192,6 +192,8 @@ def predict(
         typer.echo(f"left out: {row}", err=True)
     if len(rejected) > 10:
         typer.echo(f"left out: {len(rejected) - 10} rows more", err=True)
+    if rejected and not counts.done:
+        raise typer.Exit(1)
 
 
 app.command()(benchmark)
@@ -378,6 +380,8 @@ def _explain_table(
     typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
     if counts.rejected:
         typer.echo(f"reasons: {folder / 'rejected.csv'}", err=True)
+    if counts.rejected and not counts.done and not counts.earlier:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
