@@ -210,3 +210,11 @@ def test_help_has_examples(run):
         code, text, _ = run(command, "--help")
         assert code == 0
         assert f"graphxai {command}" in text
+
+
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_a_table_without_one_usable_row_is_an_error(command, run, checkpoint, tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("smiles\nC1CC\n", encoding="utf-8")
+    code, _, _ = run(command, path, "--model", checkpoint, "--out", tmp_path / "out")
+    assert code == 1
