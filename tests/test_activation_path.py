@@ -88,6 +88,8 @@ def test_in_models_of_others_it_is_lrp_of_the_graph_and_of_its_upper_half(module
     model = gx.wrap(trained(module(), graphs, steps=3), kind="regression")
     for graph, found in zip(graphs, gx.explain(model, graphs, method="lrp_path"), strict=True):
         expected = gx.explain(model, graph).relevance
-        above = torch.from_numpy(expected >= sorted(expected)[(len(expected) - 1) // 2])
+        median = sorted(expected)[(len(expected) - 1) // 2]
+        # Symmetric atoms are equal but for rounding, and stay or go together.
+        above = torch.from_numpy(expected >= median - 1e-4 * abs(expected).max())
         expected[above] += gx.explain(model, graph.subgraph(above)).relevance
         np.testing.assert_allclose(found.relevance, expected, rtol=1e-3, atol=1e-5)

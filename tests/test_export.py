@@ -386,11 +386,11 @@ def test_an_interrupted_run_repeats_no_structure(run, table, tmp_path):
     assert "holds a run with sdf" in printed.err
 
 
-def test_a_table_without_a_good_row_gives_an_empty_parquet_file(run, tmp_path):
+def test_a_table_without_a_good_row_is_an_error_and_gives_an_empty_parquet_file(run, tmp_path):
     table = tmp_path / "bad.csv"
     table.write_text("smiles\nC1CC\n")
     out = tmp_path / "results"
-    assert run(table, "--out", out, "--format", "parquet,sdf")[0] == 0
+    assert run(table, "--out", out, "--format", "parquet,sdf")[0] == 1
     assert pd.read_parquet(out / "explanations.parquet").empty
     assert (out / "explanations.sdf").read_text() == ""
 
