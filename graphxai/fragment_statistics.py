@@ -1,18 +1,19 @@
 """What each fragment contributes over a set of molecules: mean, spread, interval, examples.
 
 Molecules come one by one and are not kept: memory grows with the number of different fragments,
-not with that of molecules.
+and by a fingerprint of 8 bytes for each compound, so that one that comes twice counts once.
 """
 
+import hashlib
 import math
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphxai.evaluation.statistics import bootstrap
+from rdkit import Chem
+
 from graphxai.explanation import Explanation
-from graphxai.fragmentation import Scheme, fragments
+from graphxai.fragmentation import REST, Scheme, fragments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 COLUMNS = ("name", "smiles", "mean", "sd", "low", "high", "molecules", "count", "examples")
 EXAMPLES = 3
 BY_STRUCTURE = ("brics",)  # schemes whose fragments are told apart by their SMILES, not their name
-# Up to so many molecules the interval is the bootstrap's. Beyond, it is the normal one: their
-# difference, of order skewness / sqrt(n), is then that between two seeds of the bootstrap.
-RESAMPLED = 1000
-NORMAL = 1.959964  # the 97.5 % quantile of the normal distribution
 WAYS = 1000  # ways to write one fragment that are counted; of more, the rare ones are dropped
 
 
@@ -32,15 +29,14 @@ class Tally:
     """Running statistics of one fragment over the molecules that hold it.
 
     mean and squares: of the molecules' means, and the sum of their squared deviations (Welford
-    1962); first: the first `RESAMPLED` of them; examples: (-|mean|, place, SMILES), strongest
-    first; ways: how often each (name, SMILES) occurs.
+    1962); examples: (-|mean|, place, SMILES), strongest first; ways: how often each (name,
+    SMILES) occurs.
     """
 
     molecules: int = 0
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
-    first: "array[float]" = field(default_factory=lambda: array("d"))
     examples: list[tuple[float, int, str]] = field(default_factory=list)
     ways: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -52,8 +48,6 @@ class Tally:
         deviation = value - self.mean
         self.mean += deviation / self.molecules
         self.squares += deviation * (value - self.mean)
-        if len(self.first) < RESAMPLED:
-            self.first.append(value)
         example = (-abs(value), place, smiles)
         if len(self.examples) < EXAMPLES or example < self.examples[-1]:
             self.examples = sorted([*self.examples, example])[:EXAMPLES]
@@ -72,27 +66,35 @@ class Tally:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean over molecules; NaN where there is one molecule."""
+        """95 % interval of the mean over molecules (Student 1908); NaN where there is one.
+
+        mean ± t(n - 1) sd / sqrt(n). A bootstrap would be too narrow for the few molecules that
+        most fragments occur in: of two, it is the distance between them, which holds the mean in
+        half of all cases.
+        """
         if self.molecules < 2:
             return math.nan, math.nan
-        if self.molecules <= RESAMPLED:
-            found = bootstrap(self.first)
-            return found.low, found.high
-        half = NORMAL * self.sd / math.sqrt(self.molecules)
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(self.molecules - 1, 0.975)) * self.sd / math.sqrt(self.molecules)
         return self.mean - half, self.mean + half
 
 
 class FragmentTable:
-    """Relevance of every fragment seen so far; see `fragment_table`. `molecules`: how many."""
+    """Relevance of every fragment seen so far; see `fragment_table`.
+
+    `molecules`: how many different ones.
+    """
 
     def __init__(self, scheme: Scheme = "brics") -> None:
         self.scheme = scheme
         self.molecules = 0
         self._tallies: dict[str, Tally] = {}
+        self._seen: set[int] = set()
         self._explained: tuple[str, str] | None = None
 
     def add(self, explanation: Explanation) -> None:
-        """Add the fragments of one molecule.
+        """Add the fragments of one molecule; one that was added before, however written, is not.
 
         Raises ValueError for another method or target than before: their sums do not compare.
         """
@@ -104,6 +106,10 @@ class FragmentTable:
             )
         parts = fragments(explanation, self.scheme)
         self._explained = explained
+        compound = _fingerprint(explanation)
+        if compound in self._seen:
+            return
+        self._seen.add(compound)
         inside: dict[str, list[float]] = {}
         for part in parts:
             by_structure = parts.scheme in BY_STRUCTURE or part.name == "scaffold"
@@ -125,12 +131,18 @@ class FragmentTable:
         return frame
 
 
+def _fingerprint(explanation: Explanation) -> int:
+    """64 bits of the canonical SMILES; in a million, two are equal with a chance of 3e-8."""
+    written = Chem.MolToSmiles(explanation.molecule)
+    return int.from_bytes(hashlib.blake2b(written.encode(), digest_size=8).digest(), "big")
+
+
 def _row(tally: Tally) -> tuple[object, ...]:
     """The figures of one fragment, in the order of `COLUMNS`."""
     name, smiles = max(tally.ways, key=tally.ways.__getitem__)
     examples = " ".join(text for _, _, text in tally.examples)
     figures = tally.mean, tally.sd, *tally.interval
-    return name, smiles, *figures, tally.molecules, tally.count, examples
+    return name, "" if name == REST else smiles, *figures, tally.molecules, tally.count, examples
 
 
 def fragment_table(
@@ -138,13 +150,13 @@ def fragment_table(
 ) -> "pd.DataFrame":
     """Relevance of each fragment over a set of molecules, from the most for to the most against.
 
-    Columns: name, smiles (the most frequent way it is bound), mean and sd over molecules (of a
-    molecule with several, their mean), low and high (95 % interval of the mean over molecules, by
-    bootstrap up to 1,000 of them, beyond by the normal distribution; none where there is one),
-    molecules, count (of fragments), examples (SMILES of the molecules where it weighs most,
-    separated by spaces). BRICS fragments and scaffolds are told apart by structure, all others by
-    name. Molecules that could not be explained (None) are skipped. Explanations are not kept: a
-    generator of them may be of any length.
+    Columns: name, smiles (the most frequent way it is bound; empty for the rest), mean and sd over
+    molecules (of a molecule with several, their mean), low and high (95 % interval of the mean over
+    molecules by Student's t, wide for few of them; none where there is one), molecules, count (of
+    fragments), examples (SMILES of the molecules where it weighs most, separated by spaces). BRICS
+    fragments and scaffolds are told apart by structure, all others by name. A compound that comes
+    several times, however its SMILES is written, counts once. Molecules that could not be explained
+    (None) are skipped. Explanations are not kept: a generator of them may be of any length.
 
     scheme: as for `fragments`; minimum: molecules that a fragment must occur in.
 

@@ -4,10 +4,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from graphxai import cli
-from graphxai.evaluation.statistics import bootstrap
-from graphxai.fragment_statistics import RESAMPLED, WAYS, Tally
+from graphxai.fragment_statistics import WAYS, Tally
 
 
 def tally_of(molecules: list[list[float]]) -> Tally:
@@ -20,7 +20,7 @@ def tally_of(molecules: list[list[float]]) -> Tally:
 @pytest.fixture(scope="module")
 def skewed():
     rng = np.random.default_rng(0)
-    return [rng.exponential(size=rng.integers(1, 4)).tolist() for _ in range(5 * RESAMPLED)]
+    return [rng.exponential(size=rng.integers(1, 4)).tolist() for _ in range(5000)]
 
 
 def test_running_figures_are_those_of_all_values_at_once(skewed):
@@ -34,21 +34,23 @@ def test_running_figures_are_those_of_all_values_at_once(skewed):
     assert [text for *_, text in tally.examples] == [f"molecule {k}" for k in strongest]
 
 
-def test_few_molecules_have_the_interval_of_the_bootstrap(skewed):
-    tally = tally_of(skewed[:RESAMPLED])
-    interval = bootstrap([np.mean(relevance) for relevance in skewed[:RESAMPLED]])
-    assert tally.interval == (interval.low, interval.high)
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 30, 5000])
+def test_the_interval_is_students(n, skewed):
+    means = [np.mean(relevance) for relevance in skewed[:n]]
+    expected = stats.t.interval(0.95, df=n - 1, loc=np.mean(means), scale=stats.sem(means))
+    assert tally_of(skewed[:n]).interval == pytest.approx(expected, rel=1e-9)
 
 
-def test_many_molecules_have_an_interval_that_the_bootstrap_cannot_tell_from_its_own(skewed):
-    """The ends differ by less than a tenth of the standard error, as two seeds may."""
-    low, high = tally_of(skewed).interval
-    means = np.array([np.mean(relevance) for relevance in skewed])
-    interval = bootstrap(means)
-    error = means.std(ddof=1) / np.sqrt(len(means))
-    assert abs(low - interval.low) < 0.1 * error
-    assert abs(high - interval.high) < 0.1 * error
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=1e-4)
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+def test_the_interval_of_few_molecules_holds_the_mean_as_often_as_it_says(n):
+    rng = np.random.default_rng(n)
+    intervals = [tally_of([[v] for v in rng.normal(1.0, size=n)]).interval for _ in range(2000)]
+    covered = np.mean([low <= 1.0 <= high for low, high in intervals])
+    assert stats.binomtest(round(2000 * covered), 2000, 0.95).pvalue > 0.01
+
+
+def test_one_molecule_has_no_interval():
+    assert np.isnan(tally_of([[1.0, 2.0]]).interval).all()
 
 
 def test_memory_does_not_grow_with_the_number_of_molecules():
@@ -57,8 +59,8 @@ def test_memory_does_not_grow_with_the_number_of_molecules():
     try:
         sizes = []
         for round_ in range(2):
-            for place in range(10 * RESAMPLED):
-                tally.add([1.0], place + round_ * 10 * RESAMPLED, "c1ccccc1")
+            for place in range(10_000):
+                tally.add([1.0], place + round_ * 10_000, "c1ccccc1")
                 tally.written(("rest", f"*{place}"))
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:

@@ -10,11 +10,11 @@ import pytest
 from rdkit import Chem
 from rdkit.Chem import BRICS
 from rdkit.Chem.Scaffolds import MurckoScaffold
+from scipy import stats
 
 import graphxai as gx
 from graphxai import cli, fragment_names
 from graphxai.datasets.samples import MOLECULES
-from graphxai.evaluation.statistics import bootstrap
 from graphxai.fragment_names import FUNCTIONAL_GROUPS, name_in_words
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.visualization import Scale
@@ -295,13 +295,26 @@ def test_a_table_has_the_mean_over_molecules_with_its_interval(model):
     assert (row["molecules"], row["count"]) == (3, 4)
     assert row["mean"] == pytest.approx(np.mean(means), abs=1e-6)
     assert row["sd"] == pytest.approx(np.std(means, ddof=1), abs=1e-6)
-    interval = bootstrap(means)
-    assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    interval = stats.t.interval(0.95, df=2, loc=np.mean(means), scale=stats.sem(means))
+    assert (row["low"], row["high"]) == pytest.approx(interval, rel=1e-4)
     strongest = explained[int(np.argmax(np.abs(means)))].smiles
     assert row["examples"].split()[0] == strongest
     assert np.isnan(table.loc["pyridine ring", "low"])  # one molecule has no spread
     assert list(table["mean"]) == sorted(table["mean"], reverse=True)
     assert "pyridine ring" not in set(gx.fragment_table(explained, "rings", minimum=2).name)
+
+
+def test_a_compound_that_comes_twice_counts_once_in_a_table(model):
+    once = gx.explain(model, ["Oc1ccccc1", "Cc1ccccc1"])
+    again = gx.explain(model, ["c1ccc(O)cc1", "c1ccccc1O"])
+    expected = gx.fragment_table(once, "rings")
+    pd.testing.assert_frame_equal(gx.fragment_table([*once, *again], "rings"), expected)
+    assert gx.fragment_table([*once, *again]).attrs["molecules"] == 2
+
+
+def test_the_rest_has_no_structure_of_its_own(model):
+    table = gx.fragment_table(gx.explain(model, ["CCO", "CCCN"]), {"hydroxyl": "[OH]"})
+    assert dict(zip(table.name, table.smiles, strict=True)) == {"hydroxyl": "*O", "rest": ""}
 
 
 def test_a_table_tells_structures_apart_where_names_do_not(model):

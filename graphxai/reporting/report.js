@@ -317,7 +317,7 @@ function showFragments() {
   const few = all.some((row) => row.low === undefined);
   const about = few
     ? `No fragment occurs in ${found.enough} molecules or more: all are ranked, and intervals cannot be given.`
-    : `${number(found.ranked)} of ${number(found.distinct)} fragments occur in ${found.enough} molecules or more and are ranked; in brackets a 95 % bootstrap interval over molecules.`;
+    : `${number(found.ranked)} of ${number(found.distinct)} fragments occur in ${found.enough} molecules or more and are ranked; in brackets a 95 % interval over molecules.`;
   const side = (title, rows) => element("div", {}, element("h2", {}, title),
     ...(rows.length ? rows.map((row) => fragmentEntry(row, largest)) : [element("p", {}, "None.")]));
   byId("fragments").append(
