@@ -72,8 +72,7 @@ def through_product(
     By Eq. 2 each factor gets as much as came in, so Eq. 10 halves both.
     """
     share = _divide(relevance, f(a, v))
-    to_a = a * _pulled_back(lambda z: f(z, v), a, share)
-    return to_a / 2, v * _pulled_back(lambda z: f(a, z), v, share) / 2
+    return a * _to_left(f, a, v, share) / 2, v * _to_right(f, a, v, share) / 2
 
 
 def normalised(
@@ -114,10 +113,9 @@ def positive_product(
     reached = f(a, positive)
     share = _divide(relevance, reached)
     rest = _divide(relevance.masked_fill(reached > NEGLIGIBLE, 0.0), f(a, negative))
-    to_a = _pulled_back(lambda z: f(z, positive), a, share)
-    to_a = to_a + _pulled_back(lambda z: f(z, negative), a, rest)
-    to_v = positive * _pulled_back(lambda z: f(a, z), v, share)
-    return a * to_a, to_v + negative * _pulled_back(lambda z: f(a, z), v, rest)
+    to_a = _to_left(f, a, positive, share) + _to_left(f, a, negative, rest)
+    to_v = positive * _to_right(f, a, v, share) + negative * _to_right(f, a, v, rest)
+    return a * to_a, to_v
 
 
 def through_important_heads(
@@ -161,6 +159,25 @@ def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
     return sums.new_zeros(int(graph.max()) + 1).index_add(0, graph, sums)[graph]
 
 
+def _to_left(f: Bilinear, a: Tensor, v: Tensor, share: Tensor) -> Tensor:
+    """The transpose of a -> f(a, v), applied to share."""
+    if _is_product_of_matrices(f, a, v):
+        return share @ v.mT
+    return _pulled_back(lambda z: f(z, v), a, share)
+
+
+def _to_right(f: Bilinear, a: Tensor, v: Tensor, share: Tensor) -> Tensor:
+    """The transpose of v -> f(a, v), applied to share."""
+    if _is_product_of_matrices(f, a, v):
+        return a.mT @ share
+    return _pulled_back(lambda z: f(a, z), v, share)
+
+
+def _is_product_of_matrices(f: Bilinear, a: Tensor, v: Tensor) -> bool:
+    """Whether f(a, v) is `a v` with nothing broadcast, of which the transposes are known."""
+    return f is torch.matmul and min(a.dim(), v.dim()) > 1 and a.shape[:-2] == v.shape[:-2]
+
+
 def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
     """The transpose of the linear map f, in the space of x, applied to share."""
     with torch.enable_grad():
@@ -171,8 +188,7 @@ def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
 
 def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """The quotient, and zero where the denominator is: what nothing contributed to is dropped."""
-    zero = denominator.abs() <= NEGLIGIBLE
-    return (numerator / denominator.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)
+    return (numerator / denominator).masked_fill_(denominator.abs() <= NEGLIGIBLE, 0.0)
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:

@@ -1,13 +1,20 @@
 """Models written in ways that people write them: class tokens, views, half precision, no edges."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint as checkpointing
 from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch_geometric.data import Data
+from torch_geometric.nn import AttentionalAggregation, GATConv
+from torch_geometric.utils import softmax
 
 import graphxai as gx
 from graphxai.explainers import REGISTRY
+from graphxai.propagation import conservative
 from graphxai.testing import check_ledger
 from other_models import GpsModel, SparseModel, explainers, molecules, trained
 
@@ -97,3 +104,299 @@ def test_a_graph_token_of_graphs_is_refused():
 def test_attention_over_a_class_token_of_the_models_own_is_told_from_none():
     with pytest.raises(ValueError, match="a class token that the model adds"):
         gx.explain(tokens(OwnClassToken()), rows(1)[0], "rollout")
+
+
+def node(seed, loops=0):
+    """A graph of one node, with edges from it to itself."""
+    draw = torch.Generator().manual_seed(seed)
+    return Data(
+        x=torch.randn(1, 9, generator=draw),
+        edge_index=torch.zeros(2, loops, dtype=torch.long),
+        edge_attr=torch.zeros(loops, 3),
+    )
+
+
+class Pooled(nn.Module):
+    """A model that is read out by attention over the nodes of each graph."""
+
+    def __init__(self, body):
+        super().__init__()
+        torch.manual_seed(6)
+        self.body, self.head = body, nn.Linear(16, 1)
+        self.pool = AttentionalAggregation(nn.Linear(16, 1))
+
+    def rows(self, x, edge_index, edge_attr, batch):
+        body = self.body
+        if isinstance(body, GpsModel):
+            h = body.embed(x)
+            for layer in body.layers:
+                h = layer(h, edge_index, batch, edge_attr=edge_attr)
+            return h
+        h = body.norm(body.first(x, edge_index, edge_attr).relu())
+        return body.second(h, edge_index, edge_attr)
+
+    def forward(self, x, edge_index, edge_attr, batch):
+        return self.head(self.pool(self.rows(x, edge_index, edge_attr, batch), batch))
+
+
+class PooledByCopies(Pooled):
+    """The batch vector is copied on the way, and the edges of each graph are weighed as well."""
+
+    def forward(self, x, edge_index, edge_attr, batch):
+        h, groups = self.rows(x, edge_index, edge_attr, batch), batch.clone().to(torch.long)
+        pooled = h.new_zeros(int(groups.max()) + 1, 16)
+        weights = softmax(self.pool.gate_nn(h), groups)
+        pooled = pooled.index_add(0, groups, weights * h)
+        source, target = edge_index
+        of_edges = groups[target]
+        weights = softmax(self.pool.gate_nn(h[source]), of_edges, num_nodes=len(pooled))
+        mixed = torch.zeros_like(pooled).index_add(0, of_edges, weights * h[source])
+        return self.head(pooled + mixed)
+
+
+class ReadAtItsFirstNode(Pooled):
+    """No pooling: the answer stands at the first node of each graph."""
+
+    def forward(self, x, edge_index, edge_attr, ptr, batch):
+        return self.head(self.rows(x, edge_index, edge_attr, batch)[ptr[:-1]])
+
+
+MOLECULE = molecules()[:1]
+BODIES = {
+    "gps": GpsModel,
+    "transformer": SparseModel,
+    "gat": lambda: SparseModel("gat"),
+}
+READ_ATTENTION = ["cam", "grad_cam", "partial_lrp", "att_cat", "rollout", "gae", "attention_last"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "loops"),
+    [(Pooled, 0), (Pooled, 1), (PooledByCopies, 1), (ReadAtItsFirstNode, 1)],
+)
+@pytest.mark.parametrize("body", BODIES)
+def test_a_graph_of_one_node_is_explained_alone_as_with_others(body, kind, loops):
+    model = gx.wrap(kind(BODIES[body]()).eval(), kind="regression")
+    nodes = [node(seed, loops) for seed in (7, 8)]
+    together = nodes + MOLECULE
+    for method in READ_ATTENTION:
+        alone = [gx.explain(model, graph, method).relevance for graph in together]
+        mixed = [found.relevance for found in gx.explain(model, together, method)]
+        of_nodes = [found.relevance for found in gx.explain(model, nodes, method)]
+        for found, wanted in zip([*mixed, *of_nodes], [*alone, *alone[:2]], strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6, err_msg=method)
+    alone, *_ = gx.pairs(model, nodes[:1], "lrp")
+    for batch in (nodes, together):
+        first, *_ = gx.pairs(model, batch, "lrp")
+        np.testing.assert_allclose(first.by_layer, alone.by_layer, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_of_edges_that_all_end_at_the_first_node_is_no_pooling():
+    class Star(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(9)
+            self.conv = GATConv(9, 1, add_self_loops=False)
+
+        def forward(self, x, edge_index, ptr):
+            return self.conv(x, edge_index)[ptr[:-1]]
+
+    draw = torch.Generator().manual_seed(10)
+    x, edges = torch.randn(3, 9, generator=draw), torch.tensor([[0, 1, 2], [0, 0, 0]])
+    module = Star().eval()
+    with torch.no_grad():
+        _, (_, weights) = module.conv(x, edges, return_attention_weights=True)
+    model = gx.wrap(module, kind="regression")
+    found = gx.explain(model, Data(x=x, edge_index=edges), "attention_last")
+    np.testing.assert_allclose(found.relevance, weights[:, 0] / 3, rtol=1e-5)  # one row of three
+
+
+class Checkpointed(Tokens):
+    """The layers are computed again in the backward pass."""
+
+    def __init__(self, how, reentrant):
+        super().__init__()
+        self.how, self.reentrant = how, reentrant
+
+    def encoded(self, x):
+        layers = self.encoder.layers
+        if self.how == "plain":
+            return layers[0](x)
+        if self.how == "sequential":
+            return checkpoint_sequential(layers, 1, x, use_reentrant=self.reentrant)
+        return checkpoint(layers[0], x, use_reentrant=self.reentrant)
+
+    def forward(self, x):
+        return self.head(self.encoded(x).mean(1))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("how", ["block", "sequential"])
+@pytest.mark.parametrize("method", ["gradient_input", "lrp", "gae", "transformer_attribution"])
+def test_a_checkpointed_block_is_explained_as_without_checkpoints(how, reentrant, method):
+    wanted = gx.explain(tokens(Checkpointed("plain", None)), rows(), method)
+    model = tokens(Checkpointed(how, reentrant))
+    for found, plain in zip(gx.explain(model, rows(), method), wanted, strict=True):
+        np.testing.assert_allclose(found.relevance, plain.relevance, rtol=1e-5, atol=1e-7)
+    check_ledger(model, rows(), "lrp")
+
+
+def test_checkpoints_are_put_back_and_never_left_out_in_another_thread():
+    calls = []
+
+    def block(x):
+        calls.append(threading.current_thread().name)
+        return x.sin()
+
+    def train(name):
+        x = torch.ones(3, requires_grad=True)
+        checkpoint(block, x, use_reentrant=False).sum().backward()
+        checkpoint(block, x, use_reentrant=True).sum().backward()
+        return calls.count(name)
+
+    def vmapped():
+        seen = []
+        torch.vmap(lambda r: seen.append(r.dim()) or r)(torch.ones(4, 2))
+        return len(seen)
+
+    originals = dict(vars(checkpointing)), dict(vars(checkpointing.CheckpointFunction))
+    found = []
+
+    def other():
+        found.extend([train("other"), vmapped()])
+
+    with conservative(model=nn.Identity()):
+        assert (train("MainThread"), vmapped()) == (2, 4)  # no block runs again
+        thread = threading.Thread(target=other, name="other")
+        thread.start()
+        thread.join()
+    assert found == [4, 1]
+    assert vmapped() == 1
+    now = vars(checkpointing), vars(checkpointing.CheckpointFunction)
+    assert all(new[key] is old[key] for old, new in zip(originals, now, strict=True) for key in old)
+    assert originals[1].keys() == now[1].keys()
+
+
+class Mapped(Tokens):
+    """Written for one row of tokens, mapped over the batch."""
+
+    def forward(self, x):
+        return torch.vmap(lambda row: self.head(self.encoder(row[None])[0].mean(0)))(x)
+
+
+class MappedTwice(Tokens):
+    """A gate and a bias within two maps, of several arguments and results along other axes."""
+
+    def forward(self, x):
+        def one(pair, weight):
+            h = torch.nn.functional.silu(self.head(pair["a"] + pair["b"])) * weight
+            return h, {"sum": h + 1}
+
+        inner = torch.vmap(one, in_dims=(0, None), out_dims=(1, 0))
+        outer = torch.vmap(inner, in_dims=({"a": 1, "b": 0}, None), out_dims=0)
+        pair = {"a": self.encoder(x).transpose(0, 1), "b": x}
+        first, second = outer(pair, torch.tensor(0.5))
+        return first.mean(2) + second["sum"].mean(1)
+
+
+class Square(torch.autograd.Function):
+    """A custom function that no rule looks into."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        return 2 * ctx.saved_tensors[0] * slope
+
+
+class OwnSoftmax(torch.autograd.Function):
+    """Softmax with its gradient written by hand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, slope):
+        (y,) = ctx.saved_tensors
+        return y * (slope - (slope * y).sum(-1, keepdim=True))
+
+
+class Squares(nn.Module):
+    def forward(self, x):
+        return Square.apply(x)
+
+
+class OwnAttention(nn.Module):
+    def forward(self, x):
+        return OwnSoftmax.apply(x @ x.mT) @ x
+
+
+class Slope(nn.Module):
+    def forward(self, x):
+        return torch.func.grad(lambda z: z.pow(3).sum())(x)
+
+
+class With(Tokens):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        return self.head(self.part(self.encoder(x)).mean(1))
+
+
+@pytest.mark.parametrize("module", [Mapped, MappedTwice])
+def test_the_ledger_closes_within_vmap(module):
+    module = module()
+    model = tokens(module)
+    check_ledger(model, rows(), "lrp")
+    with torch.no_grad():
+        wanted = module(torch.stack(rows()))
+    for found, output in zip(gx.explain(model, rows(), "lrp"), wanted, strict=True):
+        np.testing.assert_allclose(found.ledger.output, output.max(), rtol=1e-5)
+
+
+def test_rules_act_within_vmap_as_on_the_batch():
+    for method in ("lrp", "lrp_ah", "attn_lrp"):
+        wanted = gx.explain(tokens(Tokens()), rows(), method)
+        for found, plain in zip(gx.explain(tokens(Mapped()), rows(), method), wanted, strict=True):
+            np.testing.assert_allclose(found.relevance, plain.relevance, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_within_vmap_is_said_to_be_missing():
+    with (
+        pytest.warns(
+            UserWarning, match=r"encoder\.layers\.0\.self_attn, mapped over by torch.vmap"
+        ),
+        pytest.raises(ValueError, match="no attention between nodes was seen"),
+    ):
+        gx.explain(tokens(Mapped()), rows(), "gae")
+
+
+@pytest.mark.filterwarnings("ignore:the share of biases")
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        (Squares, "part: the custom function Square"),
+        (OwnAttention, "part: the custom function OwnSoftmax"),
+        (Slope, "part: a transform of torch.func"),
+    ],
+)
+def test_what_the_rules_cannot_look_into_is_named_with_its_module(part, named):
+    model = tokens(With(part()))
+    with pytest.warns(UserWarning, match=named):
+        gx.explain(model, rows(1)[0], "lrp")
+    with pytest.warns(UserWarning, match=named):
+        gx.explain(model, rows(1)[0], "lrp_zplus")
+
+
+def test_attention_of_a_custom_function_is_said_to_be_missing():
+    model = tokens(With(OwnAttention()))
+    with pytest.warns(UserWarning, match="part, made by the custom function OwnSoftmax"):
+        gx.explain(model, rows(1)[0], "gae")

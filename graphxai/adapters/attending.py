@@ -18,7 +18,8 @@ from graphxai import propagation
 from .attention import probabilities
 from .entrances import current_entrances
 from .layout import Layout, expose_dense, expose_sparse
-from .trace import Curve, Softmax, Trace, Traces, tensors_in
+from .origins import Origins
+from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
@@ -30,6 +31,9 @@ class AttentionWatch:
     def __init__(self, traces: Traces, layout: Layout | None) -> None:
         self._traces, self._layout = traces, layout
         self._indices: list[Tensor] = []  # by which node rows were gathered, the latest last
+        self.origins = Origins()
+        self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
+        self.unseen: set[str] = set()  # attention that mixed values and could not be recorded
 
     # -- softmax -------------------------------------------------------------------------------
 
@@ -61,7 +65,7 @@ class AttentionWatch:
         trace = traced[0]
         if trace.role == "exponential" and (name == "sum" or name in GATHERED_SUMS):
             if trace.softmax and name in GATHERED_SUMS:
-                trace.softmax.index = _group_index(inputs)
+                trace.softmax.index = self._group_index(inputs)
             return "sum", trace.softmax
         kept = STILL_A_SUM if trace.role == "sum" else SAME_VALUES | MULTIPLICATIONS
         return (trace.role, trace.softmax) if name in kept else (None, None)
@@ -92,6 +96,9 @@ class AttentionWatch:
         if isinstance(value, tuple | list):
             return type(value)(self._held(v) for v in value)
         trace = self._traces.of(value)
+        if self._traces.is_hidden_softmax(value):
+            place = self._traces.place() or "the model"
+            self.unseen.add(f"{place}, made by {custom_function(value)}")
         if trace is None or trace.role != "probability" or trace.softmax is None:
             return value
         self._record(trace.softmax)
@@ -149,7 +156,7 @@ class AttentionWatch:
             return weights
         if _slopes_of_constants():
             weights.requires_grad_()
-        attention, weights = expose_dense(weights, self._layout)
+        attention, weights = self._expose(weights, None)
         self._put_on_tape(attention)
         return weights
 
@@ -174,6 +181,7 @@ class AttentionWatch:
         softmax.used = True
 
     def _put_on_tape(self, attention: Tensor | None) -> None:
+        self._note_mapped()
         tape = propagation.current_tape()
         if tape is None or attention is None:
             return
@@ -181,7 +189,13 @@ class AttentionWatch:
         if (entrances := current_entrances()) is not None:
             entrances.note(self._layout)
 
+    def _note_mapped(self) -> None:
+        if self.within_map:
+            self.unseen.add(f"{self._traces.place() or 'the model'}, mapped over by torch.vmap")
+
     def _expose(self, weights: Tensor, target: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        if self.within_map:
+            return None, weights
         if target is None:
             return expose_dense(weights, self._layout)
         source = self._source_of(target)
@@ -192,14 +206,28 @@ class AttentionWatch:
     def _pools(self, target: Tensor) -> bool:
         """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
         graph = None if self._layout is None else self._layout.graph
-        return graph is not None and len(graph) > len(graph.unique()) and torch.equal(target, graph)
+        if graph is None:
+            return False
+        origin = self.origins.of(target)
+        if origin is not None:
+            return origin == "graphs"
+        return len(graph) > len(graph.unique()) and torch.equal(target, graph)
 
     def _source_of(self, target: Tensor) -> Tensor | None:
         """The other end of the edges: the latest other index by which rows were gathered."""
-        fitting = [index for index in self._indices if len(index) == len(target)]
+        candidates = (index for index in self._indices if self.origins.of(index) != "graphs")
+        fitting = [index for index in candidates if len(index) == len(target)]
         others = [index for index in fitting if not torch.equal(index, target)]
         found = others or fitting
         return found[-1] if found else None
+
+    def _group_index(self, inputs: list[Tensor]) -> Tensor | None:
+        """The index (E,) by which entries were summed into groups."""
+        for tensor in inputs:
+            if tensor.dtype == torch.long:
+                index = tensor if tensor.dim() == 1 else tensor.flatten(1)[:, 0]
+                return self.origins.copy(tensor, index)
+        return None
 
 
 def _slopes_of_constants() -> bool:
@@ -214,11 +242,3 @@ def _cut_when_used(out: Tensor, softmax: Softmax) -> Tensor:
     out = out.view_as(out) if out.requires_grad else out.detach().requires_grad_()
     out.register_hook(lambda slope: torch.zeros_like(slope) if softmax.used else slope)
     return out
-
-
-def _group_index(inputs: list[Tensor]) -> Tensor | None:
-    """The index (E,) by which entries were summed into groups."""
-    for tensor in inputs:
-        if tensor.dtype == torch.long:
-            return tensor if tensor.dim() == 1 else tensor.flatten(1)[:, 0]
-    return None

@@ -66,6 +66,11 @@ def handed(value: Tensor, hand: Hand, *inputs: Tensor) -> Tensor:
     return out
 
 
+def made_here(value: Tensor) -> bool:
+    """Whether `handed` made the tensor."""
+    return getattr(value.grad_fn, "_forward_cls", None) is _Handed
+
+
 class _Handed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: list[Tensor], hand: Hand, *inputs: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ from .entrances import current_entrances
 from .layout import Layout
 from .linear_attention import WRITTEN_OUT, in_one_type, is_written_out
 from .operations import AFFINE, NORMS, activation, linear, log_softmax, uses_batch_statistics
-from .trace import Curve, Rule, Softmax, Trace, Traces, tensors_in
+from .trace import Curve, Rule, Softmax, Trace, Traces, custom_function, tensors_in
+from .transforms import is_transformed, plain_calls
 from .vocabulary import (
     ACTIVATION_MODULE,
     EQUAL_FACTORS,
@@ -90,6 +91,7 @@ def intercepted(
             register_module_forward_hook(mode.after_module, always_call=True),
         ):
             stack.callback(handle.remove)
+        stack.enter_context(plain_calls(mode.mapped))
         stack.enter_context(mode)
         yield mode
 
@@ -111,11 +113,12 @@ class Interception(TorchFunctionMode):
         self._always, self._additive = always, additive
         self._outputs = outputs
         self._thread = threading.get_ident()
-        self._traces = Traces()
+        self._traces = Traces(self._place)
         self._attention = AttentionWatch(self._traces, layout)
         self._running: list[nn.Module] = []
         self._skipped: nn.Module | None = None  # what its forward does is written out afterwards
         self._warned: set[Curve] = set()
+        self._transformed: set[Curve] = set()  # where no trace leads in or out
 
     # -- which module is running ---------------------------------------------------------------
 
@@ -136,6 +139,9 @@ class Interception(TorchFunctionMode):
         mine = threading.get_ident() == self._thread
         if not mine or not self._running or self._running[-1] is not module:
             return None
+        for tensor in tensors_in([output]):
+            if custom_function(tensor) is not None:
+                self._traces.maker_of(tensor)  # it was here
         replaced = None
         if module is self._skipped:
             self._skipped = None
@@ -156,11 +162,18 @@ class Interception(TorchFunctionMode):
         for tensor in wanted or floats:
             self._traces.mark(tensor, Trace())
 
+    def trace_indices(self, graphs: Any) -> None:
+        """Of these PyG graphs' indices, one names graphs and one the ends of edges."""
+        self._attention.origins.note(graphs.get("batch"), "graphs")
+        self._attention.origins.note(graphs.get("edge_index"), "edges")
+
     def warn_of(self, output: Any) -> None:
         """One warning that names what kept its gradient on the way to the output."""
+        self._warn_of_unseen()
         rules = propagation.current_rules()
         traces = filter(None, map(self._traces.of, tensors_in([output])))
-        found = {curve for trace in traces for curve in trace.curves if getattr(rules, curve.rule)}
+        curves = self._transformed.union(*(trace.curves for trace in traces))
+        found = {curve for curve in curves if getattr(rules, curve.rule)}
         new = found - self._warned
         if not new:
             return
@@ -171,6 +184,31 @@ class Interception(TorchFunctionMode):
             f" taken, and relevance need not sum to the output: {'; '.join(lines)}.",
             stacklevel=6,
         )
+
+    @contextmanager
+    def mapped(self) -> Iterator[None]:
+        """Within the block one graph, or a part of one, comes after the other (`torch.vmap`)."""
+        watch = self._attention
+        before, watch.within_map = watch.within_map, True
+        try:
+            yield
+        finally:
+            watch.within_map = before
+
+    def _warn_of_unseen(self) -> None:
+        """One warning that names attention which methods that read attention do not get."""
+        unseen, self._attention.unseen = self._attention.unseen, set()
+        if unseen and self._records_attention():
+            warnings.warn(
+                f"{self._root} has attention that cannot be recorded; methods that read attention"
+                f" leave it out: {'; '.join(sorted(unseen))}. Call the function on the whole batch"
+                " instead, or let it be made of PyTorch's operations.",
+                stacklevel=7,
+            )
+
+    def _records_attention(self) -> bool:
+        tape = propagation.current_tape()
+        return tape is not None and not tape.with_biases
 
     def _place(self) -> str:
         return self._paths[id(self._running[-1])] if self._running else ""
@@ -219,7 +257,10 @@ class Interception(TorchFunctionMode):
         name = name_of(func)
         if name in ("sort", "argsort") and len(args) == 1 and not args[0].is_floating_point():
             kwargs = kwargs | {"stable": True}  # nodes sorted by graph keep the layout's order
+        if not self._transformed and is_transformed():
+            self._transformed.add(Curve("attention", "a transform of torch.func", self._place()))
         out = self._apply(name, func, args, kwargs)
+        self._attention.origins.follow(name, args, kwargs, out)
         for tensor in tensors_in([out]):
             if tensor.requires_grad:
                 self._traces.mark_if_new(tensor)

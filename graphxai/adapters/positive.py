@@ -42,12 +42,13 @@ from graphxai.positive_rules import (
 from . import gates
 from .arguments import in_terms_of, mapped
 from .attention import multi_head, scaled_dot_product
-from .handing import HandingDown, handed
+from .handing import HandingDown, handed, made_here
 from .interception import Interception, interception_class
 from .layout import Layout
 from .operations import AFFINE
 from .positive_attention import MadeTraces, PositiveWatch
-from .trace import Softmax, tensors_in
+from .trace import Softmax, custom_function, tensors_in
+from .transforms import is_transformed
 from .vocabulary import (
     GATHERED_SUMS,
     KNOWN,
@@ -100,13 +101,18 @@ class _PositiveInterception(Interception):
     def __init__(self, state: HandingDown, model: nn.Module, layout: Layout | None, *rest: Any):
         super().__init__(model, layout, *rest)
         self._state, self._rules = state, state.rules
-        self._traces = MadeTraces()
+        self._traces = MadeTraces(self._place)
         self._attention: PositiveWatch = PositiveWatch(self._traces, layout, state)
         self._terms = WeakTensorKeyDictionary()  # products whose sum is one matrix product
         self._kept: dict[int, list[_Kept]] = {}  # by their memory
 
+    def _records_attention(self) -> bool:
+        return True
+
     def warn_of(self, output: Any) -> None:
         """Name what has no rule."""
+        self._warn_of_unseen()
+        self._state.unknown |= {(curve.place, curve.what) for curve in self._transformed}
         self._state.warn(self._root)
 
     def _replace_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -153,6 +159,8 @@ class _PositiveInterception(Interception):
     # -- one operation -------------------------------------------------------------------------
 
     def _apply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        if is_transformed():  # what the user's code differentiates has its own gradient
+            return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             with self:
                 return scaled_dot_product(self._attend, *args, **kwargs)
@@ -179,6 +187,7 @@ class _PositiveInterception(Interception):
             return self._in_place(name[:-1], plain, args, kwargs)
         if self._moves(name, args, kwargs):
             return self._moved(name, func, args, kwargs, inputs)
+        self._name_customs(inputs)
         distinct = list({id(t): t for t in inputs}.values())
         with torch.no_grad():
             plain = mapped((args, kwargs), Tensor.detach)
@@ -189,6 +198,13 @@ class _PositiveInterception(Interception):
         if name == "softmax":
             return self._attention.softmax(out, Softmax(self._place()), frozenset())
         return self._carry(name, args, kwargs, out)
+
+    def _name_customs(self, inputs: list[Tensor]) -> None:
+        for tensor in inputs:
+            what = custom_function(tensor)
+            if what is not None and not made_here(tensor):
+                place = self._traces.maker_of(tensor)
+                self._state.unknown.add((place, f"{what}, which has its own backward pass"))
 
     def _keep(self, value: Tensor) -> _Kept:
         """The tensor for the backward pass, where nobody wrote over it meanwhile."""
@@ -330,7 +346,9 @@ class _PositiveInterception(Interception):
             signal = next(t for t in inputs if not self._is_gate(t))
             return self._unchanged(signal, value)
         a, v = sorted(inputs, key=self._attention.is_attention, reverse=True)
-        f = in_terms_of([a, v], func, args, kwargs)
+        in_order = not kwargs and len(args) == 2 and args[0] is a
+        plain = in_order and func.__name__ in ("matmul", "__matmul__", "bmm", "mm")
+        f = torch.matmul if plain else in_terms_of([a, v], func, args, kwargs)
         mixing = self._attention.is_attention(a)
         rule = self._rules.product if mixing else through_product
         left, right = self._keep(a), self._keep(v)

@@ -30,6 +30,10 @@ class PositiveWatch(AttentionWatch):
 
     def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Curve]) -> Tensor:
         """A softmax's result; a leaf where relevance goes no further."""
+        if (
+            not torch.is_grad_enabled()
+        ):  # in a custom function, which has a backward pass of its own
+            return self._traces.mark(out, Trace(curves))
         if not self._state.rules.into_queries_and_keys:
             out = out.detach().requires_grad_()
         softmax.attention, out = self._expose(out, softmax.index)
@@ -50,6 +54,8 @@ class PositiveWatch(AttentionWatch):
     def graph_of_rows(self, length: int, size: int | None) -> Tensor | None:
         """The graph of each entry of a first axis: nodes or edges; None: each is one by itself."""
         layout = self._layout
+        if layout is not None and self.within_map:
+            return layout.graph.new_zeros(length)
         if layout is None or length == size:
             return None
         if length == len(layout.graph):
@@ -75,4 +81,5 @@ class PositiveWatch(AttentionWatch):
         if not softmax.used and softmax.attention is not None:
             self._number[softmax] = len(self._state.attention)
             self._state.attention.append(softmax.attention)
+        self._note_mapped()
         softmax.used = True

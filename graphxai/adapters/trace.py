@@ -3,7 +3,7 @@
 Tensors that depend on the explained nodes have a `Trace`; all others are constants of the pass.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,10 +56,15 @@ OUTSIDE = Trace()  # stands for "never seen"
 
 
 class Traces:
-    """The traces of one pass, beside the tensors and not in them."""
+    """The traces of one pass, beside the tensors and not in them.
 
-    def __init__(self) -> None:
+    place: gives the path of the module that runs.
+    """
+
+    def __init__(self, place: Callable[[], str] = str) -> None:
         self._known = WeakTensorKeyDictionary()
+        self._customs = WeakTensorKeyDictionary()  # results of custom functions, with where
+        self.place = place
 
     def of(self, value: Any) -> Trace | None:
         """The trace of a tensor; None for constants.
@@ -73,12 +78,23 @@ class Traces:
         if found is OUTSIDE:
             outside = value.requires_grad and not isinstance(value, nn.Parameter)
             found = Trace() if outside and value.is_floating_point() else None
-        node = value.grad_fn
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            what = f"the custom function {type(node).__name__.removesuffix('Backward')}"
+        if (what := custom_function(value)) is not None:
+            place = self.maker_of(value)
             before = frozenset() if found is None else found.curves
-            return Trace(before | {Curve("attention", what, "")})
+            return Trace(before | {Curve("attention", what, place)})
         return found
+
+    def maker_of(self, value: Tensor) -> str:
+        """The module in which this result of a custom function was first seen."""
+        place: str = self._customs.setdefault(value, self.place())
+        return place
+
+    def is_hidden_softmax(self, value: Any) -> bool:
+        """Whether a custom autograd function gave a softmax that was made inside of it."""
+        if not isinstance(value, Tensor) or custom_function(value) is None:
+            return False
+        found: Trace | None = self._known.get(value)
+        return found is not None and found.role == "probability"
 
     def mark_if_new(self, value: Tensor) -> None:
         """Note that a result of the pass without a trace is a constant, as one of parameters."""
@@ -95,6 +111,14 @@ class Traces:
         """Note the trace of a tensor and give the tensor back."""
         self._known[value] = trace
         return value
+
+
+def custom_function(value: Tensor) -> str | None:
+    """What a tensor that a custom autograd function made was made by."""
+    node = value.grad_fn
+    if not isinstance(node, torch.autograd.function.BackwardCFunction):
+        return None
+    return f"the custom function {type(node).__name__.removesuffix('Backward')}"
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:

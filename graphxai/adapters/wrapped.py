@@ -36,8 +36,9 @@ from .calling import (
     without_fused_attention,
 )
 from .compiled import as_written
-from .interception import intercepted, interception_class
+from .interception import Interception, intercepted, interception_class
 from .linear_attention import PADS_WRONGLY
+from .transforms import plain_calls
 
 _forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
 
@@ -299,7 +300,7 @@ class WrappedModel:
             self.module, layout=batch.layout, always=True, outputs=self._put(rows)
         ) as watch:
             watch.trace_inputs([rows])
-            outputs = self._call(rows, batch, shown)
+            outputs = self._call(rows, batch, shown, watch)
             watch.warn_of(outputs)
         if tape is not None and not tape.with_biases and not tape.attention:
             raise ValueError(
@@ -348,7 +349,7 @@ class WrappedModel:
                 ) as watch,
             ):
                 watch.trace_inputs([dual])
-                again = self._call(dual, batch, shown)
+                again = self._call(dual, batch, shown, watch)
             shares = forward_ad.unpack_dual(again).tangent
             return torch.zeros_like(again) if shares is None else shares.clone()
 
@@ -361,7 +362,13 @@ class WrappedModel:
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
         return self._pass(rows, rest, rest.mask)[:-1]
 
-    def _call(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+    def _call(
+        self,
+        rows: Tensor | None,
+        batch: WrappedBatch,
+        shown: Tensor,
+        watch: Interception | None = None,
+    ) -> Tensor:
         """The user's module on the batch, with `x` replaced by rows if they are the input."""
         replaced = rows is not None and self._at is None
         size, columns = len(batch), self.config.num_outputs
@@ -369,15 +376,17 @@ class WrappedModel:
             graphs = batch.graphs.clone().apply(self._in_own_type)
             if replaced:
                 graphs.x = rows
+            if watch is not None:
+                watch.trace_indices(graphs)
             run = self._forward or call_with_graphs
-            with without_fused_attention(self.module):
+            with without_fused_attention(self.module), plain_calls():
                 return as_outputs(run(self.module, graphs), size, columns)
         x = rows if replaced else batch.dense
         assert x is not None
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
         x = x if replaced else self._in_own_type(x)
-        with without_fused_attention(self.module):
+        with without_fused_attention(self.module), plain_calls():
             return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
 
     def _in_own_type(self, value: Tensor) -> Tensor:

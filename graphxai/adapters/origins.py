@@ -1,0 +1,58 @@
+"""Where the indices in a pass come from: the batch vector, which names graphs, or the edges.
+
+By its values alone an index of groups does not tell graphs from nodes: in a batch of graphs of one
+node each the two have the same numbers.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .trace import tensors_in
+from .vocabulary import SAME_VALUES
+
+Origin = Literal["graphs", "edges"]
+
+_GATHERS = {"getitem", "index_select", "gather", "take", "take_along_dim", "repeat_interleave"}
+
+
+class Origins:
+    """What the integers of a pass name, as far as it is known."""
+
+    def __init__(self) -> None:
+        self._known = WeakTensorKeyDictionary()
+
+    def of(self, index: Tensor) -> Origin | None:
+        """Graphs, or nodes as ends of edges; None where neither is known."""
+        found: Origin | None = self._known.get(index)
+        return found
+
+    def note(self, index: Any, origin: Origin) -> None:
+        """The index comes from there; what is no tensor is passed over."""
+        if isinstance(index, Tensor):
+            self._known[index] = origin
+
+    def copy(self, index: Tensor, other: Tensor) -> Tensor:
+        """`other`, which holds numbers of the index, comes from where that does."""
+        origin = self.of(index)
+        if origin is not None:
+            self._known[other] = origin
+        return other
+
+    def follow(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """An operation made integers. What is gathered names what it named before."""
+        made = [t for t in tensors_in([out]) if t.dtype == torch.long]
+        if not made or not self._known:
+            return
+        inputs = list(tensors_in((*args, *kwargs.values())))
+        if name in _GATHERS:
+            inputs = inputs[:1]
+        found = {self.of(t) for t in inputs}
+        same = name in SAME_VALUES | _GATHERS
+        for origin in ("edges", "graphs"):
+            if origin in found and (same or origin == "edges"):
+                for tensor in made:
+                    self._known[tensor] = origin
+                return
