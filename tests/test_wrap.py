@@ -271,6 +271,17 @@ def test_rollout_starts_from_the_mean_over_nodes(models, graphs):
     assert np.allclose(gx.explain(wrapped(model), graph, "rollout").relevance, row, atol=1e-6)
 
 
+def test_a_node_that_attends_to_none_keeps_its_path(graphs):
+    """Its row of `A + I` sums to one and not to two: an atom without a bond beside two with one."""
+    edges = torch.tensor([[1, 2], [2, 1]])
+    graph = Data(graphs[0].x[:3], edges, torch.zeros(2, 3))
+    model = wrapped(SparseModel())
+    rollout = gx.explain(model, graph, "rollout").relevance
+    assert rollout == pytest.approx([1 / 3] * 3, abs=1e-6)
+    flow = gx.explain(model, graph, "attention_flow").relevance
+    assert flow == pytest.approx([1 / 3, 2 / 3, 2 / 3], abs=1e-6)
+
+
 # -- removal of nodes --------------------------------------------------------------------------
 
 

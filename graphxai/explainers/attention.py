@@ -75,9 +75,9 @@ class Rollout(_Readout):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
-        for mean in reversed(means):
-            # the rows of A sum to one, those of A + I to two
-            row = (through(row, mean) + row) / 2
+        for mean in reversed(means):  # (B, Q, T)
+            row = _per_row_sum(row, mean)
+            row = row + through(row, mean)
         return scored(row, batch, outputs, target.resolve(model.config, outputs))
 
 
@@ -112,9 +112,17 @@ class GaeRollout(Explainer):
         traced = attention_gradients(model, batch, target)
         row = first_row(batch, traced.outputs, "token")
         for positive in reversed(traced.positive()):  # (B, Q, T)
-            row = row / (1 + F.pad(positive.sum(-1), (0, row.shape[1] - positive.shape[1])))
+            row = _per_row_sum(row, positive)
             row = row + through(row, positive)
         return scored(row, batch, traced.outputs, traced.target)
+
+
+def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
+    """`row` (B, T) over the row sums of A + I, for A (B, Q, T).
+
+    Those of attention are two, but for a node that attends to none, as one without bonds: one.
+    """
+    return row / (1 + F.pad(weights.sum(-1), (0, row.shape[1] - weights.shape[1])))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,9 @@ class AttentionFlow(Explainer):
     """Maximum flow from the graph token after the last layer to each token before the first.
 
     Token q after layer l and token k before it are joined by an edge of capacity
-    `(mean_h A[l] + I)[q, k] / 2`. Where there is no graph token, the flow starts from a node joined
-    to every node after the last layer by its weight in the read-out. One maximum flow a node and
-    graph: slow for large graphs.
+    `row_normalise(mean_h A[l] + I)[q, k]`. Where there is no graph token, the flow starts from a
+    node joined to every node after the last layer by its weight in the read-out. One maximum flow
+    a node and graph: slow for large graphs.
     """
 
     name = "attention_flow"
@@ -77,5 +77,6 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 
 
 def _with_residual(attention: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(A + I) / 2 of A (Q, T): its rows sum to one."""
-    return (attention + np.eye(*attention.shape)) / 2
+    """A + I of A (Q, T), each row over its sum: two, or one where a node attends to none."""
+    capacities = attention + np.eye(*attention.shape)
+    return capacities / capacities.sum(axis=1, keepdims=True)
