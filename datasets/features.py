@@ -108,6 +108,12 @@ _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
 
 
+# The molecule is sanitised, and its canonical SMILES has tags at stereocentres only.
+_AS_WRITTEN = Chem.SmilesParserParams()
+_AS_WRITTEN.sanitize = False  # type: ignore[assignment]
+_AS_WRITTEN.removeHs = False  # type: ignore[assignment]
+
+
 def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
     """The atoms of a molecule as positions in OGB's vocabularies, (N, 9).
 
@@ -147,14 +153,15 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
     """
     if not mol.HasSubstructMatch(_TAGGED):
         return None
-    keep_hydrogens = Chem.SmilesParserParams()
-    keep_hydrogens.removeHs = False  # type: ignore[assignment]
-    plain = Chem.Mol(mol)
-    for atom in plain.GetAtoms():
-        atom.SetAtomMapNum(0)
-    smiles = Chem.MolToSmiles(plain)
-    order = list(plain.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    canonical = Chem.MolFromSmiles(smiles, keep_hydrogens)
+    smiles = Chem.MolToSmiles(mol)
+    written = mol
+    if ":" in smiles:  # atom maps, which have a say in the order; or a bond
+        written = Chem.Mol(mol)
+        for atom in written.GetAtoms():
+            atom.SetAtomMapNum(0)
+        smiles = Chem.MolToSmiles(written)
+    order = list(written.GetPropsAsDict(True, True, False)["_smilesAtomOutputOrder"])
+    canonical = Chem.MolFromSmiles(smiles, _AS_WRITTEN)
     if canonical is None or canonical.GetNumAtoms() != len(order):
         return None  # a molecule that RDKit writes but does not read: keep its tags
     codes = np.full(len(order), _CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED])

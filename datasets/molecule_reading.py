@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rdkit import Chem
 
-__all__ = ["MoleculeError", "ReadMolecule", "read_molecule"]
+__all__ = ["MoleculeError", "ReadMolecule", "read_molecules"]
+
+
+_AS_WRITTEN = Chem.SmilesParserParams()
+_AS_WRITTEN.sanitize = False  # type: ignore[assignment]
+_AS_WRITTEN.removeHs = False  # type: ignore[assignment]
+_AS_WRITTEN.allowCXSMILES = False  # type: ignore[assignment]
+_AS_WRITTEN.parseName = False  # type: ignore[assignment]
+
+# Text after the SMILES, reactions and dative bonds, and hydrogens as atoms, which are removed.
+_NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
 
 
 class MoleculeError(ValueError):
@@ -23,12 +35,54 @@ class ReadMolecule(NamedTuple):
     is_given: bool  # as an RDKit molecule, not as a SMILES
 
 
-def read_molecule(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
-    """The molecule of a SMILES, or a copy of an RDKit molecule, sanitised and with stereo assigned.
+def read_molecules(
+    molecules: Sequence[str | Chem.Mol], max_atoms: int
+) -> list[ReadMolecule | MoleculeError]:
+    """The molecules of SMILES, or copies of RDKit molecules, sanitised and with stereo assigned.
 
-    Raises:
-        MoleculeError: not readable, no atoms, or more than `max_atoms`.
+    In place of one that is not readable, has no atoms, or more than `max_atoms`, comes its error.
     """
+    # Each step is done for all molecules in its turn: the steps drive each other out of the
+    # processor's caches.
+    texts = [one.strip() if isinstance(one, str) else "" for one in molecules]
+    parsed = [Chem.MolFromSmiles(text, _AS_WRITTEN) if _is_plain(text) else None for text in texts]
+    plain = [None if mol is None else _sanitised(mol) for mol in parsed]
+    for mol in plain:
+        if mol is not None:
+            Chem.AssignStereochemistry(mol, True)  # removes tags where there is no stereocentre
+    return [
+        ReadMolecule(mol, text, False)
+        if mol is not None and 0 < mol.GetNumAtoms() <= max_atoms
+        else _read_or_error(molecule, max_atoms)
+        for molecule, text, mol in zip(molecules, texts, plain, strict=True)
+    ]
+
+
+def _is_plain(text: str) -> bool:
+    """Whether RDKit's parser and three further steps give what `Chem.MolFromSmiles` gives.
+
+    They take less time, as that also marks the stereocentres that are not assigned, for which it
+    ranks the atoms of every molecule.
+    """
+    return text.isascii() and not _NOT_PLAIN.search(text)
+
+
+def _sanitised(mol: Chem.Mol) -> Chem.Mol | None:
+    try:
+        Chem.SanitizeMol(mol)
+    except ValueError:
+        return None
+    return mol
+
+
+def _read_or_error(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule | MoleculeError:
+    try:
+        return _read(molecule, max_atoms)
+    except MoleculeError as error:
+        return error
+
+
+def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
     if isinstance(molecule, str):
         mol, text, is_given = _parse(molecule), molecule.strip(), False
     else:
@@ -81,9 +135,17 @@ def _prepared(mol: Chem.Mol) -> Chem.Mol:
         warnings.warn(
             "the molecule's hydrogens are atoms, and so become nodes; models trained on SMILES"
             " expect them implicit: use Chem.RemoveHs.",
-            stacklevel=5,
+            stacklevel=_levels_to_user(),
         )
     return copy
+
+
+def _levels_to_user() -> int:
+    """The `stacklevel` by which a warning of the calling function names the line of the user."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith("graphxai."):
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def _is_plain_hydrogen(atom: Chem.Atom) -> bool:

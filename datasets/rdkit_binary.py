@@ -43,22 +43,19 @@ _WITHOUT_COORDINATES = int(Chem.PropertyPickleOptions.NoConformers)
 
 # An atom: its number, flags, and four bytes that say which values follow, where each bit of the
 # first one stands for one byte. Other flags than aromatic and "no implicit hydrogens", and the
-# other three bytes (isotope), stand for more: such atoms are not in this table.
-_ATOM_LENGTH = {
-    struct.pack("<BI", flags, values): 6 + values.bit_count()
-    for flags in (0, 0b0010_0000, 0b0100_0000, 0b0110_0000)
-    for values in range(256)
-}
+# other three bytes (isotope), stand for more: such an atom is not plain.
+_ATOM_LENGTH = bytes(6 + values.bit_count() for values in range(256))
+_ATOM_OTHER_FLAGS = 0b1001_1111
 
 # A bond: its ends, flags, and as these say its type, its direction, and its stereo with the number
 # of atoms that it refers to. These atoms follow, and are no part of the record. Other flags than
-# aromatic and conjugated (queries) stand for more: such bonds are not in this table.
+# aromatic and conjugated (queries) stand for more: such a bond is not plain.
 _TYPE, _DIRECTION, _STEREO = 0b1000, 0b0100, 0b0010
-_BOND_LENGTH = {
-    flags: 3 + bool(flags & _TYPE) + bool(flags & _DIRECTION) + 2 * bool(flags & _STEREO)
+_BOND_OTHER_FLAGS = 0b1001_0001
+_BOND_LENGTH = bytes(
+    3 + bool(flags & _TYPE) + bool(flags & _DIRECTION) + 2 * bool(flags & _STEREO)
     for flags in range(256)
-    if not flags & 0b1001_0001
-}
+)
 
 # The features as bytes of int64, which joined are those of the array: of an atom one row, of a bond
 # one for each direction.
@@ -68,21 +65,32 @@ _BOND_ROWS: _Known = {}  # by record
 _MAX_ROWS = 4096  # kept; SMILES can be made with any number of charges and hydrogens
 
 
-class _UnexpectedError(Exception):
+class _NotPlainError(Exception):
     """The binary form is not as described above."""
 
 
-def molecule_features(mol: Chem.Mol) -> _Arrays:
-    """The features of a sanitised molecule, equal to those of `atom_features`, `bond_features`.
+def molecule_features(mols: Sequence[Chem.Mol]) -> list[_Arrays]:
+    """The features of sanitised molecules, equal to those of `atom_features`, `bond_features`.
 
     Returns:
-        Atoms (N, 9), the ends of the bonds in both directions (2, E), and bonds (E, 3), in OGB's
-        codes (Hu 2020).
+        Of each molecule atoms (N, 9), the ends of the bonds in both directions (2, E), and bonds
+        (E, 3), in OGB's codes (Hu 2020).
     """
-    if _IS_KNOWN_VERSION and mol.GetNumAtoms() <= _MAX_ATOMS:
+    packed = [_packed(mol) for mol in mols]
+    return [_features(*pair) for pair in zip(mols, packed, strict=True)]
+
+
+def _packed(mol: Chem.Mol) -> bytes:
+    """The binary form, or nothing where its layout is not the one described above."""
+    is_known = _IS_KNOWN_VERSION and mol.GetNumAtoms() <= _MAX_ATOMS
+    return mol.ToBinary(_WITHOUT_COORDINATES) if is_known else b""
+
+
+def _features(mol: Chem.Mol, packed: bytes) -> _Arrays:
+    if packed:
         try:
-            return _read(mol, mol.ToBinary(_WITHOUT_COORDINATES))
-        except (KeyError, _UnexpectedError):  # not plain: the length of a record is not known
+            return _read(mol, packed)
+        except (_NotPlainError, IndexError, struct.error):
             pass
     return atom_features(mol), *bond_features(mol)
 
@@ -98,11 +106,12 @@ def _read(mol: Chem.Mol, packed: bytes) -> _Arrays:
     degree = map(ends.count, range(num_atoms))
     in_ring = map(in_rings.__contains__, range(num_atoms))
     atom_keys = list(zip(atoms, degree, in_ring, strict=True))
-    atom_rows = _join(_ATOM_ROWS, atom_keys)
-    if atom_rows is None:
+    atom_rows, bond_rows = _join(_ATOM_ROWS, atom_keys), _join(_BOND_ROWS, bonds)
+    if atom_rows is None or bond_rows is None:
+        # An atom or bond that is not plain is never learned, so what follows it is never believed.
+        _expect(all(_is_plain_atom(record) for record in atoms))
+        _expect(not any(record[0] & _BOND_OTHER_FLAGS for record in bonds))
         atom_rows = _learn(_ATOM_ROWS, atom_keys, atom_features(mol))
-    bond_rows = _join(_BOND_ROWS, bonds)
-    if bond_rows is None:
         bond_rows = _learn(_BOND_ROWS, bonds, bond_features(mol)[1].reshape(-1, 6))
     return (
         np.frombuffer(atom_rows, dtype=np.int64).reshape(num_atoms, 9),
@@ -112,25 +121,29 @@ def _read(mol: Chem.Mol, packed: bytes) -> _Arrays:
 
 
 def _split_atoms(packed: bytes, start: int, count: int) -> tuple[list[bytes], int]:
-    """The records of all atoms, and where they end."""
+    """The records of all atoms, and where they end, if all of them are plain."""
     records = []
     for _ in range(count):
-        stop = start + _ATOM_LENGTH[packed[start + 1 : start + 6]]
+        stop = start + _ATOM_LENGTH[packed[start + 2]]
         records.append(packed[start:stop])
         start = stop
     return records, start
 
 
-def _split_bonds(packed: bytes, start: int, count: int) -> tuple[list[bytes], bytes, int]:
-    """The records of all bonds, the two ends of each, and where the bonds end."""
-    records, ends = [], []
+def _is_plain_atom(record: bytes) -> bool:
+    return not record[1] & _ATOM_OTHER_FLAGS and not any(record[3:6])
+
+
+def _split_bonds(packed: bytes, start: int, count: int) -> tuple[list[bytes], bytearray, int]:
+    """The records of all bonds, the two ends of each, and where the bonds end, if all are plain."""
+    records, ends = [], bytearray()
     for _ in range(count):
         flags = packed[start + 2]
         stop = start + _BOND_LENGTH[flags]
-        ends.append(packed[start : start + 2])
+        ends += packed[start : start + 2]
         records.append(packed[start + 2 : stop])
         start = stop + packed[stop - 1] if flags & _STEREO else stop
-    return records, b"".join(ends), start
+    return records, ends, start
 
 
 def _split_rings(packed: bytes, start: int) -> bytearray:
@@ -145,7 +158,7 @@ def _split_rings(packed: bytes, start: int) -> bytearray:
     return atoms
 
 
-def _swapped(ends: bytes) -> bytearray:
+def _swapped(ends: bytearray) -> bytearray:
     """j i for each i j."""
     swapped = bytearray(len(ends))
     swapped[0::2], swapped[1::2] = ends[1::2], ends[0::2]
@@ -170,4 +183,4 @@ def _learn(known: _Known, keys: Sequence[Hashable], table: NDArray[np.int64]) ->
 
 def _expect(condition: bool) -> None:
     if not condition:
-        raise _UnexpectedError
+        raise _NotPlainError

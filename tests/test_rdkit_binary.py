@@ -59,7 +59,7 @@ def ogb_features(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def assert_equals_ogb(mol: Chem.Mol) -> None:
     # Twice: the first time records may be new, the second time they are known.
-    for found in (molecule_features(mol), molecule_features(mol)):
+    for found in (*molecule_features([mol]), *molecule_features([mol])):
         for array, expected in zip(found, ogb_features(mol), strict=True):
             assert array.dtype == expected.dtype
             assert np.array_equal(array, expected), Chem.MolToSmiles(mol)
@@ -74,6 +74,26 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("smiles", ODD.values(), ids=ODD.keys())
 def test_odd_molecules_have_the_features_of_ogb(smiles: str) -> None:
     assert_equals_ogb(Chem.MolFromSmiles(smiles))
+
+
+@pytest.mark.parametrize(
+    "smiles",
+    [
+        *ODD.values(),
+        "[H]C([2H])([3H])O[H]",
+        "[#1][#6](F)Cl",
+        "[H][C@](F)(Cl)Br",
+        "C[C@H](C)O",  # a tag where there is no stereocentre
+        "C[C@H]1CC[C@@H](C)CC1",
+        "C/C=C(/C)C",  # a direction where there is no stereo
+        "C1=CC=CC=C1N(=O)=O",  # Kekule form, and a nitro group to be charged
+    ],
+)
+def test_a_smiles_has_the_features_that_ogb_reads_from_the_molecule_of_rdkit(smiles: str) -> None:
+    data = molecule_to_data(smiles)
+    expected = ogb_features(Chem.MolFromSmiles(smiles))
+    for found, wanted in zip((data.x, data.edge_index, data.edge_attr), expected, strict=True):
+        assert np.array_equal(found.numpy(), wanted)
 
 
 @pytest.mark.usefixtures("nothing_known")
@@ -117,11 +137,11 @@ def test_unknown_and_cis_trans_stereo_have_the_features_of_ogb() -> None:
 def test_an_atropisomer_which_ogb_refuses_has_no_stereo() -> None:
     mol = Chem.MolFromSmiles("Cc1cccc(F)c1-c1c(C)cccc1F")
     axis = mol.GetBondBetweenAtoms(7, 8)
-    _, _, expected = molecule_features(mol)
+    ((_, _, expected),) = molecule_features([mol])
     axis.SetStereoAtoms(1, 9)
     axis.SetStereo(Chem.BondStereo.STEREOATROPCW)
     for _ in range(2):
-        assert np.array_equal(molecule_features(mol)[2], expected)
+        assert np.array_equal(molecule_features([mol])[0][2], expected)
 
 
 def test_coordinates_properties_and_groups_of_a_file_change_nothing() -> None:
@@ -201,7 +221,7 @@ def test_the_number_of_records_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_arrays_belong_to_the_caller() -> None:
     mol = Chem.MolFromSmiles("CCO")
-    for array in molecule_features(mol):
+    for array in molecule_features([mol])[0]:
         assert array.flags.writeable
         array[:] = 99
     assert_equals_ogb(mol)
