@@ -9,6 +9,7 @@ import typer
 
 from graphxai.cli_benchmark import benchmark
 from graphxai.cli_fragments import fragments
+from graphxai.cli_model import NameOption, load_with_warning
 from graphxai.cli_report import report
 from graphxai.cli_train import train
 from graphxai.progress import progress_bar
@@ -76,6 +77,7 @@ def explain(
         ),
     ] = None,
     smiles_column: ColumnOption = "smiles",
+    name_column: NameOption = None,
     palette: Annotated[Palette, typer.Option(help="Colours.")] = Palette.red_blue,
     scale: Annotated[
         str,
@@ -105,7 +107,7 @@ def explain(
 
     `graphxai explain molecules.csv --smiles-column smiles --out results/ --scale shared`
 
-    `graphxai explain molecules.csv --out results/ --format csv,parquet,sdf --pictures none`
+    `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
 
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
@@ -120,17 +122,18 @@ def explain(
             raise typer.BadParameter("--pictures takes 'svg', 'png' or 'none'.")
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
-            source, name, chosen[0], target, out, smiles_column, palette, scale, pictures, files,
-            resume,
+            source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
+            pictures, files, resume,
         )  # fmt: skip
         return
+    _require_no_names(name_column)
     if formats != "csv":
         raise typer.BadParameter("--format is for tables; of one molecule, --out says the format.")
     if out is not None and out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     from graphxai.console import print_explanation
 
-    loaded = _load(name)
+    loaded = load_with_warning(name)
     _require_kind(loaded, source, kind)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -148,6 +151,7 @@ def predict(
     model: ModelOption = None,
     out: Annotated[Path | None, typer.Option(help="CSV file [default: print].")] = None,
     smiles_column: ColumnOption = "smiles",
+    name_column: NameOption = None,
 ) -> None:
     """Predict a molecule, a table of molecules, or a digit.
 
@@ -155,10 +159,12 @@ def predict(
 
     `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
 
-    `graphxai predict molecules.csv --out predictions.csv`
+    `graphxai predict molecules.csv --name-column ID --out predictions.csv`
     """
     kind = _kind_of(source)
-    loaded = _load(model or ("mnist-superpixels" if kind == "image" else "bace"))
+    if kind != "table":
+        _require_no_names(name_column)
+    loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
     _require_kind(loaded, source, kind)
     if kind != "table":
         import graphxai
@@ -168,20 +174,17 @@ def predict(
         return
     from graphxai.table import count_rows, predict_table
 
+    columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
     partial = out.with_name(out.name + ".partial") if out else None
     if partial:
         partial.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar("predicting", count_rows(source)) as tick:
         if partial is None:
-            counts, rejected = predict_table(
-                loaded, source, sys.stdout, smiles_column=smiles_column, tick=tick
-            )
+            counts, rejected = predict_table(loaded, source, sys.stdout, tick=tick, **columns)
         else:
             try:
                 with partial.open("w", encoding="utf-8", newline="") as file:
-                    counts, rejected = predict_table(
-                        loaded, source, file, smiles_column=smiles_column, tick=tick
-                    )
+                    counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
             except BaseException:
                 partial.unlink(missing_ok=True)
                 raise
@@ -293,10 +296,9 @@ def _value(source: str, kind: str) -> str | Path:
     return Path(source) if kind == "image" else source
 
 
-def _load(name: str) -> "Graphormer":
-    import graphxai
-
-    return graphxai.load(name)
+def _require_no_names(name_column: str | None) -> None:
+    if name_column is not None:
+        raise typer.BadParameter("--name-column is for tables.")
 
 
 def _limit(scale: str) -> float | None:
@@ -355,6 +357,7 @@ def _explain_table(
     target: str | None,
     out: Path | None,
     smiles_column: str,
+    name_column: str | None,
     palette: Palette,
     scale: str,
     pictures: str,
@@ -365,7 +368,7 @@ def _explain_table(
     from graphxai.table import Pictures, count_rows, explain_table, largest_relevance
 
     folder = out or Path("results")
-    model, explainer = _load(name), get_explainer(method)
+    model, explainer = load_with_warning(name), get_explainer(method)
     common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
     rows = count_rows(source)
     limit = _limit(scale)
@@ -373,9 +376,9 @@ def _explain_table(
         with progress_bar("colour scale", rows) as tick:
             limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
     wanted = None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit)
-    common |= {"pictures": wanted, "formats": formats, "resume": resume}
+    common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
     with progress_bar("explaining", rows) as tick:
-        counts = explain_table(model, source, folder, explainer, tick=tick, **common)
+        counts = explain_table(model, source, folder, explainer, resume=resume, tick=tick, **common)
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
     typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
     if counts.rejected:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graphxai.cli_model import load_with_warning
 from graphxai.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ def fragments(
         raise typer.BadParameter(f"--scheme takes one of {', '.join(SCHEMES)}, not {scheme!r}.")
     if out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
-    import graphxai
     from graphxai.explainers import get_explainer
     from graphxai.export import require_pyarrow
     from graphxai.fragment_statistics import FragmentTable
@@ -65,7 +65,7 @@ def fragments(
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
     table = FragmentTable(_patterns(smarts) if smarts else scheme)
-    loaded = graphxai.load(model)
+    loaded = load_with_warning(model)
     left_out: list[str] = []  # the first of them
     rejected = 0
     rows = count_rows(source) if limit is None else min(limit, count_rows(source))
@@ -86,7 +86,7 @@ def fragments(
     frame = table.to_frame(minimum=minimum)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix.lower() == ".csv":
-        frame.to_csv(out, index=False, float_format="%.6g")
+        frame.to_csv(out, index=False, float_format=lambda value: f"{value:z.6g}")
     else:
         frame.to_parquet(out, index=False)
     _print(frame)
@@ -125,7 +125,7 @@ def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
     ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
     for part in [ends] if not isinstance(ends, list) else ends:
         for row in part.itertuples():
-            interval = f" [{row.low:+.3f}, {row.high:+.3f}]" if row.molecules > 1 else ""
-            shown.add_row(escape(row.name), f"{row.mean:+.3f}{interval}", str(row.molecules))
+            interval = f" [{row.low:+z.3f}, {row.high:+z.3f}]" if row.molecules > 1 else ""
+            shown.add_row(escape(row.name), f"{row.mean:+z.3f}{interval}", str(row.molecules))
         shown.add_section()
     Console().print(shown)

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
+from graphxai.cli_model import NameOption, load_with_warning
+
 
 def report(
     table: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
     smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
-    name_column: Annotated[
-        str | None, typer.Option(help="Column of the compounds' names [default: row numbers].")
-    ] = None,
+    name_column: NameOption = None,
     model: Annotated[
         str, typer.Option(help="A bundled model's name or a checkpoint folder.")
     ] = "bace",
@@ -42,13 +42,12 @@ def report(
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
     """
-    import graphxai
     from graphxai.reporting import report as write
 
     if not table.is_file():
         raise FileNotFoundError(f"{table}: no such file.")
     path = write(
-        graphxai.load(model),
+        load_with_warning(model),
         table,
         out,
         method,

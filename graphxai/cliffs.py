@@ -33,6 +33,11 @@ class Cliff:
     similarity: float
     core: str | None = None
 
+    def __repr__(self) -> str:
+        """The fields with figures of a few digits; the values themselves are exact."""
+        told = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
+        return f"Cliff(a={self.a}, b={self.b}, {told}, core={self.core!r})"
+
 
 def activity_cliffs(
     smiles: Sequence[str],

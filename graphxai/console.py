@@ -24,7 +24,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     print(f"  most relevant {'atoms' if atoms else 'nodes'}:")
     for node in order[:top]:
         name = f"{frame.symbol[node]}{node}" if atoms else str(node)
-        print(f"    {name:6s} {frame.relevance[node]:+.4f}")
+        print(f"    {name:6s} {frame.relevance[node]:+z.4f}")
 
 
 def print_models() -> None:

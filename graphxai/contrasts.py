@@ -69,7 +69,7 @@ class Contrast(Drawn):
         return (
             f"Contrast({self.a.smiles} against {self.b.smiles}: {len(self.part.same)} atoms in"
             f" common; {self.a.title} for {self.a.target!r},"
-            f" {self.account.output:+.3f}, unexplained {self.account.unexplained:+.1e})"
+            f" {self.account.output:+z.3f}, unexplained {self.account.unexplained:+.1e})"
         )
 
     @property
@@ -107,7 +107,7 @@ class Contrast(Drawn):
     def headline(self) -> str:
         """What is explained, of both and of the difference."""
         one, other = self.a.ledger.output, self.b.ledger.output
-        told = f"{self.a.target}: {one:+.2f} against {other:+.2f}, difference {one - other:+.2f}"
+        told = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
         return told.replace("-", "\N{MINUS SIGN}")
 
     @property
@@ -125,7 +125,7 @@ class Contrast(Drawn):
             terms["structure"] = account.structure
         if abs(account.unexplained) >= 0.005:
             terms["unexplained"] = account.unexplained
-        told = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items())
+        told = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
         hint = "" if self.part.complete else " · the common part may be larger"
         return f"{self.a.title} · {told}{hint}".replace("-", "\N{MINUS SIGN}")
 

@@ -38,9 +38,12 @@ class Prediction:
         """Probability of the predicted class; None for a regression."""
         return None if self.label is None else self.probabilities[self.label]
 
+    def __repr__(self) -> str:
+        return f"Prediction({self.task}: {self})"
+
     def __str__(self) -> str:
         if self.label is None:
-            return f"{self.value:.2f} {self.unit}".rstrip()
+            return f"{self.value:z.2f} {self.unit}".rstrip()
         share = f"{self.probability:.0%}"
         return f"{self.label} ({'>99%' if share == '100%' else share})"
 
@@ -88,7 +91,7 @@ class Explanation:
         what = self.smiles or f"{len(self)} nodes"
         return (
             f"Explanation({what}: {self.prediction}; {self.title} for {self.target!r},"
-            f" output {self.ledger.output:+.3f}, unexplained {self.ledger.unexplained:+.1e})"
+            f" output {self.ledger.output:+z.3f}, unexplained {self.ledger.unexplained:+.1e})"
         )
 
     @property
@@ -172,8 +175,10 @@ class Explanation:
             terms["structure"] = sum(ledger.structure.values())
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
-        told = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items())
-        return f"{self.title} · output {ledger.output:+.2f} = {told}".replace("-", "\N{MINUS SIGN}")
+        told = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        return f"{self.title} · output {ledger.output:+z.2f} = {told}".replace(
+            "-", "\N{MINUS SIGN}"
+        )
 
     def to_frame(self) -> "pd.DataFrame":
         """One row a node: symbol (molecules), relevance, then its parts by feature."""

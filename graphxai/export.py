@@ -116,8 +116,12 @@ def write_picture_or_table(
     path: str | Path,
     options: dict[str, Any],
 ) -> Path:
-    """Write `frame()` for .csv, else the picture `svg(**options)`, by suffix."""
+    """Write `frame()` for .csv, else the picture `svg(**options)`, by suffix.
+
+    Raises ValueError for another suffix.
+    """
     path = Path(path)
+    _require_suffix(path, (*PICTURES, ".csv"))
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".csv":
         frame().to_csv(path, index=False)
@@ -125,13 +129,13 @@ def write_picture_or_table(
     return write_picture(svg(**options), path)
 
 
-def sdf_record(explanation: "Explanation", **properties: object) -> str:
+def sdf_record(explanation: "Explanation", *, title: str = "", **properties: object) -> str:
     """One record of an SD file, `$$$$` included: V2000, or V3000 where the molecule needs it.
 
     Relevance is RDKit's atom property list `atom.dprop.Relevance`, which its readers put on the
     atoms (with `removeHs=False` where hydrogens are atoms of the graph). Target, method,
     predictions, ledger and model are properties of the molecule. Coordinates are the molecule's,
-    or a 2D layout. `properties`: more of these.
+    or a 2D layout. `title`: the record's first line, RDKit's `_Name`; `properties`: more of these.
     """
     from rdkit import Chem
 
@@ -141,6 +145,8 @@ def sdf_record(explanation: "Explanation", **properties: object) -> str:
     mol = Chem.Mol(mol) if mol.GetNumConformers() else laid_out(mol)
     for name in mol.GetPropNames():
         mol.ClearProp(name)
+    if title:
+        mol.SetProp("_Name", _line(one_line(title)))
     values = " ".join(f"{value:{DIGITS}}" for value in explanation.relevance)
     mol.SetProp(f"atom.dprop.{PROPERTY}", textwrap.fill(values, 180))
     for name, value in {**properties, **_properties(explanation)}.items():
@@ -217,14 +223,18 @@ def require_pyarrow(path: Path) -> None:
 
 def _writable(path: str | Path) -> Path:
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        allowed = ", ".join(SUFFIXES)
-        raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {allowed}.")
-    if suffix == ".parquet":
+    _require_suffix(path, SUFFIXES)
+    if path.suffix.lower() == ".parquet":
         require_pyarrow(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _require_suffix(path: Path, allowed: Sequence[str]) -> None:
+    suffix = path.suffix.lower()
+    if suffix not in allowed:
+        use = ", ".join(allowed)
+        raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {use}.")
 
 
 def _write_json(content: Any, path: Path) -> None:
@@ -275,6 +285,11 @@ def _properties(explanation: "Explanation") -> dict[str, object]:
     for name in ("model", "sha256"):
         told[name.capitalize()] = explanation.provenance.get(name) or ""
     return told
+
+
+def one_line(text: str) -> str:
+    """A text as one line that can be printed: control and format characters become spaces."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _line(value: object) -> str:

@@ -77,7 +77,7 @@ class Fragments(Drawn, Sequence[Fragment]):
         return self.parts[index]
 
     def __repr__(self) -> str:
-        listed = ", ".join(f"{part.name} {part.relevance:+.3f}" for part in self)
+        listed = ", ".join(f"{part.name} {part.relevance:+z.3f}" for part in self)
         return f"Fragments({self.scheme}: {listed})"
 
     @property
@@ -112,7 +112,7 @@ class Fragments(Drawn, Sequence[Fragment]):
 
     def _caption(self) -> str:
         over = SCHEME_TITLES.get(self.scheme, "matches of SMARTS")
-        told = f"{self.explanation.title}, summed over {over}: {self.total:+.2f} in all"
+        told = f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
         return told.replace("-", "\N{MINUS SIGN}")
 
 

@@ -61,13 +61,13 @@ class Ledger:
         """A line a summand, with parts of one indented below it, then the output."""
         lines = [("  " * is_part + name, value) for name, value, is_part in self._rows()]
         width = max(len(name) for name, _ in lines)
-        return "\n".join(f"{name:{width}s}  {value:+9.4f}" for name, value in lines)
+        return "\n".join(f"{name:{width}s}  {value:+z9.4f}" for name, value in lines)
 
     def _repr_html_(self) -> str:
         """The same as a table."""
         rows = "".join(
             f'<tr><td style="text-align: left; padding-left: {2 if is_part else 0.5}em">'
-            f"{escape(name)}</td><td>{value:+.4f}</td></tr>"
+            f"{escape(name)}</td><td>{value:+z.4f}</td></tr>"
             for name, value, is_part in self._rows()
         )
         return f"<table>{rows}</table>"

@@ -133,7 +133,7 @@ def _target_of(explanation: Explanation) -> Any:
 
 def _most_relevant(explanation: Explanation) -> str:
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")[:TOP]
-    rows = [(int(i), f"{explanation.relevance[i]:+.4f}") for i in order]
+    rows = [(int(i), f"{explanation.relevance[i]:+z.4f}") for i in order]
     return table_html(("node", "relevance"), rows)
 
 

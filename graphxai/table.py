@@ -4,7 +4,7 @@ A run folder holds `explanations.csv` (one row a molecule), `rejected.csv` (rows
 the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and
 `pictures/`. Rows are written when they are done, so that an interrupted run can go on. On demand
 there are `explanations.sdf`, written row by row too, and `explanations.parquet`, made of the CSV
-file when the run is complete.
+file when the run is complete. With a column of names, each file has the compounds' names.
 """
 
 import csv
@@ -13,17 +13,17 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from torch_geometric.data import Data
 
 from graphxai.api import explain_prepared, predict_prepared
-from graphxai.datasets.molecules import RejectedRow, iter_table
+from graphxai.datasets.molecules import RejectedRow, iter_records, iter_table
 from graphxai.explainers import Explainer
 from graphxai.explanation import Explanation, Prediction
-from graphxai.export import require_pyarrow, sdf_record
+from graphxai.export import one_line, require_pyarrow, sdf_record
 from graphxai.inputs import Input, prepare, reads_molecules, writes_canonically
 from graphxai.models.graphormer import Graphormer
 from graphxai.progress import Tick
@@ -32,6 +32,8 @@ from graphxai.table_files import AppendedCsv, appended_sdf, csv_to_parquet, rows
 CHUNK = 128  # rows read, explained and written at a time
 FORMATS = ("csv", "parquet", "sdf")
 REJECTED_COLUMNS = ("row", "smiles", "reason")
+
+NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # and the compound's name
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,18 @@ class Counts:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row of a table and its explanation."""
+    """A row of a table, its explanation, and the compound's name where a column holds it."""
 
     row: int
     explanation: Explanation
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class NamedRejectedRow(RejectedRow):
+    """A row that was left out, and the compound's name where a column holds it."""
+
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,7 @@ def explain_table(
     explainer: Explainer,
     *,
     smiles_column: str = "smiles",
+    name_column: str | None = None,
     target: Any = None,
     pictures: Pictures | None = None,
     formats: Collection[str] = ("csv",),
@@ -84,8 +95,9 @@ def explain_table(
 ) -> Counts:
     """Explain each molecule of a CSV file into `folder`; see the module's text.
 
-    `formats`: of `FORMATS`; the CSV file is always there. `resume` goes on after the rows that an
-    earlier run with the same model, method and target has written. `tick` is called with the
+    `formats`: of `FORMATS`; the CSV file is always there. `name_column`: of the compounds' names,
+    which become one line each, and the titles of an SD file. `resume` goes on after the rows that
+    an earlier run with the same model, method and target has written. `tick` is called with the
     number of rows done since the last call. Raises FileExistsError if there are results and
     `resume` is off, ValueError if they are of another run or a format is unknown, ImportError for
     Parquet without pyarrow.
@@ -96,6 +108,7 @@ def explain_table(
     settings = {
         "table": _digest(Path(path)),
         "smiles_column": smiles_column,
+        "name_column": name_column,
         "model": model.origin.name,
         "sha256": model.origin.sha256,
         "method": explainer.name,
@@ -106,20 +119,30 @@ def explain_table(
     seen = _begin(folder, settings, resume)
     tick(len(seen))
     done = rejected = 0
+    columns = _columns(model, name_column)
     if pictures is not None:
         (folder / "pictures").mkdir(exist_ok=True)
     with ExitStack() as stack:
-        table = AppendedCsv(stack, folder / "explanations.csv", _columns(model))
-        leftovers = AppendedCsv(stack, folder / "rejected.csv", REJECTED_COLUMNS)
+        table = AppendedCsv(stack, folder / "explanations.csv", columns)
+        leftovers = AppendedCsv(
+            stack, folder / "rejected.csv", ("row", *_named(name_column), *REJECTED_COLUMNS[1:])
+        )
         structures = None
         if "sdf" in formats:
             structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", seen))
         for found in explain_rows(
-            model, path, explainer, smiles_column=smiles_column, target=target, skip=seen
+            model,
+            path,
+            explainer,
+            smiles_column=smiles_column,
+            name_column=name_column,
+            target=target,
+            skip=seen,
         ):
             tick(1)
-            if isinstance(found, RejectedRow):
-                leftovers.write(vars(found))
+            if isinstance(found, NamedRejectedRow):
+                told = {"row": found.row, "smiles": found.smiles, "reason": found.reason}
+                leftovers.write(told | _named(name_column, found.name))
                 rejected += 1
                 continue
             picture = ""
@@ -127,14 +150,14 @@ def explain_table(
                 picture = f"pictures/{found.row:06d}{pictures.suffix}"
                 _draw(found.explanation, folder / picture, pictures)
             if structures is not None:
-                structures.write(sdf_record(found.explanation, Row=found.row))
+                structures.write(sdf_record(found.explanation, title=found.name, Row=found.row))
                 structures.flush()
             # last: what stands in the table is done, whatever happens next
-            table.write(_record(found.row, found.explanation, picture))
+            table.write(_record(found, name_column, picture))
             done += 1
     if "parquet" in formats:
         tables = folder / "explanations.csv", folder / "explanations.parquet"
-        csv_to_parquet(*tables, _columns(model))
+        csv_to_parquet(*tables, columns)
     return Counts(done, rejected, len(seen))
 
 
@@ -144,18 +167,19 @@ def explain_rows(
     explainer: Explainer,
     *,
     smiles_column: str = "smiles",
+    name_column: str | None = None,
     target: Any = None,
     skip: Collection[int] = (),
-) -> Iterator[ExplainedRow | RejectedRow]:
+) -> Iterator[ExplainedRow | NamedRejectedRow]:
     """Explain the rows of a CSV file but those in `skip`, in batches; yields them in order."""
     _require_molecules(model)
-    rows = (row for row in _rows(model, path, smiles_column) if row.row not in skip)
+    rows = (row for row in _rows(model, path, smiles_column, name_column) if row[0].row not in skip)
     for chunk in _chunks(rows, CHUNK):
-        good, bad = _encoded(model, chunk)
+        good, bad, names = _encoded(model, chunk)
         explained = explain_prepared(model, good, explainer, target=target)
-        found: list[ExplainedRow | RejectedRow] = [
-            *bad,
-            *(ExplainedRow(row, explanation) for row, explanation in explained),
+        found: list[ExplainedRow | NamedRejectedRow] = [
+            *(NamedRejectedRow(**vars(row), name=names[row.row]) for row in bad),
+            *(ExplainedRow(row, explanation, names[row]) for row, explanation in explained),
         ]
         yield from sorted(found, key=lambda one: one.row)
 
@@ -166,20 +190,25 @@ def predict_table(
     out: TextIO,
     *,
     smiles_column: str = "smiles",
+    name_column: str | None = None,
     tick: Tick = lambda rows: None,
 ) -> tuple[Counts, list[RejectedRow]]:
     """Predict each molecule of a CSV file; writes CSV to `out`, gives back the rows left out."""
     _require_molecules(model)
-    writer = csv.DictWriter(out, ["row", "smiles", *_predicted_columns(model)], lineterminator="\n")
+    columns = ["row", *_named(name_column), "smiles", *_predicted_columns(model)]
+    chunks = _chunks(_rows(model, path, smiles_column, name_column), CHUNK)
+    first = next(chunks, [])  # a column that is missing is told before anything is written
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     rejected: list[RejectedRow] = []
     done = 0
-    for chunk in _chunks(_rows(model, path, smiles_column), CHUNK):
-        good, bad = _encoded(model, chunk)
+    for chunk in chain([first], chunks):
+        good, bad, names = _encoded(model, chunk)
         rejected += bad
         smiles = {row: prepared.smiles for row, prepared in good}
         for row, predictions in sorted(predict_prepared(model, good)):
-            writer.writerow({"row": row, "smiles": smiles[row]} | _predicted(predictions))
+            cells = {"row": row, **_named(name_column, names[row]), "smiles": smiles[row]}
+            writer.writerow(cells | _predicted(predictions))
         done += len(good)
         tick(len(chunk))
     return Counts(done, len(rejected)), rejected
@@ -203,8 +232,22 @@ def largest_relevance(
     return largest
 
 
-def _rows(model: Graphormer, path: str | Path, smiles_column: str) -> Iterator[Data | RejectedRow]:
-    return iter_table(path, smiles_column, canonical=writes_canonically(model.config))
+def _rows(
+    model: Graphormer, path: str | Path, smiles_column: str, name_column: str | None
+) -> Iterator[NamedRow]:
+    """The rows of a table with the compounds' names, empty without a column of them."""
+    rows = iter_table(path, smiles_column, canonical=writes_canonically(model.config))
+    if name_column is None:
+        return ((row, "") for row in rows)
+    # the file is read a second time beside the first: iter_table keeps no cell but the SMILES
+    records = iter_records(path, (smiles_column, name_column))
+    named = zip(rows, records, strict=True)
+    return ((row, one_line(cells[name_column])) for row, (_, cells) in named)
+
+
+def _named(name_column: str | None, value: Any = str) -> dict[str, Any]:
+    """The column "name" with a value, where the table has names."""
+    return {} if name_column is None else {"name": value}
 
 
 def _require_molecules(model: Graphormer) -> None:
@@ -256,25 +299,27 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _chunks(rows: Iterable[Data | RejectedRow], size: int) -> Iterator[list[Data | RejectedRow]]:
+def _chunks(rows: Iterable[NamedRow], size: int) -> Iterator[list[NamedRow]]:
     iterator = iter(rows)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def _encoded(
-    model: Graphormer, chunk: list[Data | RejectedRow]
-) -> tuple[list[tuple[int, Input]], list[RejectedRow]]:
-    """The rows of a chunk that can be used, encoded and by number; and the others."""
-    rejected = [item for item in chunk if isinstance(item, RejectedRow)]
-    graphs = [item for item in chunk if not isinstance(item, RejectedRow)]
-    return [(int(graph.row), prepare(model.config, graph)) for graph in graphs], rejected
+    model: Graphormer, chunk: list[NamedRow]
+) -> tuple[list[tuple[int, Input]], list[RejectedRow], dict[int, str]]:
+    """The rows of a chunk that can be used, encoded and by number; the others; names by number."""
+    rejected = [item for item, _ in chunk if isinstance(item, RejectedRow)]
+    graphs = [item for item, _ in chunk if not isinstance(item, RejectedRow)]
+    prepared = [(int(graph.row), prepare(model.config, graph)) for graph in graphs]
+    return prepared, rejected, {int(item.row): name for item, name in chunk}
 
 
-def _columns(model: Graphormer) -> dict[str, type]:
+def _columns(model: Graphormer, name_column: str | None) -> dict[str, type]:
     """The columns of `explanations.csv` with the types of their values."""
     return {
         "row": int,
+        **_named(name_column),
         "smiles": str,
         **_predicted_columns(model),
         "target": str,
@@ -292,19 +337,22 @@ def _predicted_columns(model: Graphormer) -> dict[str, type]:
     return columns
 
 
-LEDGER = ("output", "nodes", "graph_token", "biases", "structure", "unexplained")
+LEDGER = ("output", "nodes", "centrality", "graph_token", "biases", "structure", "unexplained")
 
 
-def _record(row: int, explanation: Explanation, picture: str) -> dict[str, Any]:
-    ledger = explanation.ledger.to_dict() | {
-        "structure": sum(explanation.ledger.structure.values())
+def _record(found: ExplainedRow, name_column: str | None, picture: str) -> dict[str, Any]:
+    explanation = found.explanation
+    ledger = vars(explanation.ledger) | {
+        "structure": sum(explanation.ledger.structure.values()),
+        "unexplained": explanation.ledger.unexplained,
     }
     return {
-        "row": row,
+        "row": found.row,
+        **_named(name_column, found.name),
         "smiles": explanation.smiles,
         **_predicted(explanation.predictions),
         "target": explanation.target,
-        **{name: f"{ledger[name]:.6g}" for name in LEDGER},
+        **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in LEDGER},
         "relevance": " ".join(f"{value:.7g}" for value in explanation.relevance),
         "picture": picture,
     }
@@ -314,7 +362,7 @@ def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for prediction in predictions:
         if prediction.label is None:
-            record[prediction.task] = f"{prediction.value:.6g}"
+            record[prediction.task] = f"{prediction.value:z.6g}"
             continue
         record[prediction.task] = prediction.label
         for name, probability in prediction.probabilities.items():

@@ -12,7 +12,10 @@ ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
 
 
 class AppendedCsv:
-    """A CSV file open for more rows; each is on disk once it is written."""
+    """A CSV file open for more rows; each is on disk once it is written.
+
+    Raises ValueError if the file has other columns, as that of another version may have.
+    """
 
     def __init__(self, stack: ExitStack, path: Path, columns: Iterable[str]) -> None:
         self.file = stack.enter_context(path.open("a", encoding="utf-8", newline=""))
@@ -20,6 +23,11 @@ class AppendedCsv:
         if self.file.tell() == 0:
             self.rows.writeheader()
             self.file.flush()
+        else:
+            with path.open(encoding="utf-8", newline="") as file:
+                before = next(csv.reader(file), [])
+            if before != self.rows.fieldnames:
+                raise ValueError(f"{path} has other columns than this run: choose another folder.")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a row."""

@@ -232,7 +232,7 @@ def residual_sign(ledger: Ledger) -> Sign:
     if level == "good":
         return Sign("ledger", level, share, "relevance adds up to the output")
     text = "relevance does not add up to the output"
-    return Sign("ledger", level, share, text, f"off by {share:.1%} of the sum of its terms")
+    return Sign("ledger", level, share, text, f"off by {100 * share:.1f} % of the sum of its terms")
 
 
 def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
@@ -248,7 +248,9 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
     level = REWRITING.level(change)
     if level == "good":
         return Sign(name, level, change, f"it does not depend on {how}")
-    return Sign(name, level, change, f"it depends on {how}", f"relevance changes by {change:.1%}")
+    return Sign(
+        name, level, change, f"it depends on {how}", f"relevance changes by {100 * change:.1f} %"
+    )
 
 
 def noise_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
@@ -258,7 +260,13 @@ def noise_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]])
         return Sign("noise", "unknown", None, "all relevance is zero")
     level = NOISE.level(change)
     text = "it is stable" if level == "good" else "it is unstable"
-    return Sign("noise", level, change, f"{text} under noise", f"5 % changes it by {change:.0%}")
+    return Sign(
+        "noise",
+        level,
+        change,
+        f"{text} under noise",
+        f"5 % of noise change relevance by {100 * change:.0f} %",
+    )
 
 
 def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floating]]) -> float:
@@ -276,4 +284,4 @@ def _number(value: Any) -> float:
 
 
 def _plain(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")

@@ -6,9 +6,11 @@ gx.trust(model, explanation).sentence
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from graphxai.api import Key, Model, explain_prepared
@@ -17,6 +19,8 @@ from graphxai.evaluation.checks import NoisyModel
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation import Explanation
 from graphxai.inputs import Input, prepare_for
+from graphxai.models.graphormer.config import Task, TaskSet
+from graphxai.target import End, Target
 from graphxai.training_images import training_images_of
 from graphxai.training_set import training_set_of
 from graphxai.trust_signs import (
@@ -116,9 +120,9 @@ def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
     """What speaks for and against the explanation of one molecule or picture.
 
     explained: an Explanation of this model, or an input, which is then explained by `lrp`.
-    target: the one the explanation was made for. Costs about as much as `occlusion`. Raises
-    ValueError for an explanation of another target or another model, and for one that does not
-    hold its input.
+    target: what an input is explained for; of an explanation by default its own target. Costs
+    about as much as `occlusion`. Raises ValueError for an explanation of another target or another
+    model, and for one that does not hold its input.
     """
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
@@ -130,6 +134,7 @@ def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
             raise ValueError("the explanation was made with another model than the one given.")
         item = _input_of(model, explanation)
         explainer = _explainer_of(explanation)
+        target = target_of(model.config, explanation) if target is None else target
     return trust_prepared(model, [(0, item)], {0: explanation}, explainer, target=target)[0]
 
 
@@ -192,6 +197,31 @@ def explained_by_each(
         except ValueError as error:
             refused[name] = str(error)
     return found, refused
+
+
+def target_of(config: TaskSet, explanation: Explanation) -> Target | None:
+    """The target of an explanation, found by its label; None if no target has that label."""
+    task, _ = config.task_columns(explanation.prediction.task)
+    single = [Target(end[1] if isinstance(end, tuple) else None, task.name) for end in _ends(task)]
+    pairs = (
+        Target((end, other))
+        for end in _ends(task)
+        for second in config.tasks
+        for other in _ends(second)
+        if end != other
+    )
+    outputs = torch.zeros(1, config.num_outputs)
+    for target in chain(single, pairs):
+        if target.resolve(config, outputs).labels == (explanation.target,):
+            return target
+    return None
+
+
+def _ends(task: Task) -> list[End]:
+    """What of a task can be a target, or an end of a pair: its value, or each class."""
+    if task.kind == "regression":
+        return [task.name]
+    return [(task.name, number) for number in range(len(task.classes))]
 
 
 def _input_of(model: Model, explanation: Explanation) -> Input:

@@ -71,6 +71,8 @@ def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
         "  <b>              -0.2000",
         "output             +2.0000",
     ]
+    tiny = gx.Ledger(-1e-6, 0.0, -0.0, 1.0)
+    assert "-0.0000" not in str(tiny) + tiny._repr_html_()
     told = ledger.to_dict()
     assert list(told)[5:9] == [
         "unexplained",

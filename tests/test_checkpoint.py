@@ -31,7 +31,6 @@ def test_a_checkpoint_comes_back_as_it_was(folder):
         torch.equal(a, b)
         for a, b in zip(model.state_dict().values(), original.state_dict().values(), strict=True)
     )
-    assert model.origin.name == "model"
     assert model.origin.metadata == {"seed": 3}
     assert len(model.origin.sha256) == 64
     assert not model.training
@@ -40,6 +39,15 @@ def test_a_checkpoint_comes_back_as_it_was(folder):
         "config.json",
         "model.safetensors",
     ]
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [("runs/solubility/model", "solubility"), ("runs/solubility", "solubility")],
+)
+def test_a_model_is_called_after_its_run(tmp_path, place, name):
+    save_checkpoint(random_graphormer(), tmp_path / place)
+    assert load_checkpoint(tmp_path / place).origin.name == name
 
 
 def truncate(folder):

@@ -205,6 +205,68 @@ def test_debug_shows_the_traceback(run, checkpoint):
         run("explain", "C1CC", "--model", checkpoint, "--debug")
 
 
+def test_nothing_is_printed_of_a_table_without_the_column(run, checkpoint, table):
+    code, text, error = run("predict", table, "--model", checkpoint, "--smiles-column", "mol")
+    assert code == 1
+    assert text == ""
+    assert "no column 'mol'" in error
+    code, text, error = run("predict", table, "--model", checkpoint, "--name-column", "ID")
+    assert (code, text) == (1, "")
+    assert "no column 'ID'; its columns: 'name', 'smiles'" in error
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_a_missing_column_names_those_there_one_by_one(
+    command, delimiter, run, checkpoint, tmp_path
+):
+    path = tmp_path / "molecules.csv"
+    path.write_text(
+        delimiter.join(["ID", "mol", "pIC50, measured"][: 3 if delimiter != "," else 2])
+    )
+    code, text, error = run(command, path, "--model", checkpoint, "--out", tmp_path / "out")
+    assert (code, text) == (1, "")
+    assert "no column 'smiles'; its columns: 'ID', 'mol'" in error
+
+
+def test_predictions_have_the_names_of_the_compounds(run, checkpoint, table):
+    code, text, _ = run("predict", table, "--model", checkpoint, "--name-column", "name")
+    assert code == 0
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["name"] for row in rows] == ["aspirin", "salt", "methane"]
+    code, _, error = run("predict", "CCO", "--model", checkpoint, "--name-column", "name")
+    assert code == 2
+    assert "--name-column is for tables" in error
+
+
+def test_an_empty_table_has_a_header_of_predictions(run, checkpoint, tmp_path):
+    path = tmp_path / "empty.csv"
+    path.write_text("smiles\n")
+    code, text, _ = run("predict", path, "--model", checkpoint)
+    assert code == 0
+    assert text.startswith("row,smiles,activity")
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("r2", "warnings"), [(-0.2, 1), (0.3, 0)])
+def test_a_model_worse_than_the_mean_is_warned_of_once(run, tmp_path, r2, warnings):
+    scores = {"graphormer": {"R2": [r2, r2, r2]}, "dummy": {"R2": [-0.01, -0.1, 0.0]}}
+    metadata = {"scores": {"pIC50": {"kind": "regression", "scores": scores}}}
+    folder = save_checkpoint(random_graphormer(), tmp_path / "poor" / "model", metadata=metadata)
+    table = tmp_path / "one.csv"
+    table.write_text("smiles\nCCO\n")
+    for arguments in (
+        ("predict", "CCO"),
+        ("explain", "CCO"),
+        ("report", table, "--out", tmp_path / "report.html", "--detailed", 0),
+    ):
+        code, _, error = run(*arguments, "--model", folder)
+        assert code == 0
+        line = "warning: model 'poor' is worse than predicting the training mean of pIC50"
+        assert error.count(line) == warnings
+        assert error.count("do not use it") == warnings
+
+
 def test_help_has_examples(run):
     for command in ("explain", "predict", "train", "demo"):
         code, text, _ = run(command, "--help")

@@ -138,6 +138,25 @@ def test_names_cannot_break_out_of_files_and_pages():
     assert "<script" not in explanation_html(both[0])
 
 
+@pytest.mark.parametrize(
+    "name", ["$$$$", ">  <Row>", "a\n$$$$\nb", "M  END", "=1+1", "x\0y\u2028z"]
+)
+def test_no_title_ends_a_record_of_an_sd_file(model, name):
+    both = gx.explain(model, ["CCO", "CC"])
+    text = "".join(sdf_record(explanation, title=name, Row=k) for k, explanation in enumerate(both))
+    read = list(Chem.ForwardSDMolSupplier(io.BytesIO(text.encode())))
+    assert [mol.GetNumAtoms() for mol in read] == [3, 2]
+    assert [mol.GetProp("Row") for mol in read] == ["0", "1"]
+    shown = "".join(c if c.isprintable() else " " for c in name)
+    assert [" ".join(mol.GetProp("_Name").split()) for mol in read] == [" ".join(shown.split())] * 2
+
+
+def test_fragments_say_what_they_can_be_written_as(one, tmp_path):
+    with pytest.raises(ValueError, match=r"cannot write '\.json'; use .*\.csv"):
+        gx.fragments(one).save(tmp_path / "fr.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- tables ------------------------------------------------------------------------------------
 
 
@@ -362,6 +381,54 @@ def test_tables_come_as_parquet_and_sdf_too(run, table, tmp_path):
         np.testing.assert_allclose(parquet.relevance, values, rtol=1e-6)
         np.testing.assert_allclose(relevance_of(mol), values, rtol=1e-6)
         assert parquet.output == float(row["output"])
+
+
+HOSTILE = ['two\nlines, "quoted"', "a/../b", "<script>alert(1)</script>", "=1+1", "$$$$"]
+
+
+def test_names_of_compounds_get_into_every_file_and_break_none(run, tmp_path):
+    table, out = tmp_path / "named.csv", tmp_path / "results"
+    smiles = ["CCO", "C1CC", "CC", "C", "c1ccccc1"]
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([("ID", "smiles"), *zip(HOSTILE, smiles, strict=True)])
+    arguments = (table, "--name-column", "ID", "--out", out, "--format", "parquet,sdf")
+    code, printed = run(*arguments)
+    assert code == 0, printed.err
+    names = [" ".join(HOSTILE[k].split()) for k in (0, 2, 3, 4)]
+    assert [row["name"] for row in rows_of(out)] == names
+    assert pd.read_parquet(out / "explanations.parquet").name.tolist() == names
+    structures = list(Chem.SDMolSupplier(str(out / "explanations.sdf")))
+    assert [mol.GetProp("_Name").strip() for mol in structures] == names
+    assert pd.read_csv(out / "rejected.csv").name.tolist() == ["a/../b"]
+    assert sorted(path.name for path in (out / "pictures").iterdir()) == [
+        f"{row:06d}.svg" for row in (1, 3, 4, 5)
+    ]
+    table_file = out / "explanations.csv"
+    table_file.write_bytes(table_file.read_bytes()[:-10])  # killed within the last row
+    code, printed = run(*arguments, "--resume")
+    assert "1 explained" in printed.out
+    assert [row["name"] for row in rows_of(out)] == names
+
+
+def test_a_run_with_other_columns_is_not_gone_on_with(run, table, tmp_path):
+    out = tmp_path / "results"
+    arguments = (table, "--out", out, "--pictures", "none")
+    run(*arguments)
+    path = out / "explanations.csv"
+    path.write_text(path.read_text().replace("centrality,", "", 1))
+    code, printed = run(*arguments, "--resume")
+    assert code == 1
+    assert "has other columns" in printed.err
+
+
+def test_centrality_is_a_column_where_the_method_tells_it(run, table, tmp_path, model):
+    run(table, "--out", tmp_path / "lrp", "--pictures", "none", "--format", "parquet")
+    told = gx.explain(model, "CC(=O)Oc1ccccc1C(=O)O").ledger
+    row = rows_of(tmp_path / "lrp")[0]
+    assert float(row["centrality"]) == pytest.approx(told.centrality, rel=1e-4)
+    assert pd.read_parquet(tmp_path / "lrp" / "explanations.parquet").centrality.notna().all()
+    run(table, "--out", tmp_path / "gae", "--pictures", "none", "--method", "gae")
+    assert {row["centrality"] for row in rows_of(tmp_path / "gae")} == {""}
 
 
 def test_an_interrupted_run_repeats_no_structure(run, table, tmp_path):

@@ -31,6 +31,8 @@ from graphxai.models.graphormer.table_scores import (
     measure,
     readings,
     task_temperature,
+    useless_tasks,
+    verdicts,
 )
 
 pytest.importorskip("lightning")
@@ -168,6 +170,49 @@ def test_a_forest_gives_every_class_its_column_even_one_it_never_met():
     np.testing.assert_allclose(found.sum(1), 1)
     one_class = forest_predictions(Task("y", "binary", ("a", "b")), x, np.ones(20), np.eye(4))
     assert one_class.tolist() == [1.0] * 4
+
+
+def test_a_model_that_another_predictor_beats_is_told_in_words():
+    truth = np.arange(40.0)
+    forest, mean = truth + RNG.normal(0, 1, 40), np.full(40, 5.0)
+    far = measure("regression", {"graphormer": -truth, "forest": forest, "dummy": mean}, truth)
+    (told,) = verdicts({"logS": far | {"kind": "regression"}})
+    squares = np.sum((truth - truth.mean()) ** 2)
+    own, other = 1 - np.sum((2 * truth) ** 2) / squares, 1 - np.sum((truth - 5) ** 2) / squares
+    assert told == (
+        "this model is worse than predicting the training mean of logS"
+        f" (R2 {own:.2f} against {other:.2f} on test molecules): do not use it"
+    )
+    noisy = truth + RNG.normal(0, 6, 40)
+    near = measure("regression", {"graphormer": noisy, "forest": forest, "dummy": mean}, truth)
+    (told,) = verdicts({"logS": near | {"kind": "regression"}})
+    assert "worse than a random forest for logS" in told
+    assert "chance" not in told
+    best = measure("regression", {"graphormer": truth, "forest": forest, "dummy": mean}, truth)
+    assert verdicts({"logS": best | {"kind": "regression"}}) == []
+
+
+def test_a_small_lead_of_the_forest_may_be_chance():
+    truth = np.array([0.0, 1.0] * 10)
+    own = np.linspace(0.0, 0.9, 20)
+    forest = own.copy()
+    forest[1] = 1.0  # one molecule, which every third resample lacks, makes all the difference
+    dummy = np.full(20, 0.5)
+    found = measure("binary", {"graphormer": own, "forest": forest, "dummy": dummy}, truth)
+    (told,) = verdicts({"toxic": found | {"kind": "binary"}})
+    low, high = found["differences"]["forest"]["ROC-AUC"][1:]
+    assert low <= 0 <= high
+    assert told.endswith("the difference may be chance)")
+    swapped = measure("binary", {"graphormer": 1 - own, "forest": forest, "dummy": dummy}, truth)
+    (told,) = useless_tasks({"toxic": swapped | {"kind": "binary"}})
+    assert "the shares of the classes of toxic (ROC-AUC 0.45 against 0.50" in told
+
+
+@pytest.mark.parametrize(
+    "scores", [None, 3, {"graphormer": {"roc_auc": 0.8}}, {"a": {"n": 0, "scores": {}}}, {"a": 1}]
+)
+def test_metadata_of_another_shape_say_nothing(scores):
+    assert useless_tasks(scores) == []
 
 
 def test_tasks_are_standardised_with_the_training_part_alone(table):

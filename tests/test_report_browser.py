@@ -57,6 +57,12 @@ def page(browser, path):
     assert browser.requests == [path.resolve().as_uri()]  # nothing else was asked for
 
 
+def figure(page, relevance: float) -> str:
+    """A relevance with the decimals that the end of the page's colour scale has in three digits."""
+    digits = f"{page.js('data.limit'):.2e}"
+    return f"{relevance:+.{max(0, 2 - int(digits[5:]))}f}".replace("-", "−")
+
+
 def place(name: str) -> str:
     return f'.card[data-place="{list(MOLECULES).index(name)}"]'
 
@@ -83,7 +89,7 @@ def test_pointing_at_an_atom_tells_its_relevance_features_and_fragment(page, exp
     page.hover(f'{place("aspirin")} circle[data-atom="3"]')
     page.wait("!byId('tip').hidden")
     told = page.js("byId('tip').innerText")
-    assert f"{explanation.relevance[3]:+.3g}".replace("-", "−") in told
+    assert figure(page, explanation.relevance[3]) in told
     strongest = abs(explanation.features[3]).argmax()
     assert explanation.feature_names[strongest] in told
     part = next(part for part in gx.fragments(explanation) if 3 in part.atoms)
@@ -101,13 +107,22 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     told = page.js("byId('detail').innerText")
     ledger = explained["aspirin"].ledger
     for value in (ledger.nodes, ledger.graph_token, ledger.output):
-        assert f"{value:+.3g}".replace("-", "−") in told
+        assert figure(page, value) in told
     for words in ("Do not rely on this explanation", "Gradient x Input", "Occlusion", "Nearest"):
         assert words in told
     page.hover('dialog svg.large circle[data-atom="0"]')
     page.wait("!byId('tip').hidden && byId('tip').closest('dialog') !== null")
     page.key("Escape")
     page.wait("!byId('detail').open")
+
+
+def test_figures_of_one_scale_have_one_format_and_zero_no_sign(page):
+    shown = page.js("[1.2345, -0.05, 0.1, 123.456, 4e-4, -4e-4, 0].map(v => signed(v, 0.5))")
+    assert shown == ["+1.234", "−0.050", "+0.100", "+123.456", "0.000", "0.000", "0.000"]
+    assert page.js("[250, -31.2].map(v => signed(v, 250))") == ["+250", "−31"]
+    cards = page.js("[...document.querySelectorAll('.card .soft')].map(c => c.innerText)")
+    decimals = {len(card.rsplit(".", 1)[1]) for card in cards}
+    assert len(decimals) == 1
 
 
 def test_a_compound_like_those_trained_on_is_not_warned_of(page):

@@ -22,7 +22,8 @@ from graphxai.equivalent import written_anew
 from graphxai.evaluation.checks import NoisyModel
 from graphxai.explanation import Prediction
 from graphxai.inputs import prepare_for
-from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
+from graphxai.target import Target
 from graphxai.training_set import fingerprint, training_set_of
 from graphxai.trust_signs import (
     Sign,
@@ -31,7 +32,7 @@ from graphxai.trust_signs import (
     residual_sign,
     score_sign,
 )
-from graphxai.trustworthiness import Trust
+from graphxai.trustworthiness import Trust, target_of
 from toy import random_graphormer
 
 FAR = {
@@ -160,7 +161,9 @@ def test_noise_changes_relevance_by_what_the_sign_says(bace):
     for seed in range(3):
         noisy = gx.explain(NoisyModel(bace, seed), smiles).relevance
         changes.append(np.sqrt(((noisy - quiet) ** 2).sum() / (quiet**2).sum()))
-    assert gx.trust(bace, smiles)["noise"].value == pytest.approx(max(changes), rel=1e-4)
+    sign = gx.trust(bace, smiles)["noise"]
+    assert sign.value == pytest.approx(max(changes), rel=1e-4)
+    assert sign.figures == f"5 % of noise change relevance by {round(100 * sign.value)} %"
 
 
 @pytest.mark.parametrize(
@@ -238,8 +241,44 @@ def test_an_explanation_of_another_model_or_target_is_refused(bace):
     with pytest.raises(ValueError, match="another model"):
         gx.trust(random_graphormer(), explanation)
     with pytest.raises(ValueError, match="pIC50"):
-        gx.trust(bace, explanation)
+        gx.trust(bace, explanation, target="active")
     assert gx.trust(bace, explanation, target="pIC50")["test score"].value > 0.7
+
+
+def test_an_explanation_is_judged_for_its_own_target(bace):
+    explanation = gx.explain(bace, "CCO", target="pIC50")
+    assert gx.trust(bace, explanation) == gx.trust(bace, explanation, target="pIC50")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        None,
+        "no",
+        Target("yes", "second"),
+        Target("b", "several"),
+        Target(("b", "c"), "several"),
+        ("logS", "pIC50"),
+        (("several", "c"), "logS"),
+        (("first", "no"), ("second", "yes")),
+    ],
+)
+def test_the_target_of_an_explanation_is_found_by_its_label(target):
+    tasks = (
+        Task("first", "binary", ("no", "yes")),
+        Task("second", "binary", ("no", "yes")),
+        Task("several", "multiclass", ("a", "b", "c")),
+        Task("pIC50", "regression", offset=6.0, scale=1.5, unit="log"),
+        Task("logS", "regression", offset=-3.0, scale=2.0, unit="log"),
+    )
+    model = random_graphormer(num_layers=1, tasks=tasks)
+    explanation = gx.explain(model, "CCO", target=target)
+    again = gx.explain(model, "CCO", target=target_of(model.config, explanation))
+    np.testing.assert_array_equal(again.relevance, explanation.relevance)
+    assert (again.target, again.prediction.task) == (
+        explanation.target,
+        explanation.prediction.task,
+    )
 
 
 @pytest.mark.parametrize("smiles", ["C", "[2H]O[2H]", "[Na+].[Cl-]", "[H][H]"])

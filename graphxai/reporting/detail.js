@@ -9,17 +9,17 @@ const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2]
 /* What is known of one atom, as paragraphs. */
 function aboutAtom(molecule, atom) {
   const lines = [element("strong", {},
-    `${molecule.draw.e[atom]} ${atom}: ${signed(molecule.r[atom])} ${molecule.legend[molecule.r[atom] < 0 ? 0 : 1]}`)];
+    `${molecule.draw.e[atom]} ${atom}: ${figure(molecule.r[atom])} ${molecule.legend[molecule.r[atom] < 0 ? 0 : 1]}`)];
   if (molecule.features) {
     const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
     parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
     const rest = parts.slice(4).reduce((sum, part) => sum + part[1], 0);
-    const told = parts.slice(0, 4).map(([name, value]) => `${name} ${signed(value)}`);
-    if (parts.length > 4) told.push(`other features ${signed(Number(rest.toPrecision(3)))}`);
+    const told = parts.slice(0, 4).map(([name, value]) => `${name} ${figure(value)}`);
+    if (parts.length > 4) told.push(`other features ${figure(rest)}`);
     lines.push(element("div", {}, told.join(", ")));
   }
   const part = fragmentOf(molecule, atom);
-  if (part) lines.push(element("div", {}, `in ${part[0]}, ${part[2].length} atom${part[2].length === 1 ? "" : "s"}: ${signed(part[3])}`));
+  if (part) lines.push(element("div", {}, `in ${part[0]}, ${part[2].length} atom${part[2].length === 1 ? "" : "s"}: ${figure(part[3])}`));
   return lines;
 }
 
@@ -155,7 +155,7 @@ function trustPanel(molecule) {
 function ledger(molecule) {
   const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && name !== "output");
   const row = (name, value, kind) => element("tr", { class: kind },
-    element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, signed(value)));
+    element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, figure(value)));
   const rows = entries.map(([name, value]) => {
     const part = name.split(/^(?:unexplained|nodes): /)[1]; // of the row above, not beside it
     return part ? row(part, value, "within") : row(name, value, "");
@@ -173,7 +173,7 @@ function fragmentTable(molecule) {
     const clear = () => svg() && markAtoms(svg(), molecule.draw, []);
     return element("tr", { class: "pick", tabindex: 0, onpointerenter: mark, onpointerleave: clear, onfocus: mark, onblur: clear },
       element("td", {}, name === smiles ? "" : name), element("td", { class: "smiles" }, smiles),
-      element("td", { class: "number" }, String(atoms.length)), element("td", { class: "number" }, signed(relevance)));
+      element("td", { class: "number" }, String(atoms.length)), element("td", { class: "number" }, figure(relevance)));
   });
   const heads = [["Fragment", ""], ["SMILES", ""], ["Atoms", "number"], ["Relevance", "number"]];
   return element("div", { class: "block" }, element("h3", {}, "Fragments"), element("div", { class: "scroll" },
@@ -183,15 +183,15 @@ function fragmentTable(molecule) {
 }
 
 function methods(molecule) {
-  const figure = (words, content, note) => element("figure", {},
+  const drawn = (words, content, note) => element("figure", {},
     dialogPicture(content, { "aria-label": words }), element("figcaption", {}, element("strong", {}, words), note));
   const own = (relevance) => Math.max(...relevance.map(Math.abs)) || 1;
   const shownMethods = [[data.method, molecule.r], ...Object.entries(molecule.others).map(([name, other]) => [name, other.r])];
-  const figures = shownMethods.map(([name, relevance]) => figure(data.titles[name] || name,
+  const figures = shownMethods.map(([name, relevance]) => drawn(data.titles[name] || name,
     { picture: molecule.draw, relevance, limit: own(relevance) },
-    ` \u00b7 full colour at ${signed(own(relevance))}`));
+    ` \u00b7 full colour at ${signed(own(relevance), own(relevance))}`));
   if (molecule.nearest && data.neighbours[molecule.nearest])
-    figures.push(figure("Nearest training compound",
+    figures.push(drawn("Nearest training compound",
       { picture: data.neighbours[molecule.nearest], relevance: null, limit: 1 }, ""));
   return element("div", { class: "block" }, element("h3", {}, "Side by side"),
     element("p", { class: "note" }, "Each method has its own unit, and so its own colour scale here."),

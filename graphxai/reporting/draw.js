@@ -32,11 +32,13 @@ function colourOf(value, limit, arms) {
   return text;
 }
 
-function signed(value) {
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  const text = size >= 1e-3 && size < 1e4 ? String(Number(size.toPrecision(3))) : size.toExponential(1);
-  return (value > 0 ? "+" : "\u2212") + text.replace("-", "\u2212");
+/* A relevance with a sign, to as many decimals as give `limit` three digits: figures on one scale
+   can be compared at a glance. What is smaller than the last decimal is 0, without a sign. */
+function signed(value, limit) {
+  const decimals = Math.min(12, Math.max(0, 2 - Math.floor(Math.log10(limit))));
+  const text = Math.abs(value).toFixed(decimals);
+  if (Number(text) === 0) return text;
+  return (value > 0 ? "+" : "\u2212") + text;
 }
 
 /* Draw `picture` into an empty <svg>. relevance: a number an atom, or null for a plain drawing. */

@@ -25,6 +25,7 @@ function element(tag, attributes, ...children) {
 const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
 const levelOf = (molecule) => (molecule.trust ? molecule.trust.level : "unknown");
 const number = (value) => value.toLocaleString("en-US");
+const figure = (relevance) => signed(relevance, data.limit); // one format on the page
 
 function badge(level, words) {
   const [sign, told] = LEVELS[level];
@@ -98,14 +99,14 @@ function colourBar(limit, ticks) {
   const strip = element("div", { class: "strip" }, colours);
   const middle = (ticks.length - 1) / 2;
   for (const [k, tick] of ticks.entries()) {
-    const mark = element("span", { class: (k - middle) % middle ? "tick minor" : "tick" }, signed(tick));
+    const mark = element("span", { class: (k - middle) % middle ? "tick minor" : "tick" }, signed(tick, limit));
     mark.style.left = `${50 + (50 * tick) / limit}%`;
     strip.append(mark);
   }
   const targets = new Set(data.molecules.map((molecule) => molecule.target));
   const [low, high] = targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
   return element("div", { class: "bar", role: "img",
-    "aria-label": `Colour scale of relevance from ${signed(-limit)}, ${low}, to ${signed(limit)}, ${high}` },
+    "aria-label": `Colour scale of relevance from ${signed(-limit, limit)}, ${low}, to ${signed(limit, limit)}, ${high}` },
   element("span", {}, low), strip, element("span", {}, high));
 }
 
@@ -124,7 +125,7 @@ const cards = data.molecules.map((molecule, place) => {
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
       element("span", {}, molecule.predictions.slice(1, 2).map((p) => p.join(" ")).join("")),
-      element("span", {}, `atoms ${signed(molecule.ledger.nodes)}`)));
+      element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)));
   return card;
 });
 const grid = byId("grid");
@@ -271,8 +272,8 @@ byId("tabs").addEventListener("keydown", (event) => {
 
 function fragmentEntry(row, largest) {
   const told = row.low === undefined
-    ? `${signed(row.mean)} in ${row.molecules} molecule${row.molecules === 1 ? "" : "s"}`
-    : `${signed(row.mean)} [${signed(row.low)}, ${signed(row.high)}] in ${number(row.molecules)} molecules`;
+    ? `${figure(row.mean)} in ${row.molecules} molecule${row.molecules === 1 ? "" : "s"}`
+    : `${figure(row.mean)} [${figure(row.low)}, ${figure(row.high)}] in ${number(row.molecules)} molecules`;
   const examples = row.examples.flatMap((place) => [
     element("button", { type: "button", class: "link", onclick: () => openMolecule(place) },
       nameOf(data.molecules[place])), " "]);
@@ -341,7 +342,7 @@ function showModel() {
     ["Explained by", `${data.titles[data.method]} (${data.method})`],
     ...Object.entries(data.refused).map(([name, why]) => [`Without ${name}`, why]),
     ["Molecules", `${data.source}: ${number(data.molecules.length)} explained, ${number(data.rejected.length)} left out`],
-    ["Colours", `white is zero; full colour at ${signed(data.limit)}, the ${data.quantile * 100} % quantile of |relevance| over all atoms`],
+    ["Colours", `white is zero; full colour at ${figure(data.limit)}, the ${data.quantile * 100} % quantile of |relevance| over all atoms`],
     ["Trust", data.rule],
     ["Versions", Object.entries(versions).map((pair) => pair.join(" ")).join(", ")],
   ]));

@@ -64,9 +64,16 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
     metadata = content.get("metadata")
-    name = folder.resolve().name
-    model.origin = Origin(name, digest, metadata if isinstance(metadata, dict) else {}, folder)
+    model.origin = Origin(
+        _name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+    )
     return model.eval()
+
+
+def _name_of(folder: Path) -> str:
+    """The folder's name, or that of the run it is the `model` of."""
+    path = folder.resolve()
+    return path.parent.name or path.name if path.name == "model" else path.name
 
 
 def is_published(folder: Path) -> bool:

@@ -40,6 +40,7 @@ from .table_scores import (
     task_outputs,
     task_readings,
     task_temperature,
+    verdicts,
 )
 from .teacher import ecfp4
 from .training import TrainingSettings, require_lightning
@@ -192,7 +193,7 @@ def train_table(
         "temperature": temperatures,
         "scores": scores,
         "learning_curve": curve,
-        "notes": [note] if note else [],
+        "notes": [*([note] if note else []), *verdicts(scores)],
         "summary": summary(scores),
     }
     card = table_card(table, parts, metadata, command)

@@ -30,12 +30,15 @@ __all__ = [
     "task_outputs",
     "task_readings",
     "task_temperature",
+    "useless_tasks",
+    "verdicts",
 ]
 
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 MIN_FOR_TEMPERATURE = 20
 TREES = 500
+PREDICTORS = ("graphormer", "dummy", "forest")  # whose scores are compared in words
 
 
 def roc_auc(score: FloatArray, truth: FloatArray) -> float:
@@ -231,6 +234,52 @@ def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
         return fit_temperature(outputs[:, 0], y)
     grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp().tolist()
     return min(grid, key=lambda t: float(torch.nn.functional.cross_entropy(outputs / t, y.long())))
+
+
+def verdicts(scores: Mapping[str, Any]) -> list[str]:
+    """Sentences on the targets that a dummy, or else a forest, predicts better; of test scores.
+
+    scores: by target, as `measure` gives them. The first metric decides: ROC-AUC, or R2.
+    """
+    found = [f"this model is {told}: do not use it" for told in useless_tasks(scores)]
+    for name, of_target in scores.items():
+        model, dummy, forest = (_leading(of_target, key) for key in PREDICTORS)
+        if model < dummy or not model < forest:
+            continue
+        metric, difference = next(iter(of_target["differences"]["forest"].items()))
+        high = difference[2]
+        chance = "" if high is not None and high < 0 else "; the difference may be chance"
+        found.append(
+            f"this model is worse than a random forest for {name}"
+            f" ({metric} {model:z.2f} against {forest:z.2f} on test molecules{chance})"
+        )
+    return found
+
+
+def useless_tasks(scores: Any) -> list[str]:
+    """What of a model is worse than a dummy, in words, from the scores in any metadata.
+
+    Empty for scores of another shape than `measure` gives.
+    """
+    found = []
+    for name, of_target in scores.items() if isinstance(scores, Mapping) else ():
+        model, dummy, _ = (_leading(of_target, key) for key in PREDICTORS)
+        if model < dummy:
+            regression = of_target.get("kind") == "regression"
+            metric = "R2" if regression else "ROC-AUC"
+            what = "the training mean" if regression else "the shares of the classes"
+            figures = f"{metric} {model:z.2f} against {dummy:z.2f} on test molecules"
+            found.append(f"worse than predicting {what} of {name} ({figures})")
+    return found
+
+
+def _leading(of_target: Any, predictor: str) -> float:
+    """A predictor's first score for a target; NaN, which no score is less than, without one."""
+    try:
+        value = next(iter(of_target["scores"][predictor].values()))[0]
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError):
+        return math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _interval(values: FloatArray) -> list[float | None]:
