@@ -25,6 +25,7 @@ function element(tag, attributes, ...children) {
 const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
 const levelOf = (molecule) => (molecule.trust ? molecule.trust.level : "unknown");
 const number = (value) => value.toLocaleString("en-US");
+const shortened = (tick) => signed(tick, Math.abs(tick) || 1).replace(/\.0+$|(\.\d*?[1-9])0+$/, "$1"); // +0.6, +200, 0
 const figure = (relevance) => signed(relevance, data.limit); // one format on the page
 
 function badge(level, words) {
@@ -99,7 +100,7 @@ function colourBar(limit, ticks) {
   const strip = element("div", { class: "strip" }, colours);
   const middle = (ticks.length - 1) / 2;
   for (const [k, tick] of ticks.entries()) {
-    const mark = element("span", { class: (k - middle) % middle ? "tick minor" : "tick" }, signed(tick, limit));
+    const mark = element("span", { class: (k - middle) % middle ? "tick minor" : "tick" }, shortened(tick));
     mark.style.left = `${50 + (50 * tick) / limit}%`;
     strip.append(mark);
   }
