@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.Chem import rdqueries
 
+from .molecule_reading import AS_WRITTEN
+
 __all__ = [
     "ATOM_CARDINALITIES",
     "ATOM_FEATURE_NAMES",
@@ -108,12 +110,6 @@ _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
 
 
-# The molecule is sanitised, and its canonical SMILES has tags at stereocentres only.
-_AS_WRITTEN = Chem.SmilesParserParams()
-_AS_WRITTEN.sanitize = False  # type: ignore[assignment]
-_AS_WRITTEN.removeHs = False  # type: ignore[assignment]
-
-
 def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
     """The atoms of a molecule as positions in OGB's vocabularies, (N, 9).
 
@@ -161,7 +157,8 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
             atom.SetAtomMapNum(0)
         smiles = Chem.MolToSmiles(written)
     order = list(written.GetPropsAsDict(True, True, False)["_smilesAtomOutputOrder"])
-    canonical = Chem.MolFromSmiles(smiles, _AS_WRITTEN)
+    # of a sanitised molecule, the canonical SMILES has tags at stereocentres only
+    canonical = Chem.MolFromSmiles(smiles, AS_WRITTEN)
     if canonical is None or canonical.GetNumAtoms() != len(order):
         return None  # a molecule that RDKit writes but does not read: keep its tags
     codes = np.full(len(order), _CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED])

@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-__all__ = ["MoleculeError", "ReadMolecule", "read_molecules"]
+__all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "read_molecules"]
 
 
-_AS_WRITTEN = Chem.SmilesParserParams()
-_AS_WRITTEN.sanitize = False  # type: ignore[assignment]
-_AS_WRITTEN.removeHs = False  # type: ignore[assignment]
-_AS_WRITTEN.allowCXSMILES = False  # type: ignore[assignment]
-_AS_WRITTEN.parseName = False  # type: ignore[assignment]
+# A SMILES to a molecule with the atoms, hydrogens and tags that it writes.
+AS_WRITTEN = Chem.SmilesParserParams()
+AS_WRITTEN.sanitize = False  # type: ignore[assignment]
+AS_WRITTEN.removeHs = False  # type: ignore[assignment]
+AS_WRITTEN.allowCXSMILES = False  # type: ignore[assignment]
+AS_WRITTEN.parseName = False  # type: ignore[assignment]
 
 # Text after the SMILES, reactions and dative bonds, and hydrogens as atoms, which are removed.
 _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
@@ -45,7 +46,7 @@ def read_molecules(
     # Each step is done for all molecules in its turn: the steps drive each other out of the
     # processor's caches.
     texts = [one.strip() if isinstance(one, str) else "" for one in molecules]
-    parsed = [Chem.MolFromSmiles(text, _AS_WRITTEN) if _is_plain(text) else None for text in texts]
+    parsed = [Chem.MolFromSmiles(text, AS_WRITTEN) if _is_plain(text) else None for text in texts]
     plain = [None if mol is None else _sanitised(mol) for mol in parsed]
     for mol in plain:
         if mol is not None:
