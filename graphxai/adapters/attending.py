@@ -34,6 +34,7 @@ class AttentionWatch:
         self.origins = Origins()
         self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
         self.unseen: set[str] = set()  # attention that mixed values and could not be recorded
+        self.undecided: set[str] = set()  # what may weigh nodes of graphs, or edges of nodes
 
     # -- softmax -------------------------------------------------------------------------------
 
@@ -211,7 +212,12 @@ class AttentionWatch:
         origin = self.origins.of(target)
         if origin is not None:
             return origin == "graphs"
-        return len(graph) > len(graph.unique()) and torch.equal(target, graph)
+        if not torch.equal(target, graph):
+            return False
+        if len(graph) > len(graph.unique()):
+            return True
+        self.undecided.add(self._traces.place() or "the model")
+        return False
 
     def _source_of(self, target: Tensor) -> Tensor | None:
         """The other end of the edges: the latest other index by which rows were gathered."""

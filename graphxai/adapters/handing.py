@@ -19,13 +19,15 @@ class HandingDown:
     """One pass under the positive rules.
 
     important (B or 1, K, L, H): through which heads relevance passes (see
-    `positive_rules.through_important_heads`); None: all. attention: probabilities (B, H, Q, T) of
-    every layer, whose "gradient" is their relevance; with rules that do not go into queries and
-    keys they are leaves. unknown: operations without a rule, with the path of their module.
+    `positive_rules.through_important_heads`); None: all. reads_attention: whether anybody asks for
+    its relevance. attention: probabilities (B, H, Q, T) of every layer, whose "gradient" is their
+    relevance; with rules that do not go into queries and keys they are leaves. unknown: operations
+    without a rule, with the path of their module.
     """
 
     rules: Rules
     important: Tensor | None = None
+    reads_attention: bool = True
     attention: list[Tensor] = field(default_factory=list)
     unknown: set[tuple[str, str]] = field(default_factory=set)
     affine: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)

@@ -165,6 +165,7 @@ class Interception(TorchFunctionMode):
     def trace_indices(self, graphs: Any) -> None:
         """Of these PyG graphs' indices, one names graphs and one the ends of edges."""
         self._attention.origins.note(graphs.get("batch"), "graphs")
+        self._attention.origins.note(graphs.get("ptr"), "sizes")
         self._attention.origins.note(graphs.get("edge_index"), "edges")
 
     def warn_of(self, output: Any) -> None:
@@ -196,8 +197,19 @@ class Interception(TorchFunctionMode):
             watch.within_map = before
 
     def _warn_of_unseen(self) -> None:
-        """One warning that names attention which methods that read attention do not get."""
-        unseen, self._attention.unseen = self._attention.unseen, set()
+        """Warnings that name attention of which methods that read attention may not learn."""
+        watch = self._attention
+        unseen, watch.unseen = watch.unseen, set()
+        undecided, watch.undecided = watch.undecided, set()
+        if undecided and self._records_attention():
+            warnings.warn(
+                f"{self._root} makes an index of its own, and in a batch of nothing but single"
+                " nodes nothing tells whether it names nodes or graphs: the softmax in"
+                f" {', '.join(sorted(undecided))} was taken for attention between nodes. If it"
+                " pools nodes, let it use the batch vector, or explain single nodes together with"
+                " a larger graph.",
+                stacklevel=7,
+            )
         if unseen and self._records_attention():
             warnings.warn(
                 f"{self._root} has attention that cannot be recorded; methods that read attention"

@@ -74,9 +74,11 @@ KEPT_IN_PLACE = {name for name in MOVING if name.endswith("_")} | {"setitem"}
 
 
 @contextmanager
-def handing_down(rules: Rules, important: Tensor | None = None) -> Iterator[HandingDown]:
+def handing_down(
+    rules: Rules, important: Tensor | None = None, reads_attention: bool = True
+) -> Iterator[HandingDown]:
     """Passes intercepted in the block hand relevance down by `rules`; the first one is recorded."""
-    state = HandingDown(rules, important)
+    state = HandingDown(rules, important, reads_attention)
 
     def make(*args: Any) -> Interception:
         return _PositiveInterception(state, *args)
@@ -107,7 +109,7 @@ class _PositiveInterception(Interception):
         self._kept: dict[int, list[_Kept]] = {}  # by their memory
 
     def _records_attention(self) -> bool:
-        return True
+        return self._state.reads_attention
 
     def warn_of(self, output: Any) -> None:
         """Name what has no rule."""

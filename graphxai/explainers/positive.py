@@ -76,23 +76,26 @@ def hand_down(
     *,
     important: Tensor | None = None,
     to_last_attention: bool = False,
+    reads_attention: bool = True,
 ) -> Handed:
     """Hand a relevance of one down from f_c, in the model's own precision.
 
     important (B or 1, K, L, H): see `positive_rules.through_important_heads`; None: all heads.
     to_last_attention: go no further than there; tokens are then zero, attention the last alone.
+    reads_attention: whether relevance of attention is asked for; without, a model may have none.
     """
     tokens = double.embed(batch).detach().requires_grad_()
-    with handing_down(rules, important) as passed, _seen(double):
+    with handing_down(rules, important, reads_attention) as passed, _seen(double):
         outputs = double.encode(tokens, batch)
         resolved = target.resolve(double.config, outputs.detach())
         explained = passed.explained(outputs, resolved.weights)
-    if not passed.attention:
+    if reads_attention and not passed.attention:
         raise ValueError(
             f"no attention between nodes was seen in {_name_of(double)}: methods that read"
             " attention cannot explain it."
         )
-    asked = passed.attention[-1:] if to_last_attention else [tokens, *passed.attention]
+    attention = passed.attention if reads_attention else []
+    asked = attention[-1:] if to_last_attention else [tokens, *attention]
     found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
     if to_last_attention:
         found = (torch.zeros_like(tokens), *found)
@@ -169,7 +172,7 @@ class LrpZPlus(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
-            handed = hand_down(double, batch, target, PLAIN)
+            handed = hand_down(double, batch, target, PLAIN, reads_attention=False)
             return in_own_precision(handed.tokens.sum(-1), batch, handed, model)
 
         return precisely(model, attribute)
