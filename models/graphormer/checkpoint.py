@@ -65,12 +65,12 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     fill(model, tensors, folder / WEIGHTS)
     metadata = content.get("metadata")
     model.origin = Origin(
-        _name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
     )
     return model.eval()
 
 
-def _name_of(folder: Path) -> str:
+def name_of(folder: Path) -> str:
     """The folder's name, or that of the run it is the `model` of."""
     path = folder.resolve()
     return path.parent.name or path.name if path.name == "model" else path.name

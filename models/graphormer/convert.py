@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-from .checkpoint import WEIGHTS, CheckpointError, fill, read_config, read_weights
+from .checkpoint import WEIGHTS, CheckpointError, fill, name_of, read_config, read_weights
 from .config import GraphormerConfig, Task
 from .model import Graphormer, Origin
 
@@ -52,7 +52,7 @@ def load_huggingface(
     state |= layout.layers(read, config)
     fill(model, state, folder / WEIGHTS)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
-    model.origin = Origin(folder.resolve().name, digest, metadata, folder)
+    model.origin = Origin(name_of(folder), digest, metadata, folder)
     return model.eval()
 
 
