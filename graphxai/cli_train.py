@@ -156,7 +156,7 @@ def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[s
 
         if split is not None:
             settings = settings | {"split": split.value}
-        folder = train_bace(out, **settings)
+        folder = train_bace(out, **settings, say=typer.echo)
     else:
         if split is not None:
             raise typer.BadParameter("--split is for molecules; MNIST has its official test set.")

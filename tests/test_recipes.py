@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rdkit import Chem
+from rdkit import Chem, DataStructs
+from rdkit.Chem import rdFingerprintGenerator
 from torch_geometric.data import Data
 
 from graphxai.datasets.molecules import molecule_to_data
@@ -15,8 +16,11 @@ from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, env
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import random_split
 from graphxai.models.graphormer import Task, load_checkpoint, recipes
-from graphxai.models.graphormer.recipes import Link, blend, distil
+from graphxai.models.graphormer.ensemble import Ensemble, Link
+from graphxai.models.graphormer.gaussian_process import TanimotoProcess, tanimoto
+from graphxai.models.graphormer.recipes import blend, distil
 from graphxai.models.graphormer.recipes_pretraining import pretrain
+from graphxai.models.graphormer.teacher import Forests, ecfp6_counts
 from graphxai.models.graphormer.training import TrainingSettings, predict
 
 DRUGS = [
@@ -109,13 +113,12 @@ def test_a_student_learns_from_an_ensemble(tmp_path: Path, monkeypatch: pytest.M
         random_split(len(graphs), 0),
         tmp_path,
         molecules=10,
-        rounds=2,
         links=[Link("large", "size", 13.5)],
         start=None,
-        teacher_settings=QUICK,
+        first_settings=QUICK,
         settings=QUICK,
     )
-    assert extra == [0, 10, 10]
+    assert extra == [0, 10]
     before = predict(model, graphs[:3])
     blend(model, Link("large", "size", 13.5, slope=2.0), share=0.25)
     after = predict(model, graphs[:3])
@@ -123,6 +126,64 @@ def test_a_student_learns_from_an_ensemble(tmp_path: Path, monkeypatch: pytest.M
     expected = 0.75 * before[:, 0] + 0.25 * 2.0 * (value - 13.5)
     assert torch.allclose(after[:, 0], expected, atol=1e-5)
     assert torch.equal(after[:, 1], before[:, 1])
+
+
+def test_similarity_of_counts_is_rdkits() -> None:
+    counts = ecfp6_counts(DRUGS)
+    generator = rdFingerprintGenerator.GetMorganGenerator(
+        radius=3, fpSize=counts.shape[1], includeChirality=True
+    )
+    given = [generator.GetCountFingerprint(Chem.MolFromSmiles(s)) for s in DRUGS]
+    expected = [DataStructs.BulkTanimotoSimilarity(one, given[:5]) for one in given]
+    np.testing.assert_allclose(tanimoto(counts, counts[:5]), expected, rtol=1e-6)
+
+
+def test_a_gaussian_process_says_what_scikit_learns_does() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import PairwiseKernel
+
+    y = np.array([[float(len(s)), float("N" in s)] for s in DRUGS])
+    y[3, 0] = np.nan
+    train, test = DRUGS[:9], DRUGS[9:]
+    process = TanimotoProcess(train, y[:9])
+    known = ~np.isnan(y[:9, 0])
+    counts, means = ecfp6_counts(train), np.nanmean(y[:9], axis=0)
+
+    def fitted(rows: np.ndarray, column: int, mean: float) -> GaussianProcessRegressor:
+        similar = PairwiseKernel(metric=lambda a, b, **_: float(tanimoto(a[None], b[None])[0, 0]))
+        machine = GaussianProcessRegressor(similar, alpha=0.3, optimizer=None)
+        return machine.fit(counts[rows], y[:9][rows, column] - mean)
+
+    for column, rows in ((0, known), (1, np.ones(9, dtype=bool))):
+        machine = fitted(rows, column, means[column])
+        expected = machine.predict(ecfp6_counts(test)) + means[column]
+        np.testing.assert_allclose(process.predict(test)[:, column], expected, rtol=1e-6)
+        for left_out in np.flatnonzero(rows):
+            others = rows & (np.arange(9) != left_out)
+            machine = fitted(others, column, means[column])
+            expected = machine.predict(counts[left_out][None]) + means[column]
+            assert process.left_out[left_out, column] == pytest.approx(expected[0], rel=1e-5)
+    assert np.isnan(process.left_out[3, 0])
+
+
+def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_out() -> None:
+    pytest.importorskip("sklearn")
+    tasks = (Task("large", "binary", ("no", "yes")), Task("size", "regression"))
+    sizes = np.array([Chem.MolFromSmiles(s).GetNumAtoms() for s in DRUGS], dtype=float)
+    y = np.stack([sizes > 13, sizes], axis=1)
+    link = Link("large", "size", 13.5, slope=2.0)
+    plain, linked = Ensemble(tasks, DRUGS, y), Ensemble(tasks, DRUGS, y, [link])
+    forests, process = Forests(tasks, DRUGS, y.astype(np.float32)), TanimotoProcess(DRUGS, y)
+    each = [forests.predict(DRUGS).astype(float), process.predict(DRUGS)]
+    each = [np.stack([one[:, 0].clip(0, 1), one[:, 1]], 1) for one in each]
+    np.testing.assert_allclose(plain.predict(DRUGS), np.mean(each, 0))
+    read = [1 / (1 + np.exp(-2.0 * (one[:, 1] - 13.5))) for one in each]
+    expected = np.mean([one[:, 0] for one in each] + read, 0)
+    np.testing.assert_allclose(linked.predict(DRUGS)[:, 0], expected)
+    assert ((linked.left_out()[:, 0] >= 0) & (linked.left_out()[:, 0] <= 1)).all()
+    seen, unseen = plain.predict(DRUGS)[:, 1], plain.left_out()[:, 1]
+    assert np.abs(seen - sizes).mean() < 0.7 * np.abs(unseen - sizes).mean()
 
 
 def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ from graphxai.datasets.splits import Split
 
 from .checkpoint import load_checkpoint, locate
 from .config import GraphormerConfig, Task
+from .ensemble import Ensemble, Link
 from .loading import encode_all
 from .model import Graphormer
-from .teacher import Forests
-from .training import TrainingSettings, fit, initialise, predict
+from .training import TrainingSettings, fit, initialise
 
-__all__ = ["Link", "blend", "distil", "finetune", "molecule_config"]
+__all__ = ["blend", "distil", "finetune", "labelled", "molecule_config"]
 
 PRETRAINED = "molecules"
 FINETUNING = TrainingSettings(
@@ -44,26 +45,13 @@ FINETUNING = TrainingSettings(
 )
 DISTILLING = replace(
     FINETUNING,
-    epochs=6,
+    epochs=4,
     batch_size=64,
-    learning_rate=2e-4,
+    learning_rate=4e-4,
     head_learning_rate=None,
     ema_decay=0.995,
-    label_smoothing=0.02,
+    label_smoothing=0.0,
 )
-
-
-@dataclass(frozen=True)
-class Link:
-    """A binary task that says whether a regression task's value reaches a threshold.
-
-    A teacher then reads the class from the value too: sigmoid(slope * (value - threshold)).
-    """
-
-    binary: str
-    regression: str
-    threshold: float
-    slope: float = 1.5
 
 
 def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
@@ -116,57 +104,76 @@ def distil(
     split: Split,
     out: str | Path,
     *,
-    rounds: int = 1,
-    molecules: int = 3000,
+    molecules: int = 20_000,
     links: Sequence[Link] = (),
     start: str | Path | None = PRETRAINED,
-    teacher_settings: TrainingSettings = FINETUNING,
+    first_settings: TrainingSettings = FINETUNING,
     settings: TrainingSettings = DISTILLING,
     resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Graphormer:
-    """One Graphormer that learns from the labels and from an ensemble's predictions.
+    """One Graphormer that learns from the labels and from an ensemble's predictions (Hinton 2015).
 
-    It is fine-tuned on the training part. Then, `rounds` times, new molecules are recombined from
-    the training molecules and labelled by an ensemble: random forests and every Graphormer so far,
-    all fitted on the training part alone. The last Graphormer goes on to learn from both.
+    It is fine-tuned on the training part. Then new molecules are recombined from the training
+    molecules and labelled by an `Ensemble` fitted to the training part alone; the Graphormer goes
+    on to learn from both. The measured labels are drawn half-way to what the ensemble says of each
+    molecule without having seen it, which keeps the network from learning them by heart.
     Validation and test molecules are neither recombined nor labelled, and a product equal to one
-    of them is dropped. With 0 rounds this is plain fine-tuning.
+    of them is dropped.
+
+    Args:
+        graphs: with labels `y` (1, tasks), NaN where one is missing.
+        tasks: binary ones and regressions.
+        split: of the graphs.
+        out: folder of the run.
+        molecules: how many are recombined; 0 is plain fine-tuning.
+        links: classes that the ensemble reads from a value too.
+        start: checkpoint to begin with, by name or folder; None is from scratch.
+        first_settings: of the fine-tuning.
+        settings: of what follows.
+        resume: go on with an interrupted run in `out`.
+        say: is given lines on what goes on.
     """
     out = Path(out)
-    train = [graphs[k].smiles for k in split.train]
-    held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
-    y = torch.cat([graphs[k].y for k in split.train]).numpy()
     first = finetune(
         graphs,
         tasks,
         split,
-        out / "round-0",
+        out / "fine-tuned",
         start=start,
-        settings=teacher_settings,
+        settings=first_settings,
         resume=resume,
     )
-    models = [first]
-    forests = Forests(tasks, train, y) if rounds else None
-    for number in range(1, rounds + 1):
-        assert forests is not None
-        seed = settings.seed + number - 1
-        products = recombine(train, molecules, seed=seed, exclude=held_out, max_atoms=60)
-        extra = encode_all([molecule_to_data(text) for text in products], first.config)
-        labels = ensemble_predictions(forests, models, extra, links)
-        for graph, label in zip(extra, labels, strict=True):
-            graph.y = torch.from_numpy(label)[None]
-        student = finetune(
-            graphs,
-            tasks,
-            split,
-            out / f"round-{number}",
-            start=models[-1],
-            settings=settings,
-            resume=resume,
-            extra=extra,
-        )
-        models.append(student)
-    return models[-1]
+    if not molecules:
+        return first
+    train = [graphs[k].smiles for k in split.train]
+    held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
+    y = torch.cat([graph.y for graph in graphs]).double().numpy()
+    say("fitting forests and a Gaussian process to the training part")
+    teacher = Ensemble(tasks, train, y[list(split.train)], links)
+    say(f"recombining {molecules:,} molecules, which they label")
+    new = recombine(train, molecules, seed=settings.seed, exclude=held_out, max_atoms=60)
+    extra = encode_all([molecule_to_data(text) for text in new], first.config)
+    halfway = (y[list(split.train)] + teacher.left_out()) / 2
+    y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
+    return finetune(
+        labelled(graphs, y),
+        tasks,
+        split,
+        out / "distilled",
+        start=first,
+        settings=settings,
+        resume=resume,
+        extra=labelled(extra, teacher.predict(new)) if new else (),
+    )
+
+
+def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:
+    """The graphs with labels y (n, tasks); the given ones keep theirs."""
+    found = [copy.copy(graph) for graph in graphs]
+    for graph, row in zip(found, y, strict=True):
+        graph.y = torch.from_numpy(row).float()[None]
+    return found
 
 
 @torch.no_grad()
@@ -185,30 +192,3 @@ def blend(model: Graphormer, link: Link, share: float = 0.5) -> None:
     weight[binary] = (1 - share) * weight[binary] + factor * task.scale * weight[regression]
     value = task.offset + task.scale * bias[regression]
     bias[binary] = (1 - share) * bias[binary] + factor * (value - link.threshold)
-
-
-def ensemble_predictions(
-    forests: Forests, models: Sequence[Graphormer], graphs: Sequence[Data], links: Sequence[Link]
-) -> NDArray[np.float32]:
-    """Mean predictions of forests (one half) and Graphormers (the other), (G, tasks)."""
-    tasks = forests.tasks
-    each = [forests.predict([graph.smiles for graph in graphs])]
-    each += [_readings(tasks, predict(model, graphs)) for model in models]
-    names = [task.name for task in tasks]
-    for values in each:
-        for link in links:
-            k, r = names.index(link.binary), names.index(link.regression)
-            read = 1 / (1 + np.exp(-link.slope * (values[:, r] - link.threshold)))
-            values[:, k] = 0.5 * (values[:, k] + read)
-    return ((each[0] + np.mean(each[1:], axis=0)) / 2).astype(np.float32)
-
-
-def _readings(tasks: Sequence[Task], outputs: torch.Tensor) -> NDArray[np.float32]:
-    """Probabilities and values in their units from raw outputs, (G, tasks)."""
-    columns = [
-        outputs[:, k].sigmoid()
-        if task.kind == "binary"
-        else task.offset + task.scale * outputs[:, k]
-        for k, task in enumerate(tasks)
-    ]
-    return torch.stack(columns, dim=1).numpy()

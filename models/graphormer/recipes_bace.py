@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from graphxai.datasets.splits import Split, random_split, scaffold_split
 
 from .checkpoint import save_checkpoint
 from .config import Task
+from .ensemble import Link
 from .loading import encode_all
 from .model import Graphormer
-from .recipes import DISTILLING, FINETUNING, Link, blend, distil, molecule_config
+from .recipes import DISTILLING, FINETUNING, blend, distil, molecule_config
 from .report import ClassifierReport, fit_temperature, report_classifier, scale_logits
 from .teacher import reference_forest
 from .training import predict, require_lightning
@@ -64,12 +65,12 @@ def train_bace(
     split: str = "random",
     seed: int = 0,
     epochs: int | None = None,
-    rounds: int = 1,
-    molecules: int = 3000,
+    molecules: int = 20_000,
     resume: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
     progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Train the BACE model and measure it on its test molecules, a forest beside it.
 
@@ -79,12 +80,12 @@ def train_bace(
         split: "scaffold" or "random".
         seed: of the weights, the order of the graphs and a random split.
         epochs: of every fine-tuning; None means the recipe's.
-        rounds: how often it learns from an ensemble, see `distil`; 0 is plain fine-tuning.
-        molecules: recombined molecules that the ensemble labels in each round.
+        molecules: recombined ones that an ensemble labels, see `distil`; 0 is plain fine-tuning.
         resume: go on with an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
         progress: whether progress bars are shown.
+        say: is given lines on what goes on.
 
     Returns:
         The checkpoint folder.
@@ -112,12 +113,12 @@ def train_bace(
         tasks,
         parts,
         out,
-        rounds=rounds,
         molecules=molecules,
         links=[LINK],
-        teacher_settings=replace(FIRST_ROUND, **common),
+        first_settings=replace(FIRST_ROUND, **common),
         settings=replace(DISTILLING, **common),
         resume=resume,
+        say=say,
     )
     blend(model, LINK)
     y = torch.cat([graph.y for graph in graphs])
@@ -198,8 +199,9 @@ positions stand in `config.json`.
 
 **Training.** From the weights `molecules`, which were pre-trained without any BACE compound: first
 on the measured labels, then also on molecules recombined from the training molecules, with the
-predictions of an ensemble of random forests and the Graphormer of each step before as labels. All
-of it saw the training part alone. The class logit is the mean of its own read-out and of
+predictions of an ensemble as labels: random forests and a Gaussian process on fingerprints. The
+measured labels count half there, and half what the ensemble says of a molecule that it has not
+seen. All of it saw the training part alone. The class logit is the mean of its own read-out and of
 {LINK.slope} (pIC50 - {LINK.threshold:g}), folded into the weights of the head. Epochs and settings
 were chosen on validation data. The class logit is divided by a temperature of {temperature:.2f},
 fitted on validation data.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from graphxai.datasets.splits import Split
 
 from .loading import encode_all
 from .model import Graphormer
-from .recipes import FINETUNING, finetune
+from .recipes import FINETUNING, finetune, labelled
 from .table_scores import task_readings
 from .table_teacher import Teacher, forest_inputs, mixed_labels, soft_labels, stacking_share
 from .training import TrainingSettings
@@ -103,14 +102,14 @@ def distil_table(
     learned = y.copy()
     learned[list(split.train)] = np.where(np.isnan(labels), taught[: len(train)], labels)
     student = finetune(
-        _labelled(graphs, learned),
+        labelled(graphs, learned),
         tasks,
         split,
         out,
         start=model,
         settings=settings,
         resume=resume,
-        extra=_labelled(extra, taught[len(train) :]),
+        extra=labelled(extra, taught[len(train) :]),
     )
     return Distilled(student, len(new), told)
 
@@ -140,14 +139,6 @@ def _labels(
     if teacher is None or share is None:
         return np.full(len(inputs), np.nan)
     return soft_labels(share * teacher.readings(inputs) + (1 - share) * network, seed)
-
-
-def _labelled(graphs: Sequence[Data], y: FloatArray) -> list[Data]:
-    """The graphs with labels y (n, tasks); the given ones keep theirs."""
-    found = [copy.copy(graph) for graph in graphs]
-    for graph, row in zip(found, y, strict=True):
-        graph.y = torch.from_numpy(row).float()[None]
-    return found
 
 
 def _smiles(graphs: Sequence[Data]) -> list[str]:

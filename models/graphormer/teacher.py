@@ -50,6 +50,9 @@ class Forests:
 
     `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are the training molecules
     alone. Multi-class tasks are not supported.
+
+    `out_of_bag` (n, tasks) is what the trees that did not see a molecule say of it; NaN where its
+    label is missing.
     """
 
     def __init__(self, tasks: Sequence[Task], smiles: Sequence[str], y: FloatArray) -> None:
@@ -60,16 +63,19 @@ class Forests:
             raise ValueError("forests teach binary and regression tasks, not multi-class ones.")
         inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
         self._fitted: list[list[Any]] = []
+        self.out_of_bag = np.full(y.shape, np.nan)
+        options: dict[str, Any] = {"oob_score": True, "random_state": 0, "n_jobs": 1}
         for k, task in enumerate(self.tasks):
             present = ~np.isnan(y[:, k])
             forests = []
             for features in inputs:
                 if task.kind == "binary":
-                    forest: Any = RandomForestClassifier(500, random_state=0, n_jobs=1)
+                    forest: Any = RandomForestClassifier(500, **options)
                 else:
-                    forest = RandomForestRegressor(200, max_features=0.2, random_state=0, n_jobs=1)
+                    forest = RandomForestRegressor(200, max_features=0.2, **options)
                 forests.append(forest.fit(features[present], y[present, k]))
             self._fitted.append(forests)
+            self.out_of_bag[present, k] = np.mean([_out_of_bag(f) for f in forests], axis=0)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Probabilities (binary) and values (regression), (n, tasks)."""
@@ -86,10 +92,19 @@ class Forests:
 
 def _probability(forest: Any, features: FloatArray) -> NDArray[Any]:
     """Probability of class 1, also where the training molecules held one class only."""
-    column = list(forest.classes_).index(1.0) if 1.0 in forest.classes_ else None
-    if column is None:
-        return np.zeros(len(features))
-    return forest.predict_proba(features)[:, column]
+    return _column_of_one(forest, forest.predict_proba(features))
+
+
+def _out_of_bag(forest: Any) -> NDArray[Any]:
+    """What the trees say of the molecules that they did not see."""
+    if hasattr(forest, "classes_"):
+        return _column_of_one(forest, forest.oob_decision_function_)
+    return forest.oob_prediction_
+
+
+def _column_of_one(forest: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
+    column = np.flatnonzero(forest.classes_ == 1.0)
+    return probabilities[:, column].sum(1)
 
 
 def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:
