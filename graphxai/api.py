@@ -1,7 +1,7 @@
 """The main job: load a model, predict, explain."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -150,7 +150,7 @@ def explain_prepared(
     wanted = Target.of(target)
     provenance = _provenance(model, explainer)
     device = next(model.parameters()).device
-    for part in in_batches(prepared, getattr(model, "same_size_only", False)):
+    for part in in_batches(prepared, *constraints(model)):
         with torch.inference_mode(False):  # what gradients pass through must not be made in it
             batch: Any = model.collate([_outside_inference(item.data) for _, item in part]).to(
                 device
@@ -165,12 +165,17 @@ def predict_prepared(
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
     """Predictions of encoded inputs in batches of like size, with their keys."""
     device = next(model.parameters()).device
-    for part in in_batches(prepared, getattr(model, "same_size_only", False)):
+    for part in in_batches(prepared, *constraints(model)):
         with evaluating(model), torch.inference_mode():
             batch: Any = model.collate([item.data for _, item in part]).to(device)
             outputs = model(batch).cpu()
         for row, (key, _) in enumerate(part):
             yield key, read_outputs(model.config, outputs[row])
+
+
+def constraints(model: "Model") -> tuple[bool, Callable[[Data], bool] | None]:
+    """Which inputs of a model can share a batch, as `in_batches` asks for it."""
+    return getattr(model, "same_size_only", False), getattr(model, "goes_alone", None)
 
 
 def _outside_inference(data: Data) -> Data:
@@ -179,14 +184,20 @@ def _outside_inference(data: Data) -> Data:
 
 
 def in_batches(
-    prepared: Iterable[tuple[Key, Input]], same_size: bool = False
+    prepared: Iterable[tuple[Key, Input]],
+    same_size: bool = False,
+    goes_alone: Callable[[Data], bool] | None = None,
 ) -> Iterator[list[tuple[Key, Input]]]:
-    """Group inputs of like (or of the same) size, within MAX_GRAPHS and MAX_PAIRS."""
+    """Group inputs of like (or of the same) size, within MAX_GRAPHS and MAX_PAIRS.
+
+    goes_alone: whether an input is by itself, as one with matrices over the pairs of its nodes.
+    """
     part: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
         tokens = int(item[1].data.num_nodes) + 1
         full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
         other = bool(part) and same_size and int(part[0][1].data.num_nodes) + 1 != tokens
+        other = other or (bool(part) and goes_alone is not None and goes_alone(item[1].data))
         if part and (full or other):
             yield part
             part = []

@@ -13,7 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from graphxai.draws import one_draw
 from graphxai.models.graphormer.config import TaskSet
+from graphxai.propagation import as_it_is
 
 
 @runtime_checkable
@@ -80,12 +82,35 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def explaining(model: ExplainableModel) -> Iterator[None]:
-    """Eval mode with gradients on, whatever the caller's state; all of it is put back."""
-    if not isinstance(model, ExplainableModel):
-        raise TypeError(
-            f"{type(model).__name__} cannot be explained: a model needs embed(batch),"
-            " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
-            " graphxai.wrap gives them to any PyTorch model."
+    """Eval mode with gradients on, whatever the caller's state; all of it is put back.
+
+    Rules that the caller has in force are not, within the block. Raises TypeError for a model
+    without the contract, ValueError for weights through which no gradient passes.
+    """
+    require_contract(model)
+    if any(value.is_inference() for value in getattr(model, "parameters", tuple)()):
+        raise ValueError(
+            f"{type(getattr(model, 'module', model)).__name__} has weights that were made in"
+            " torch.inference_mode(), through which no gradient passes: make or load the model"
+            " outside of it (torch.no_grad() will do)."
         )
-    with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+    with (
+        evaluating(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        as_it_is(),
+        one_draw(),
+    ):
         yield
+
+
+def require_contract(model: Any) -> None:
+    """Raise TypeError for what cannot be explained, and say what would make it so."""
+    if isinstance(model, ExplainableModel):
+        return
+    name = model.__name__ if isinstance(model, type) else type(model).__name__
+    raise TypeError(
+        f"{name} cannot be explained: a model needs embed(batch),"
+        " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
+        " graphxai.wrap gives them to any PyTorch model."
+    )

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
+from graphxai.capture import require_contract
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import StructureEncoding
 
@@ -57,7 +58,15 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
 
 
 def prepare_for(model: Any, value: Any) -> Input:
-    """Encode one input for a model: by its own `prepare` if it has one, as wrapped models do."""
+    """Encode one input for a model: by its own `prepare` if it has one, as wrapped models do.
+
+    Raises TypeError for a model that cannot be explained, InputError for what holds no values.
+    """
+    if not hasattr(model, "config"):
+        require_contract(model)
+    given = value.to_dict().values() if isinstance(value, Data) else (value,)
+    if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
+        raise InputError("it is on the device 'meta', whose tensors hold no values.")
     own = getattr(model, "prepare", None)
     found: Input = prepare(model.config, value) if own is None else own(value)
     return found

@@ -27,7 +27,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.api import Model, OnError, explain_prepared, in_batches, in_chunks, load
+from graphxai.adapters.placing import OneGraphAtATime
+from graphxai.api import (
+    Model,
+    OnError,
+    constraints,
+    explain_prepared,
+    in_batches,
+    in_chunks,
+    load,
+)
 from graphxai.capture import ExplainableModel, explaining
 from graphxai.drawn import Drawn
 from graphxai.explainers import get_explainer
@@ -206,7 +215,7 @@ def pairs(
     with progress_bar("explaining pairs", len(values), show=progress) as tick:
         for chunk in in_chunks(model, values, strict, tick):
             explained = dict(explain_prepared(model, chunk, explainer, target=target))
-            for part in in_batches(chunk, getattr(model, "same_size_only", False)):
+            for part in in_batches(chunk, *constraints(model)):
                 graphs = [item.data for _, item in part]
                 batch = _batch_of(model, graphs)
                 relevance = pair_relevance(model, batch, target, rules).cpu()
@@ -229,14 +238,18 @@ def pair_relevance(
     Raises ValueError for a target the model does not have, or a model without attention.
     """
     rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
+    size = batch.mask.shape[1] + 1
     with explaining(model):
-        with conservative(**vars(rules)), record(attention_gradients=True) as tape:
-            outputs = model.encode(model.embed(batch).detach(), batch)
+        try:
+            with conservative(**vars(rules)), record(attention_gradients=True) as tape:
+                outputs = model.encode(model.embed(batch).detach(), batch)
+        except OneGraphAtATime as error:
+            alone = [pair_relevance(model, one, target, rules) for one in error.batches]
+            return torch.cat([F.pad(one, (0, size - one.shape[-1]) * 2) for one in alone])
         f = Target.of(target).resolve(model.config, outputs)(outputs)
         slopes = torch.autograd.grad(
             f.sum(), tape.attention, allow_unused=True, materialize_grads=True
         )
-    size = batch.mask.shape[1] + 1
     layers = []
     for attention, slope in zip(tape.attention, slopes, strict=True):
         share = (attention.detach() * slope).sum(1)  # (B, Q, T)

@@ -11,19 +11,20 @@ make a transformer non-linear are treated as constants (Ali et al., ICML 2022, s
   (Achtibat et al., ICML 2024), where Gradient x Input gives all of it to both.
 
 A model takes part by calling the functions below instead of PyTorch's own. Outside of
-`conservative` and `record` they compute exactly what PyTorch computes. The state is a context
-variable: it ends with the block, also after an exception, and no other thread sees it.
+`conservative` and `record` they compute exactly what PyTorch computes. What is in force ends with
+its block, also after an exception, and no other thread sees it (`blocks`).
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .blocks import Blocks
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class Tape:
 
 
 _NEUTRAL = Rules()
-_rules: ContextVar[Rules] = ContextVar("graphxai_rules", default=_NEUTRAL)
-_tape: ContextVar[Tape | None] = ContextVar("graphxai_tape", default=None)
+_rules: Blocks[Rules] = Blocks("graphxai_rules", _NEUTRAL)
+_tape: Blocks[Tape | None] = Blocks("graphxai_tape", None)
 
 
 def current_rules() -> Rules:
@@ -109,18 +110,19 @@ def conservative(
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
     rules = Rules(bool(attention), bool(layernorm), activation, bool(products))
-    token = _rules.set(rules)
-    try:
-        with nullcontext() if model is None else _interception(model):
-            yield rules
-    finally:
-        _rules.reset(token)
+    with _rules.block(rules), nullcontext() if model is None else _interception(model):
+        yield rules
 
 
 def _interception(model: nn.Module) -> AbstractContextManager[object]:
     from graphxai.adapters.interception import intercepted
 
     return intercepted(model)
+
+
+def as_it_is() -> AbstractContextManager[Rules]:
+    """Within the block no rule of a block around it is in force."""
+    return _rules.block(_NEUTRAL)
 
 
 @contextmanager
@@ -136,22 +138,16 @@ def record(
     `all_queries` makes the model compute every row of its last layer instead of the graph
     token's row alone. `attention_gradients`, `operations`: see `Tape`.
     """
-    tape = Tape(all_queries, biases, attention_gradients, operations)
-    token = _tape.set(tape)
-    try:
+    with _tape.block(Tape(all_queries, biases, attention_gradients, operations)) as tape:
+        assert tape is not None
         yield tape
-    finally:
-        _tape.reset(token)
 
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
     """Rules stay in force within the block, but nothing is recorded."""
-    token = _tape.set(None)
-    try:
+    with _tape.block(None):
         yield
-    finally:
-        _tape.reset(token)
 
 
 def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ Every registered explainer is an `ExplainerAlgorithm` under the name of its clas
 and `from_pyg(GNNExplainer())` is an explainer of this toolkit.
 """
 
+import logging
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.explain import ExplainerAlgorithm, Explanation
+from torch_geometric.explain import CaptumExplainer, ExplainerAlgorithm, Explanation
 from torch_geometric.explain.config import (
     ExplainerConfig,
     MaskType,
@@ -25,13 +26,15 @@ from torch_geometric.explain.config import (
 )
 
 from graphxai.adapters import WrappedModel, wrap
-from graphxai.adapters.batches import WrappedBatch, part
-from graphxai.capture import ExplainableModel
+from graphxai.adapters.batches import WrappedBatch
+from graphxai.capture import ExplainableModel, evaluating
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.explainers.base import scored
+from graphxai.pyg_graphs import COUNTED, Call, OneGraph, check_split, split
 from graphxai.target import ResolvedTarget, Target
 
-COLUMN = "graphxai_column"  # attribute of a node or graph: the output column explained, or -1
+# Attributes of a node or a graph: the output column explained, or -1.
+NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
 
 
 class Algorithm(ExplainerAlgorithm):
@@ -77,12 +80,18 @@ class Algorithm(ExplainerAlgorithm):
         """Relevance of the nodes of one graph, or of every graph of a batch."""
         if not isinstance(x, Tensor) or not isinstance(edge_index, Tensor):
             raise ValueError("heterogeneous graphs are not supported.")
-        graphs = self._graphs(x, edge_index, target, index, kwargs)
+        whole = self._whole(x, edge_index, target, index, kwargs)
+        graphs, uncertain = split(whole, kwargs.get("batch"))
         wrapped = self._wrapped(model, x, kwargs)
+        if len(graphs) == 1 and (uncertain or kwargs.get("batch") is None):
+            wrapped = OneGraph.of(wrapped, asks_nodes=NODE_COLUMN in whole)
         batch: Any = wrapped.collate([wrapped.prepare(graph).data for graph in graphs]).to(x.device)
-        if self.model_config.task_level == ModelTaskLevel.node:
+        if len(graphs) > 1 and uncertain:
+            with evaluating(wrapped):
+                check_split(wrapped, batch, whole, kwargs["batch"], uncertain)
+        if NODE_COLUMN in whole:
             asked = torch.zeros_like(batch.mask).masked_scatter(
-                batch.mask, batch.graphs[COLUMN] >= 0
+                batch.mask, batch.graphs[NODE_COLUMN] >= 0
             )
             batch = replace(batch, readout=asked / asked.sum(-1, keepdim=True).clamp(min=1))
         found = self.explainer.attribute(wrapped, batch)
@@ -96,44 +105,33 @@ class Algorithm(ExplainerAlgorithm):
             nodes = nodes.sum(0, keepdim=True)
         return Explanation(node_mask=nodes)
 
-    def _graphs(
+    def _whole(
         self,
         x: Tensor,
         edge_index: Tensor,
         target: Tensor,
         index: int | Tensor | None,
         kwargs: dict[str, Any],
-    ) -> list[Data]:
-        """One Data a graph, with the column of the output that is asked for."""
+    ) -> Data:
+        """All graphs of the call as one, with the columns of the output that are asked for."""
         columns = self._columns(target)
         if index is not None:
             asked = torch.full_like(columns, -1)
             asked[index] = columns[index]
             columns = asked
-        attributes = {k: v for k, v in kwargs.items() if isinstance(v, Tensor) and k != "batch"}
+        attributes = {k: v for k, v in kwargs.items() if isinstance(v, Tensor) and k not in COUNTED}
         whole = Data(x=x, edge_index=edge_index, **attributes)
         group = kwargs.get("batch")
         node_level = self.model_config.task_level == ModelTaskLevel.node
-        if node_level:
-            whole[COLUMN] = columns
-        size = 1 if group is None else int(group.max()) + 1
-        rows = len(x) if node_level else size
+        rows = len(x) if node_level else 1 if group is None else int(group.max()) + 1
         if len(columns) != rows:
             raise ValueError(
                 f"the model gives {len(columns)} rows for {rows}"
                 f" {'nodes' if node_level else 'graphs'}:"
                 " check task_level in model_config."
             )
-        groups = [] if group is None else [torch.eq(group, b) for b in range(size)]
-        parts = [whole] if size == 1 else [part(whole, inside) for inside in groups]
-        for b, graph in enumerate(parts):
-            if not node_level:
-                graph[COLUMN] = columns[b : b + 1]
-            for name, value in attributes.items():
-                per_graph = not whole.is_node_attr(name) and not whole.is_edge_attr(name)
-                if size > 1 and per_graph and value.dim() and len(value) == size:
-                    graph[name] = value[b : b + 1]
-        return parts
+        whole[NODE_COLUMN if node_level else GRAPH_COLUMN] = columns
+        return whole
 
     def _columns(self, target: Tensor) -> Tensor:
         """The column of every row: its class, or 0 where the row has one value."""
@@ -148,16 +146,14 @@ class Algorithm(ExplainerAlgorithm):
     def _wrapped(self, model: nn.Module, x: Tensor, kwargs: dict[str, Any]) -> WrappedModel:
         binary = self.model_config.mode == ModelMode.binary_classification
 
-        def forward(module: nn.Module, batch: Any) -> Tensor:
-            given = {k: batch.get(k) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-            if "batch_size" in given:
-                given["batch_size"] = batch.num_graphs
-            rows = module(batch.x, batch.edge_index, **given)
+        def read(rows: Tensor, batch: Any) -> Tensor:
             rows = rows[:, None] if rows.dim() == 1 else rows
             return _sum_of_columns(rows, batch, binary)[:, None]
 
         names = [str(f) for f in range(x.shape[-1])] if x.dim() == 2 else []
-        return wrap(model, kind="regression", at=self.at, forward=forward, features=names)
+        return wrap(
+            model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -168,7 +164,7 @@ def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
 
     rows (n, C) or (B, C). A binary model's single logit counts for class 1, its negative for 0.
     """
-    columns = batch[COLUMN]
+    columns = batch[NODE_COLUMN] if NODE_COLUMN in batch else batch[GRAPH_COLUMN]
     asked = columns >= 0
     picked = rows.gather(
         1, (torch.zeros_like(columns) if binary else columns.clamp(min=0))[:, None]
@@ -190,7 +186,8 @@ def from_pyg(
     """An algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
 
     node_mask, edge_mask: the mask types it learns or computes. A node's score is its mask, summed
-    over features; where there are edge masks alone, half the mask of each of its edges.
+    over features; where there are edge masks alone, half the mask of each of its edges. Raises
+    ValueError, with PyG's reason, for an algorithm that cannot run so, as one that is trained.
     """
     return PygExplainer(algorithm, node_mask, edge_mask, seed)
 
@@ -216,6 +213,12 @@ class PygExplainer(Explainer):
         self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
         self.title = kind  # type: ignore[misc]
 
+        _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
+
+    def _explains_values(self, kind: str) -> bool:
+        """Whether f_c is told to be a number, not a logit: Captum's has no use for logits."""
+        return kind == "regression" or isinstance(self.algorithm, CaptumExplainer)
+
     def _attribute(self, model: ExplainableModel, batch: Any, target: Target) -> Attribution:
         with torch.no_grad():
             tokens = model.embed(batch)
@@ -237,13 +240,12 @@ class PygExplainer(Explainer):
         kind: str,
     ) -> Tensor:
         graph = _OneGraph(model, batch, tokens, resolved, b)
-        mode = "regression" if kind == "regression" else "binary_classification"
-        config = ModelConfig(mode=mode, task_level="graph", return_type="raw")
-        self.algorithm.connect(self.masks, config)
+        as_value = self._explains_values(kind)
+        self.algorithm.connect(self.masks, _config(as_value))
         x, edge_index = graph.inputs()
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             torch.manual_seed(self.seed)
-            if kind == "regression":
+            if as_value:
                 with torch.no_grad():
                     wanted = graph(x, edge_index)
             else:  # f_c is the logit of the class explained
@@ -254,6 +256,36 @@ class PygExplainer(Explainer):
         half = found.edge_mask.detach() / 2
         scores = x.new_zeros(len(x))
         return scores.index_add(0, edge_index[0], half).index_add(0, edge_index[1], half)
+
+
+def _config(as_value: bool) -> ModelConfig:
+    mode = "regression" if as_value else "binary_classification"
+    return ModelConfig(mode=mode, task_level="graph", return_type="raw")
+
+
+def _check_supports(
+    algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
+) -> None:
+    """Raise ValueError, with PyG's own reason, which it only logs, unless the algorithm can run."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        algorithm.connect(masks, config)
+    except ValueError as error:
+        kinds = f"node_mask={_word(masks.node_mask_type)}, edge_mask={_word(masks.edge_mask_type)}"
+        raise ValueError(
+            f"{type(algorithm).__name__} cannot explain a model with {kinds}:"
+            f" {'; '.join(told) or error}"
+        ) from error
+    finally:
+        root.removeHandler(handler)
+
+
+def _word(kind: MaskType | None) -> str:
+    return "None" if kind is None else repr(kind.value)
 
 
 class _OneGraph(nn.Module):
@@ -271,7 +303,7 @@ class _OneGraph(nn.Module):
         self.n = int(batch.num_nodes[b])
         self.row = 0 if isinstance(batch, WrappedBatch) else b  # others' batches stay whole
         if isinstance(batch, WrappedBatch) and batch.graphs is not None:
-            batch = model.collate([batch.graphs.get_example(b)]).to(tokens.device)
+            batch = model.collate([batch.examples()[b]]).to(tokens.device)
             tokens = tokens[b : b + 1, : self.n + 1]
         elif isinstance(batch, WrappedBatch):
             assert batch.dense is not None

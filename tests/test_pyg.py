@@ -12,9 +12,11 @@ from torch_geometric.explain import (
     Explainer,
     GNNExplainer,
     ModelConfig,
+    PGExplainer,
     unfaithfulness,
 )
-from torch_geometric.nn import GATv2Conv, TransformerConv
+from torch_geometric.nn import GATv2Conv, GPSConv, TransformerConv, global_mean_pool
+from torch_geometric.utils import subgraph
 
 import graphxai as gx
 import graphxai.pyg
@@ -126,6 +128,86 @@ def test_node_level_relevance_stays_within_reach(batch, method):
     assert not found.node_mask[~near].any()
 
 
+class MixedModel(nn.Module):
+    """Messages and attention among all nodes, so that two graphs without a batch vector mix."""
+
+    def __init__(self, level: str, takes_batch: bool = True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.level, self.takes_batch = level, takes_batch
+        self.embed, self.head = nn.Linear(9, 8), nn.Linear(8, 1)
+        self.conv = GPSConv(8, GATv2Conv(8, 8), heads=2, act="gelu", norm="layer_norm")
+
+    def forward(self, x, edge_index, batch=None):
+        batch = batch if self.takes_batch else None
+        h = self.conv(self.embed(x), edge_index, batch)
+        return self.head(h if self.level == "node" else global_mean_pool(h, batch))
+
+
+@pytest.mark.parametrize("takes_batch", [True, False])
+@pytest.mark.parametrize("level", ["node", "graph"])
+def test_without_a_batch_vector_copies_of_the_graph_do_not_mix(batch, level, takes_batch):
+    graph, model = batch[0], MixedModel(level, takes_batch).eval()
+    config = ModelConfig("regression", level, return_type="raw")
+    asked = {"index": 2} if level == "node" else {}
+
+    def f(x, keep):
+        edges = subgraph(keep, graph.edge_index, relabel_nodes=True)[0]
+        row = 2 - int((~keep[:2]).sum()) if level == "node" else 0
+        with torch.no_grad():
+            return model(x[keep], edges)[row].item()
+
+    n = graph.num_nodes
+    everything = torch.ones(n, dtype=torch.bool)
+    found = explained(model, graph, graphxai.pyg.Occlusion(), config, **asked).node_mask[:, 0]
+    for node in {0, 1, n - 1}:
+        expected = f(graph.x, everything) - f(graph.x, torch.arange(n) != node)
+        assert found[node].item() == pytest.approx(expected, abs=1e-5)
+    found = explained(model, graph, graphxai.pyg.IntegratedGradients(steps=500), config, **asked)
+    change = f(graph.x, everything) - f(graph.x * 0, everything)
+    assert found.node_mask.sum().item() == pytest.approx(change, abs=1e-4)
+
+
+def test_shapley_values_ask_for_the_empty_graph_and_it_is_said_if_there_is_none(batch):
+    graph, algorithm = batch[0], graphxai.pyg.ShapleySampling(permutations=2)
+    config = ModelConfig("regression", "graph", return_type="raw")
+    zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
+    told = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
+    untold = explained(MixedModel("graph").eval(), graph, algorithm, config)
+    assert torch.allclose(told.node_mask, untold.node_mask, atol=1e-6)
+    with pytest.warns(UserWarning, match="no finite output of a graph without nodes"):
+        explained(MixedModel("graph", takes_batch=False).eval(), graph, algorithm, config)
+
+
+class WithTable(nn.Module):
+    """Takes a table that belongs to no graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(9, 1)
+
+    def forward(self, x, edge_index, batch, table):
+        return self.head(global_mean_pool((x @ table).tanh(), batch))
+
+
+def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
+    torch.manual_seed(0)
+    model, table, graph = WithTable().eval(), torch.randn(9, 9), batch[0]
+    config = ModelConfig("regression", "graph", return_type="raw")
+    zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
+    algorithm = graphxai.pyg.Occlusion()
+    found = explained(model, graph, algorithm, config, batch=zeros, table=table)
+    with torch.no_grad():
+        outputs = [
+            model(graph.x[torch.arange(graph.num_nodes) != i], None, zeros[1:], table).item()
+            for i in range(graph.num_nodes)
+        ]
+    expected = found.prediction.item() - torch.tensor(outputs)
+    assert torch.allclose(found.node_mask[:, 0], expected, atol=1e-5)
+    with pytest.raises(ValueError, match="it cannot be told what of table belongs to which graph"):
+        explained(model, batch, algorithm, config, batch=batch.batch, table=table)
+
+
 def test_pygs_own_metric_takes_the_result(batch):
     explainer = Explainer(
         NodeModel().eval(),
@@ -186,6 +268,35 @@ def test_captums_input_x_gradient_through_pyg_is_gradient_input(model, batch):
     ):
         assert np.allclose(ours.relevance, theirs.relevance, atol=1e-5)
         assert theirs.method == "pyg_captumexplainer"
+
+
+@pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require")
+def test_captums_algorithms_explain_the_logit_of_a_classifier(model, batch):
+    pytest.importorskip("captum")
+    wrapped, graph = gx.wrap(model, kind="binary"), batch.to_data_list()[0]
+    algorithm = graphxai.pyg.from_pyg(CaptumExplainer("InputXGradient"), node_mask="attributes")
+    expected = gx.explain(wrapped, graph, "gradient_input").relevance
+    assert np.allclose(gx.explain(wrapped, graph, algorithm).relevance, expected, atol=1e-5)
+    report = gx.evaluate(wrapped, [graph], [algorithm], steps=5)
+    assert not report.failures
+
+
+def test_an_algorithm_that_cannot_run_says_why_at_once():
+    with pytest.raises(ValueError, match=r"PGExplainer.*only supports phenomenon explanations"):
+        graphxai.pyg.from_pyg(PGExplainer(epochs=1), node_mask=None, edge_mask="object")
+    pytest.importorskip("captum")
+    with pytest.raises(ValueError, match=r"CaptumExplainer.*'None' or 'attributes'"):
+        graphxai.pyg.from_pyg(CaptumExplainer("Saliency"))
+
+
+def test_evaluation_warns_of_a_method_that_fails(model, batch):
+    def broken(model, batch, target):
+        raise RuntimeError("no scores today")
+
+    with pytest.warns(
+        UserWarning, match="broken gave no scores for 2 of 2 graphs.*no scores today"
+    ):
+        gx.evaluate(gx.wrap(model, kind="regression"), batch.to_data_list()[:2], [broken], steps=5)
 
 
 @pytest.mark.parametrize("masks", [("object", None), ("attributes", "object"), (None, "object")])

@@ -2,12 +2,14 @@
 
 A softmax is not known to be attention before its result enters a product. Until then its result
 carries the role "probability"; then it is recorded and, under AH, held constant: detached, or where
-its own gradient is asked for, cut off from what it was computed of.
+its own gradient is asked for, cut off from what it was computed of. Factors on the way to that
+product, as a mask or a gate of every pair, are part of what is recorded.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +21,20 @@ from .attention import probabilities
 from .entrances import current_entrances
 from .layout import Layout, expose_dense, expose_sparse
 from .origins import Origins
+from .placing import Place, Reading, Readings
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
+FACTORS = MULTIPLICATIONS | {"masked_fill", "masked_fill_", "where", "div", "div_"}
+
+
+class LaidOut(NamedTuple):
+    """Where the nodes stand in attention of this shape, and which axis is what; None: edges."""
+
+    layout: Layout | None
+    reading: Reading | None
+    shape: torch.Size
 
 
 class AttentionWatch:
@@ -30,37 +42,73 @@ class AttentionWatch:
 
     def __init__(self, traces: Traces, layout: Layout | None) -> None:
         self._traces, self._layout = traces, layout
-        self._indices: list[Tensor] = []  # by which node rows were gathered, the latest last
-        self.origins = Origins()
+        # by what rows were gathered, the latest last, and how much speaks for ends of edges
+        self._indices: list[tuple[int, Tensor]] = []
+        self._readings = (layout and layout.readings) or Readings()
+        self._counts: Counter[str] = Counter()  # of dense softmaxes, by module
+        self._unplaced: set[Softmax] = set()
+        self._guessed: set[Softmax] = set()
+        self._laid_out: dict[Softmax, LaidOut] = {}
+        self.origins = Origins(None if layout is None else len(layout.graph))
+        self.operands: tuple[Any, ...] = ()  # of the operation at hand
         self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
         self.unseen: set[str] = set()  # attention that mixed values and could not be recorded
         self.undecided: set[str] = set()  # what may weigh nodes of graphs, or edges of nodes
+        self.left_out: set[str] = set()  # attention that mixed values, not between the nodes
+        self.guessed: set[str] = set()  # with graphs and heads on one axis, in either order
 
     # -- softmax -------------------------------------------------------------------------------
 
     def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Curve]) -> Tensor:
         """A softmax's result, of which nobody knows yet whether it is attention."""
-        if propagation.current_tape() is not None:
-            recorded = _cut_when_used(out, softmax) if _slopes_of_constants() else out
-            softmax.attention, out = self._expose(recorded, softmax.index)
+        out = self._recordable(out, softmax)
         curves -= {Curve("activation", "exp", softmax.place)}  # its own, if it is written out
         curve = Curve("attention", "a softmax whose result enters no product", softmax.place)
         return self._traces.mark(out, Trace(curves | {curve}, "probability", softmax))
+
+    def rescaled(
+        self, name: str, inputs: list[Tensor], trace: Trace, out: Any
+    ) -> tuple[Trace, Any]:
+        """Attention with entries scaled or taken out: the result, not the softmax's, is read."""
+        old = trace.softmax
+        if trace.role != "probability" or name not in FACTORS or old is None or old.used:
+            return trace, out
+        before = next(t for t in inputs if _has_role(self._traces, t, "probability"))
+        axis = None if old.index is not None else _axis_of_keys(before, old)
+        new = Softmax(old.place, old.index, axis=axis)
+        if name.endswith("_"):
+            out.copy_(self._recordable(out.clone(), new))
+        else:
+            out = self._recordable(out, new)
+        return replace(trace, softmax=new), out
+
+    def _recordable(self, out: Tensor, softmax: Softmax) -> Tensor:
+        if propagation.current_tape() is None:
+            return out
+        return self._expose(
+            _cut_when_used(out, softmax) if _slopes_of_constants() else out, softmax
+        )
 
     def explicit_softmax(self, inputs: list[Tensor]) -> Softmax | None:
         """The softmax that `exp(s) / sum(exp(s))` is, if the two tensors are these."""
         if len(inputs) != 2:
             return None
         above, below = map(self._traces.of, inputs)
-        if above is None or below is None or above.softmax is not below.softmax:
+        if above is None or below is None or below.role != "sum":
             return None
-        return above.softmax if (above.role, below.role) == ("exponential", "sum") else None
+        if above.role == "exponential" and above.softmax is below.softmax:
+            return above.softmax
+        if below.softmax is not None and below.softmax.index is not None:
+            self.left_out.add(below.softmax.place or "the model")  # sum(e v) / sum(e)
+        return None
 
     def role(self, name: str, inputs: list[Tensor], place: str) -> tuple[Any, Softmax | None]:
         """Role and softmax of the result of an operation."""
         if name in ("exp", "exp_"):
             return "exponential", Softmax(place)
         traced = [trace for trace in map(self._traces.of, inputs) if trace is not None]
+        if name in MULTIPLICATIONS and self._is_factor(inputs):
+            traced = [trace for trace in traced if trace.role == "probability"]
         if len(traced) != 1 or traced[0].role is None:
             return None, None
         trace = traced[0]
@@ -69,6 +117,8 @@ class AttentionWatch:
                 trace.softmax.index = self._group_index(inputs)
             return "sum", trace.softmax
         kept = STILL_A_SUM if trace.role == "sum" else SAME_VALUES | MULTIPLICATIONS
+        if trace.role == "probability":
+            kept = kept | FACTORS
         return (trace.role, trace.softmax) if name in kept else (None, None)
 
     # -- products ------------------------------------------------------------------------------
@@ -82,13 +132,34 @@ class AttentionWatch:
         each factor under any rule.
         """
         values = tuple(values)
-        if name in MULTIPLICATIONS and self._count(values) < 2:
+        if name in FACTORS and self._count(values) < 2:
             return values  # a mask or a weight on the way
+        self._product = name
+        if name in MULTIPLICATIONS and self._is_factor(list(tensors_in(values))):
+            return values
         held = tuple(self._held(value) for value in values)
         halve = equal or (halve and propagation.current_rules().products)
         if not halve or name in QUOTIENTS or self._count(held) < 2:
             return held
         return tuple(self._halved(value) for value in held)
+
+    def _is_factor(self, tensors: list[Tensor]) -> bool:
+        """Whether dense attention is multiplied by another factor of every pair."""
+        found = [t for t in tensors if _has_role(self._traces, t, "probability")]
+        others = [t for t in tensors if not any(t is one for one in found)]
+        if len(found) != 1 or len(others) != 1:
+            return False
+        weights, other = found[0], others[0]
+        softmax = self._traces.of(weights).softmax  # type: ignore[union-attr]
+        if softmax is None or softmax.index is not None or other.dim() > weights.dim():
+            return False
+        if torch.broadcast_shapes(weights.shape, other.shape) != weights.shape:
+            return False
+        length = weights.shape[_axis_of_keys(weights, softmax)]
+        places = [a - weights.dim() for a, n in enumerate(weights.shape) if n == length]
+        if length == 1 or len(places) < 2 or other.dim() < -min(places):
+            return False
+        return all(other.shape[place] == length for place in places[-2:])
 
     def _count(self, values: Iterable[Any]) -> int:
         return sum(self._traces.of(t) is not None for t in tensors_in(values))
@@ -157,8 +228,9 @@ class AttentionWatch:
             return weights
         if _slopes_of_constants():
             weights.requires_grad_()
-        attention, weights = self._expose(weights, None)
-        self._put_on_tape(attention)
+        softmax = Softmax(self._traces.place(), axis=-1)
+        weights = self._expose(weights, softmax)
+        self._record(softmax)
         return weights
 
     def keys(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -172,37 +244,79 @@ class AttentionWatch:
 
     def note_index(self, inputs: list[Tensor]) -> None:
         """Remember by which index rows were gathered: one of them names the sources of edges."""
+        rows = None if self._layout is None else len(self._layout.graph)
         for index in inputs[1:]:
             if index.dtype == torch.long and index.dim() == 1:
-                self._indices = [*self._indices[1 - REMEMBERED :], index]
+                of_nodes = [
+                    self.origins.of(index) == "edges",
+                    self._traces.of(inputs[0]) is not None,
+                    inputs[0].dim() > 0 and len(inputs[0]) == rows,
+                ]
+                self._indices = [*self._indices[1 - REMEMBERED :], (sum(of_nodes), index)]
 
     def _record(self, softmax: Softmax) -> None:
         if not softmax.used:
-            self._put_on_tape(softmax.attention)
+            self._put_on_tape(softmax)
+            self._note_left_out(softmax)
         softmax.used = True
 
-    def _put_on_tape(self, attention: Tensor | None) -> None:
+    def _note_left_out(self, softmax: Softmax) -> None:
+        for found, named in ((self._unplaced, self.left_out), (self._guessed, self.guessed)):
+            if softmax in found:
+                named.add(softmax.place or "the model")
+
+    def _put_on_tape(self, softmax: Softmax) -> None:
         self._note_mapped()
         tape = propagation.current_tape()
-        if tape is None or attention is None:
+        if tape is None or softmax.attention is None:
             return
-        tape.attention.append(attention)
+        tape.attention.append(softmax.attention)
         if (entrances := current_entrances()) is not None:
-            entrances.note(self._layout)
+            known = self._laid_out.get(softmax)
+            entrances.note(self._layout if known is None else known.layout)
 
     def _note_mapped(self) -> None:
         if self.within_map:
             self.unseen.add(f"{self._traces.place() or 'the model'}, mapped over by torch.vmap")
 
-    def _expose(self, weights: Tensor, target: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        if self.within_map:
-            return None, weights
-        if target is None:
-            return expose_dense(weights, self._layout)
-        source = self._source_of(target)
-        if source is None or self._pools(target):
-            return None, weights
-        return expose_sparse(weights, target, source, self._layout)
+    def _expose(self, weights: Tensor, softmax: Softmax) -> Tensor:
+        """The weights, made of attention that can be recorded, which the softmax then has."""
+        tape = propagation.current_tape()
+        if self.within_map or (tape is not None and tape.with_biases and self._layout is not None):
+            return weights
+        if softmax.index is None:
+            softmax.attention, weights = self._expose_dense(weights, softmax)
+        elif self._pools(softmax.index):
+            softmax.pools = True
+        elif (source := self._source_of(softmax.index)) is not None:
+            layout = self._layout_here()
+            self._laid_out[softmax] = LaidOut(layout, None, weights.shape)
+            softmax.attention, weights = expose_sparse(weights, softmax.index, source, layout)
+        if softmax.attention is None and not softmax.pools and self._layout is not None:
+            self._unplaced.add(softmax)
+        return weights
+
+    def _expose_dense(self, weights: Tensor, softmax: Softmax) -> tuple[Tensor | None, Tensor]:
+        layout = self._layout_here()
+        if layout is None or weights.dim() < 2:
+            softmax.pools = True
+            return expose_dense(weights, layout)
+        key = _axis_of_keys(weights, softmax)
+        place = Place(softmax.place, self._counts[softmax.place], weights.dim())
+        self._counts[softmax.place] += 1
+        wide, key_of_wide = (weights[None], key + 1) if weights.dim() == 2 else (weights, key)
+        reading = self._readings.choose(place, wide, key_of_wide, layout)
+        if reading is not None and self._readings.guessed:
+            self._guessed.add(softmax)
+        softmax.pools = reading is None and _reads_out(weights, key)
+        self._laid_out[softmax] = LaidOut(layout, reading, wide.shape)
+        attention, exposed = expose_dense(wide, layout, reading)
+        return attention, exposed.reshape(weights.shape)
+
+    def _layout_here(self) -> Layout | None:
+        """Where the nodes stand in the operation at hand."""
+        order = self.origins.order_among(self.operands)
+        return None if self._layout is None else self._layout.resorted(order)
 
     def _pools(self, target: Tensor) -> bool:
         """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
@@ -221,11 +335,23 @@ class AttentionWatch:
 
     def _source_of(self, target: Tensor) -> Tensor | None:
         """The other end of the edges: the latest other index by which rows were gathered."""
-        candidates = (index for index in self._indices if self.origins.of(index) != "graphs")
-        fitting = [index for index in candidates if len(index) == len(target)]
+        fitting = self._gathered_by(len(target))
         others = [index for index in fitting if not torch.equal(index, target)]
         found = others or fitting
         return found[-1] if found else None
+
+    def _gathered_by(self, length: int) -> list[Tensor]:
+        """Indices of this length by which nodes were gathered, the latest last.
+
+        Others have less that speaks for them: one of types of edges gathers rows of a parameter.
+        """
+        known = [
+            (score, index)
+            for score, index in self._indices
+            if len(index) == length and self.origins.of(index) != "graphs"
+        ]
+        best = max((score for score, _ in known), default=0)
+        return [index for score, index in known if score == best]
 
     def _group_index(self, inputs: list[Tensor]) -> Tensor | None:
         """The index (E,) by which entries were summed into groups."""
@@ -248,3 +374,28 @@ def _cut_when_used(out: Tensor, softmax: Softmax) -> Tensor:
     out = out.view_as(out) if out.requires_grad else out.detach().requires_grad_()
     out.register_hook(lambda slope: torch.zeros_like(slope) if softmax.used else slope)
     return out
+
+
+def _has_role(traces: Traces, tensor: Tensor, role: str) -> bool:
+    trace = traces.of(tensor)
+    return trace is not None and trace.role == role
+
+
+def _axis_of_keys(weights: Tensor, softmax: Softmax) -> int:
+    """The axis along which the weights of a query sum to one, from 0."""
+    axes = list(range(weights.dim()))
+    likely = axes[-1 if softmax.axis is None else softmax.axis]
+    with torch.no_grad():
+        for axis in (likely, *reversed(axes)) if softmax.axis is None else ():
+            if torch.allclose(weights.sum(axis), weights.new_ones(()), atol=1e-3):
+                return axis
+    return likely
+
+
+def _reads_out(weights: Tensor, key: int) -> bool:
+    """Whether weights that fit no nodes are a pooling's: one row a graph, or one gate a row."""
+    shape = weights.shape
+    square = shape.count(shape[key]) > 1
+    if weights.dim() == 2 or (weights.dim() == 3 and key == 1):
+        return not square
+    return shape[key] == 1 or shape[key - 1] == 1

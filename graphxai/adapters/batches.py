@@ -1,5 +1,6 @@
 """From a user's inputs to batches of a wrapped model: PyG graphs, or dense rows of tokens."""
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from graphxai.inputs import Input, InputError
 from graphxai.models.graphormer.encoding import IntArray, shortest_paths
 
 from .layout import Layout
+from .parts import part, roles_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +25,8 @@ class WrappedBatch:
     mask (B, N), True at nodes; x (B, N, ...): what stands at each node in the input; graphs: the
     PyG batch for models of graphs; dense: the model's input (B, ...) for models of tokens.
     `has_graph_token`: whether the model's own sequence begins with one; if not, `readout` (B, N)
-    are the weights with which nodes enter the output, where attention methods start.
+    are the weights with which nodes enter the output, where attention methods start. singles: the
+    graphs one by one.
     """
 
     mask: Tensor
@@ -33,6 +36,7 @@ class WrappedBatch:
     dense: Tensor | None = None
     has_graph_token: bool = False
     readout: Tensor | None = None
+    singles: tuple[Data, ...] = ()
 
     def __post_init__(self) -> None:
         if self.readout is None and not self.has_graph_token:
@@ -56,7 +60,12 @@ class WrappedBatch:
         if self.graphs is None:
             places = [np.arange(n) for n in self.num_nodes.tolist()]
             return [np.abs(place[:, None] - place) for place in places]
-        return [_path_lengths(graph) for graph in self.graphs.to_data_list()]
+        return [_path_lengths(graph) for graph in self.examples()]
+
+    def examples(self) -> list[Data]:
+        """The graphs one by one, where the batch is. PyG cannot take sparse matrices apart."""
+        device = self.mask.device
+        return [g if g.x.device == device else copy(g).to(device) for g in self.singles]
 
     def to(self, device: torch.device | str) -> "WrappedBatch":
         """The same batch on `device`."""
@@ -73,18 +82,23 @@ class WrappedBatch:
             if getattr(self, name) is not None
         }
         if self.graphs is not None:
-            wide["graphs"] = Batch.from_data_list(self.graphs.to_data_list() * times)
+            wide["singles"] = tuple(self.examples() * times)
+            wide["graphs"] = Batch.from_data_list(list(wide["singles"]))
         return replace(self, **wide)
 
-    def without(self, keep: Tensor, last: int) -> "WrappedBatch":
+    def without(
+        self, keep: Tensor, last: int, read: Collection[str] | None = None
+    ) -> "WrappedBatch":
         """Only the nodes where keep (B, N) is True; in graphs, only the edges between them.
 
         The whole graph number `last` follows as one more: PyG's pooling counts the graphs by
-        the last one that is not empty.
+        the last one that is not empty. read: names of the attributes that matter; None: all.
         """
         assert self.graphs is not None
-        graphs, counts = self.graphs.to_data_list(), self.num_nodes.tolist()
-        kept = [part(g, keep[b, :n]) for b, (g, n) in enumerate(zip(graphs, counts, strict=True))]
+        graphs, counts = self.examples(), self.num_nodes.tolist()
+        roles = roles_of(graphs, read)
+        pairs = enumerate(zip(graphs, counts, strict=True))
+        kept = [part(g, keep[b, :n], roles) for b, (g, n) in pairs]
         return collate_graphs([*kept, graphs[last]])
 
 
@@ -140,12 +154,13 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
     """PyG's batch of the graphs, and where its nodes stand."""
-    batch = Batch.from_data_list([_counted(graph) for graph in graphs])
+    graphs = [_counted(graph) for graph in graphs]
+    batch = Batch.from_data_list(graphs)
     num_nodes = torch.tensor([int(g.num_nodes or 0) for g in graphs], device=batch.x.device)
     mask = _mask(num_nodes, pad_to)
     x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
     x[mask] = batch.x.detach()
-    return WrappedBatch(mask, x, num_nodes, graphs=batch)
+    return WrappedBatch(mask, x, num_nodes, graphs=batch, singles=tuple(graphs))
 
 
 def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
@@ -163,10 +178,43 @@ def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> W
 
 
 def _path_lengths(graph: Data) -> IntArray:
-    edges = graph.edge_index
-    edges = torch.empty(2, 0, dtype=torch.long) if edges is None else edges
+    edges = _edges(graph)
     distances, _ = shortest_paths(int(graph.num_nodes or 0), *edges.cpu().numpy())
     return distances.T  # PyG's edges point from the node that is read to the one that reads
+
+
+def as_tokens(rows: Tensor, batch: WrappedBatch, at: str | None) -> Tensor:
+    """Node rows (n, D) or (B, S, D), of the module named `at` if any, as tokens (B, T, D)."""
+    size, nodes = batch.mask.shape
+    length = nodes + int(batch.has_graph_token)
+    if batch.graphs is not None and rows.dim() == 2 and len(rows) == int(batch.mask.sum()):
+        tokens = rows.new_zeros(size, nodes + 1, rows.shape[1])
+        tokens[:, 1:][batch.mask] = rows
+        return tokens
+    if rows.dim() != 3 or rows.shape[:2] != (size, length):
+        where = f"the module {at!r} gives" if at else "the input has"
+        raise ValueError(
+            f"{where} {tuple(rows.shape)}; relevance needs one row a node of"
+            f" {size} inputs of at most {nodes} nodes."
+        )
+    return rows if batch.has_graph_token else F.pad(rows, (0, 0, 1, 0))
+
+
+def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
+    """The inverse of `as_tokens`."""
+    if batch.graphs is not None:
+        return tokens[:, 1:][batch.mask]
+    return tokens if batch.has_graph_token else tokens[:, 1:]
+
+
+def _edges(graph: Data) -> Tensor:
+    """Edges (2, E), of `adj_t` where there is no `edge_index`."""
+    if graph.edge_index is not None:
+        return graph.edge_index
+    matrix = graph.get("adj_t")
+    if isinstance(matrix, Tensor) and matrix.layout != torch.strided:
+        return matrix.to_sparse_coo().coalesce().indices().flip(0)
+    return torch.empty(2, 0, dtype=torch.long)
 
 
 def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
@@ -179,13 +227,6 @@ def _counted(graph: Data) -> Data:
     counted = copy(graph)
     counted.num_nodes = int(graph.num_nodes or 0)
     return counted
-
-
-def part(graph: Data, keep: Tensor) -> Data:
-    """The nodes that stay, with the edges between them; all other attributes as they were."""
-    part = graph.subgraph(keep)
-    part.num_nodes = int(keep.sum())
-    return part
 
 
 def _atoms(smiles: str) -> int:

@@ -25,8 +25,7 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
     Raises TypeError for an argument that the graphs do not have.
     """
     wanted = _parameters(model)
-    names = [p.name for p in wanted]
-    if "x" not in names and names and names[0] in WHOLE:
+    if names_read(model) is None:
         return model(batch)
     given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
     values: dict[str, Any] = {}
@@ -40,6 +39,18 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
                 " have: give wrap(..., forward=lambda model, batch: ...)."
             )
     return model(**values)
+
+
+def names_read(model: nn.Module) -> set[str] | None:
+    """The attributes of graphs that `model.forward` names; None: it takes the batch as a whole."""
+    names = [p.name for p in _parameters(model)]
+    return None if "x" not in names and names and names[0] in WHOLE else set(names)
+
+
+def tells_graphs(model: nn.Module) -> bool:
+    """Whether `model.forward` has an argument that tells the graphs of a batch apart."""
+    names = names_read(model)
+    return names is None or any(re.search("batch|ptr|graph", name) for name in names)
 
 
 def takes_padding_mask(model: nn.Module) -> bool:

@@ -29,6 +29,10 @@ class Entrance:
             placed[layout.graph, layout.slot + 1] = values
             return placed
         values = values.T if self.sequence_first else values
+        if layout.rank is not None:
+            placed = values.new_zeros(len(layout.mask), layout.tokens)
+            placed[layout.graph, layout.slot + 1] = values[layout.graph, layout.rank]
+            return placed
         first = int(not layout.graph_token)
         placed = F.pad(values, (first, layout.tokens - first - values.shape[1]))
         return placed.masked_fill(~F.pad(layout.mask, (1, 0), value=layout.graph_token), 0.0)

@@ -8,19 +8,19 @@ that the model's fast paths stay open in other threads. Both end with the block.
 A softmax counts as attention once its result enters a product. That covers explicit softmax over
 dense logits as well as `exp(s) / sum(exp(s))` over the edges of a graph, as in
 `torch_geometric.utils.softmax`. In a module whose name says that it is a norm, square roots and
-standard deviations are its scale. What keeps its gradient although a rule asked for it to be
-constant is named in one warning.
+standard deviations that divide or multiply something are its scale. What keeps its gradient
+although a rule asked for it to be constant is named in one warning.
+
+What writes over its argument, or into `out`, does so under the rules too.
 """
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -29,30 +29,38 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from graphxai import propagation
+from graphxai.draws import DRAWING, current_draws, draws_numbers
 
-from . import gates
+from . import gates, scales
+from .additive import as_constant, plus_offset, with_tangents
 from .attending import AttentionWatch
 from .attention import multi_head, scaled_dot_product
 from .compiled import uncompiled
+from .curves import curve_of, factors_are_equal, is_norm
 from .entrances import current_entrances
 from .layout import Layout
 from .linear_attention import WRITTEN_OUT, in_one_type, is_written_out
-from .operations import AFFINE, NORMS, activation, linear, log_softmax, uses_batch_statistics
-from .trace import Curve, Rule, Softmax, Trace, Traces, custom_function, tensors_in
+from .nesting import Nest, take_off
+from .notices import Notices
+from .operations import (
+    AFFINE,
+    NORMS,
+    activation,
+    is_activation,
+    linear,
+    linear_written_out,
+    log_softmax,
+    uses_batch_statistics,
+    vanishes_at_zero,
+)
+from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .transforms import is_transformed, plain_calls
 from .vocabulary import (
-    ACTIVATION_MODULE,
-    EQUAL_FACTORS,
-    KNOWN,
     LIKE_ANOTHER,
-    MULTIPLICATIONS,
-    PLUS_PRODUCT,
     PRODUCTS,
     RATIO,
-    ROOTS,
-    SUMS,
     VALUELESS,
-    WITH_NUMBERS,
+    by_arguments,
     name_of,
 )
 
@@ -82,6 +90,8 @@ def intercepted(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
+    if (draws := current_draws()) is not None:
+        draws.begin()
     make = interception_class.get() or Interception
     mode = make(model, layout, always, additive, outputs or {})
     with ExitStack() as stack:
@@ -91,8 +101,11 @@ def intercepted(
             register_module_forward_hook(mode.after_module, always_call=True),
         ):
             stack.callback(handle.remove)
-        stack.enter_context(plain_calls(mode.mapped))
-        stack.enter_context(mode)
+        stack.enter_context(plain_calls(mode.mapped, mode.unseen))
+        stack.enter_context(mode.nested())
+        mode.__enter__()
+        stack.callback(take_off, mode)
+        stack.callback(mode.end)
         yield mode
 
 
@@ -117,14 +130,38 @@ class Interception(TorchFunctionMode):
         self._attention = AttentionWatch(self._traces, layout)
         self._running: list[nn.Module] = []
         self._skipped: nn.Module | None = None  # what its forward does is written out afterwards
-        self._warned: set[Curve] = set()
+        self._notices = Notices(self._root)
         self._transformed: set[Curve] = set()  # where no trace leads in or out
+        self._out_of_sight = False
+        self._nest = Nest()
+
+    # -- blocks in blocks ----------------------------------------------------------------------
+
+    def end(self) -> None:
+        """From here on the mode does nothing, should it still be on the stack of its thread."""
+        self._always = False
+        self._running.clear()
+
+    def nested(self) -> AbstractContextManager[None]:
+        """Within the block the modes of blocks around it stand aside where this one acts."""
+        return self._nest.within(self)
+
+    def acts(self) -> bool:
+        """Whether what runs now is the business of this mode."""
+        return self._always or bool(self._running)
+
+    def _stands_aside(self, module: nn.Module | None = None) -> bool:
+        """Whether a block inside of this one acts, or would act on the module."""
+        return any(m.acts() or id(module) in m._paths for m in self._nest.inner)
 
     # -- which module is running ---------------------------------------------------------------
 
     def before_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that a part of the model begins; at the outermost its inputs begin to be traced."""
-        if threading.get_ident() != self._thread or id(module) not in self._paths:
+        if id(module) not in self._paths or (self._nest.inner and self._stands_aside(module)):
+            return
+        if threading.get_ident() != self._thread:
+            self._traces.note_out_of_sight(args, self._paths[id(module)])
             return
         if not self._running and not self._always:
             self.trace_inputs(args)
@@ -148,6 +185,8 @@ class Interception(TorchFunctionMode):
             replaced = None if output is None else self._written_out(module, args)
         elif self._skipped is None and output is not None:
             replaced = self._replace_output(module, args, output)
+            if isinstance(module, torch.jit.ScriptModule) and replaced is None:
+                self._traces.note_out_of_sight(args, self._place(), tensors_in([output]))
         self._running.pop()
         if (entrances := current_entrances()) is not None:
             entrances.leave()
@@ -159,8 +198,7 @@ class Interception(TorchFunctionMode):
         """From here on these tensors are what the explanation is about."""
         floats = [t for t in tensors_in(values) if t.is_floating_point()]
         wanted = [t for t in floats if t.requires_grad and not isinstance(t, nn.Parameter)]
-        for tensor in wanted or floats:
-            self._traces.mark(tensor, Trace())
+        self._traces.begin(wanted or floats, all_seen=self._always)
 
     def trace_indices(self, graphs: Any) -> None:
         """Of these PyG graphs' indices, one names graphs and one the ends of edges."""
@@ -171,20 +209,12 @@ class Interception(TorchFunctionMode):
     def warn_of(self, output: Any) -> None:
         """One warning that names what kept its gradient on the way to the output."""
         self._warn_of_unseen()
-        rules = propagation.current_rules()
         traces = filter(None, map(self._traces.of, tensors_in([output])))
-        curves = self._transformed.union(*(trace.curves for trace in traces))
-        found = {curve for curve in curves if getattr(rules, curve.rule)}
-        new = found - self._warned
-        if not new:
-            return
-        self._warned |= new
-        lines = sorted({f"{curve.place or self._root}: {curve.what}" for curve in new})
-        warnings.warn(
-            f"{self._root} has parts that the rules do not know; there the ordinary gradient was"
-            f" taken, and relevance need not sum to the output: {'; '.join(lines)}.",
-            stacklevel=6,
-        )
+        self._notices.of_curves(self._transformed.union(*(trace.curves for trace in traces)))
+
+    def warn_of_chance(self) -> None:
+        """One warning that names where random numbers decide about the output."""
+        self._notices.of_chance()
 
     @contextmanager
     def mapped(self) -> Iterator[None]:
@@ -196,27 +226,19 @@ class Interception(TorchFunctionMode):
         finally:
             watch.within_map = before
 
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Within the block TorchScript runs; what shows of it is not the user's."""
+        before, self._out_of_sight = self._out_of_sight, True
+        try:
+            yield
+        finally:
+            self._out_of_sight = before
+
     def _warn_of_unseen(self) -> None:
-        """Warnings that name attention of which methods that read attention may not learn."""
-        watch = self._attention
-        unseen, watch.unseen = watch.unseen, set()
-        undecided, watch.undecided = watch.undecided, set()
-        if undecided and self._records_attention():
-            warnings.warn(
-                f"{self._root} makes an index of its own, and in a batch of nothing but single"
-                " nodes nothing tells whether it names nodes or graphs: the softmax in"
-                f" {', '.join(sorted(undecided))} was taken for attention between nodes. If it"
-                " pools nodes, let it use the batch vector, or explain single nodes together with"
-                " a larger graph.",
-                stacklevel=7,
-            )
-        if unseen and self._records_attention():
-            warnings.warn(
-                f"{self._root} has attention that cannot be recorded; methods that read attention"
-                f" leave it out: {'; '.join(sorted(unseen))}. Call the function on the whole batch"
-                " instead, or let it be made of PyTorch's operations.",
-                stacklevel=7,
-            )
+        self._notices.of_chance()
+        hidden, self._traces.hidden = self._traces.hidden, set()
+        self._notices.of_attention(self._attention, hidden, self._records_attention())
 
     def _records_attention(self) -> bool:
         tape = propagation.current_tape()
@@ -225,12 +247,16 @@ class Interception(TorchFunctionMode):
     def _place(self) -> str:
         return self._paths[id(self._running[-1])] if self._running else ""
 
+    def _module(self) -> nn.Module | None:
+        """What is running."""
+        return self._running[-1] if self._running else None
+
     def _kind(self) -> str:
         """The class of the running module."""
-        return type(self._running[-1]).__name__ if self._running else ""
+        return type(self._module()).__name__
 
     def _in_norm(self) -> bool:
-        return "norm" in self._kind().lower()
+        return is_norm(self._module())
 
     def _replace_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """The output of a module that is treated as a whole, or None to keep it."""
@@ -241,8 +267,10 @@ class Interception(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             if self._kind() == "PerformerProjection" and len(args) == 3:
                 return self._like(args[2], self._attention.performer(module, *args))
-            if propagation.current_rules().activation and _is_activation(module, args, output):
-                return self._like(args[0], propagation.by_ratio(args[0], module.forward))
+            if propagation.current_rules().activation and is_activation(module, args, output):
+                by_ratio = propagation.by_ratio(args[0], module.forward)
+                if torch.allclose(by_ratio, output, rtol=1e-2, atol=1e-3):  # else not by entry
+                    return self._like(args[0], by_ratio)
         return None
 
     def _written_out(self, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
@@ -264,13 +292,22 @@ class Interception(TorchFunctionMode):
         kwargs = kwargs or {}
         if not (self._always or self._running) or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
+        if self._out_of_sight or (self._nest.inner and self._stands_aside()):
+            return func(*args, **kwargs)
         if self._skipped is not None:
             return func(*in_one_type(args), **kwargs)
+        if kwargs and kwargs.get("out") is not None:
+            written = kwargs["out"]
+            rest = {key: value for key, value in kwargs.items() if key != "out"}
+            return self._put_into(written, self.__torch_function__(func, types, args, rest))
         name = name_of(func)
+        if name in DRAWING and draws_numbers(name, args, kwargs):
+            self._note_chance(name)
         if name in ("sort", "argsort") and len(args) == 1 and not args[0].is_floating_point():
             kwargs = kwargs | {"stable": True}  # nodes sorted by graph keep the layout's order
         if not self._transformed and is_transformed():
             self._transformed.add(Curve("attention", "a transform of torch.func", self._place()))
+        self._attention.operands = args
         out = self._apply(name, func, args, kwargs)
         self._attention.origins.follow(name, args, kwargs, out)
         for tensor in tensors_in([out]):
@@ -278,13 +315,45 @@ class Interception(TorchFunctionMode):
                 self._traces.mark_if_new(tensor)
         return out
 
+    def _note_chance(self, name: str) -> None:
+        self._notices.chance.add(f"{self._place() or self._root}: {name}")
+        if (draws := current_draws()) is not None:
+            draws.seen = True
+
+    def _put_into(self, written: Any, result: Any) -> Any:
+        """A result in the tensor, or tensors, that were given as `out`."""
+        if not isinstance(written, Tensor):
+            for one, other in zip(written, result, strict=True):
+                self._put_into(one, other)
+            return written
+        if written.shape != result.shape:
+            written.resize_(result.shape)
+        if not written.requires_grad:
+            self._traces.mark_if_new(written)
+        trace = self._traces.of(result)
+        out = written.copy_(result)
+        if trace is not None:
+            self._mark_written(out, trace)
+        return out
+
+    def _mark_written(self, tensor: Tensor, trace: Trace) -> None:
+        """Note what was written to a tensor, and so to what it is a view of."""
+        self._traces.mark(tensor, trace)
+        if tensor._base is not None:
+            self._traces.mark(tensor._base, trace)
+
     def _apply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         if name in PRODUCTS:
             values = gates.held(self._traces, name, (*args, *kwargs.values()))
-            halve, equal = not self._in_norm(), self._factors_are_equal(name)
+            values = scales.held(self._traces, name, values)
+            halve, equal = not self._in_norm(), factors_are_equal(name, self._module())
             values = self._attention.factors(name, values, halve, equal)
-            args, named = values[: len(args)], values[len(args) :]
-            kwargs = dict(zip(kwargs, named, strict=True))
+            kwargs = dict(zip(kwargs, values[len(args) :], strict=True))
+            written_to, args = args[:1], values[: len(args)]
+            if name.endswith("_") and args[0] is not written_to[0]:  # it is held, and so another
+                plain = getattr(Tensor, name[:-1])(*args, **kwargs)
+                out = self._carry(name[:-1], args, kwargs, plain)
+                return self._put_into(written_to[0], out)
         if name == "softmax":
             return self._softmax(func, args, kwargs)
         if name == "scaled_dot_product_attention":
@@ -299,18 +368,16 @@ class Interception(TorchFunctionMode):
             return self._log_softmax(func, args, kwargs)
         if name in AFFINE or name in NORMS or name in RATIO:
             return self._operation(name, func, args, kwargs)
-        written_to = args[0] if self._additive and name in SUMS and name.endswith("_") else None
-        if self._additive and name in SUMS:
-            args = self._constants_as_tangents(name, args)
         if (name.endswith("_") or name == "setitem") and not args[0].requires_grad:
             self._traces.mark_if_new(args[0])  # it is about to, and does not come from outside
+        if self._additive:
+            what = by_arguments(name, args, kwargs)
+            args, kwargs = with_tangents(self._traces, what, args, kwargs)
         out = func(*args, **kwargs)
-        if written_to is not None and written_to is not args[0]:
-            out = written_to.copy_(out)  # a constant got a tangent beside itself
         if name in VALUELESS or not (name == "setitem" or isinstance(out, Tensor | tuple | list)):
             return out
-        if name in ROOTS and self._in_norm() and propagation.current_rules().layernorm:
-            return tuple(t.detach() for t in out) if isinstance(out, tuple) else out.detach()
+        if self._additive:
+            out = plus_offset(name, func, args, kwargs, out)
         return self._carry(name, args, kwargs, out)
 
     def _softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -318,7 +385,10 @@ class Interception(TorchFunctionMode):
         trace = self._traces.of(args[0] if args else kwargs["input"])
         if trace is None:
             return out
-        return self._attention.softmax(out, Softmax(self._place()), trace.curves)
+        return self._attention.softmax(out, self._softmax_along(args, kwargs), trace.curves)
+
+    def _softmax_along(self, args: Any, kwargs: Any) -> Softmax:
+        return Softmax(self._place(), axis=args[1] if len(args) > 1 else kwargs.get("dim"))
 
     def _log_softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -342,18 +412,27 @@ class Interception(TorchFunctionMode):
         x = args[0] if args else kwargs["input"]
         weight = args[1] if name in AFFINE and len(args) > 1 else None
         if self._traces.of(x) is None or self._traces.of(weight) is not None:
+            if name == "linear" and self._additive:
+                with self:
+                    return linear_written_out(*args, **kwargs)
             return self._carry("matmul", args, kwargs, func(*args, **kwargs))
+        if name in RATIO and not vanishes_at_zero(func, *args, **kwargs):
+            return self._carry(f"{name} without zero", args, kwargs, func(*args, **kwargs))
         if name == "batch_norm" and uses_batch_statistics(func, *args, **kwargs):
             return self._carry("statistics of the batch", args, kwargs, func(*args, **kwargs))
         if name in AFFINE and not self._additive:
             return self._like(x, func(*args, **kwargs))
         operation: Callable[..., Tensor] = (AFFINE | NORMS).get(name, activation)
-        return self._like(x, operation(func, self._constant, *args, **kwargs))
+        out = operation(func, self._constant, *args, **kwargs)
+        if out is x and (trace := self._traces.of(x)) is not None:
+            self._mark_written(out, trace)
+        return self._like(x, out)
 
     # -- traces --------------------------------------------------------------------------------
 
     def _carry(self, name: str, args: Any, kwargs: Any, out: Any) -> Any:
         """Give the result the trace of what it was made of."""
+        name = by_arguments(name, args, kwargs)
         inputs = list(tensors_in((*args, *kwargs.values())))
         if name in LIKE_ANOTHER:
             inputs = inputs[:1]
@@ -365,48 +444,20 @@ class Interception(TorchFunctionMode):
         curves: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
         if name == "div" and (softmax := self._attention.explicit_softmax(inputs)) is not None:
             return self._attention.softmax(out, softmax, curves)
-        if (curve := self._curve(name, inputs)) is not None:
+        if (curve := curve_of(self._traces, name, inputs, self._module())) is not None:
             curves |= {curve}
         trace = Trace(curves, *self._attention.role(name, inputs, self._place()))
+        trace, out = self._attention.rescaled(name, inputs, trace, out)
         trace = gates.described(self._traces, name, inputs, trace)
+        trace = scales.described(self._traces, name, inputs, trace, self._in_norm())
         into = args[0] if name == "setitem" else out
+        in_place = into is not out or name.endswith("_") or (bool(args) and out is args[0])
         for tensor in tensors_in([into]):
             if tensor.is_floating_point() or tensor.is_complex():
-                self._traces.mark(tensor, trace)
-                if tensor._base is not None and (name == "setitem" or name.endswith("_")):
-                    self._traces.mark(tensor._base, trace)  # written to through a view
+                self._mark_written(tensor, trace) if in_place else self._traces.mark(tensor, trace)
+        if name == "std_mean":
+            self._traces.mark(out[1], Trace(trace.curves - {curve}))
         return out
-
-    def _curve(self, name: str, inputs: list[Tensor]) -> Curve | None:
-        """What an operation does that is not linear in what depends on the nodes."""
-        if name in PRODUCTS:
-            factors = inputs[1:] if name in PLUS_PRODUCT else inputs
-            several = sum(self._traces.of(factor) is not None for factor in factors) > 1
-            if not several or self._factors_are_equal(name):
-                return None
-            what = f"a product ({name}) of two quantities that depend on the input"
-            rule = gates.rule_of_product(self._traces, factors) or self._rule_here()
-            return Curve(rule, what, self._place())
-        if name in ROOTS:
-            return Curve("layernorm", f"{name} outside of a normalisation layer", self._place())
-        if name == "statistics of the batch":
-            return Curve("layernorm", name, self._place())
-        if name == "static_k or static_v":
-            return Curve("attention", name, self._place())
-        return None if name in KNOWN else Curve("activation", name, self._place())
-
-    def _factors_are_equal(self, name: str) -> bool:
-        """Whether a product is of two signals, each of which gets half of its relevance."""
-        if name not in MULTIPLICATIONS or not propagation.current_rules().attention:
-            return False
-        kinds = type(self._running[-1]).__mro__ if self._running else ()
-        return any(kind.__name__ in EQUAL_FACTORS for kind in kinds)
-
-    def _rule_here(self) -> Rule:
-        """The rule that a product in the running module would be a matter of."""
-        if self._in_norm():
-            return "layernorm"
-        return "activation" if ACTIVATION_MODULE.search(self._kind()) else "attention"
 
     def _like(self, x: Tensor, out: Tensor) -> Tensor:
         trace = self._traces.of(x)
@@ -417,37 +468,6 @@ class Interception(TorchFunctionMode):
 
     # -- additive constants --------------------------------------------------------------------
 
-    def _constants_as_tangents(self, name: str, values: Any) -> Any:
-        """In a sum with something that depends on nodes, constants are shares of the output."""
-        of_nodes = next((t for t in tensors_in(values) if self._traces.of(t) is not None), None)
-        if of_nodes is None:
-            return values
-        if name in WITH_NUMBERS:
-            values = (of_nodes.new_tensor(v) if type(v) in (int, float) else v for v in values)
-        return tuple(self._as_constant(value) for value in values)
-
-    def _as_constant(self, value: Any) -> Any:
-        if isinstance(value, tuple | list):
-            return type(value)(self._as_constant(v) for v in value)
-        if isinstance(value, Tensor) and self._traces.of(value) is None:
-            return self._constant(value) if value.is_floating_point() else value
-        return value
-
     def _constant(self, value: Tensor) -> Tensor:
         """The constant with itself as tangent, where additive shares are asked for."""
-        if not self._additive:
-            return value
-        plain = value.detach().contiguous()  # an expanded tensor takes no tangent
-        finite = plain.masked_fill(~plain.isfinite(), 0.0)  # -inf masks are no share
-        return forward_ad.make_dual(plain, finite)
-
-
-def _is_activation(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> bool:
-    """Whether a module of the user's is an activation: by its name, its shape and f(0) = 0."""
-    kind = type(module)
-    if kind.__module__.startswith("torch.nn.") or not ACTIVATION_MODULE.search(kind.__name__):
-        return False
-    alone = len(args) == 1 and isinstance(args[0], Tensor) and args[0].shape == output.shape
-    if not alone or next(module.parameters(), None) is not None:
-        return False
-    return not module.forward(args[0].detach().new_zeros(1)).any()
+        return as_constant(value) if self._additive else value

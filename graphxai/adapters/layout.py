@@ -1,15 +1,19 @@
 """Where nodes stand in a batch, so that attention of any layout is recorded as (B, H, T, T).
 
-Sparse attention has one value per edge; dense attention comes as (B, H, N, N), (B, N, N) or
-(B * H, N, N). Without a graph token, row and column 0 of the recorded matrix are zero.
+Sparse attention has one value per edge; the axes of dense attention are read by `placing`. Without
+a graph token, row and column 0 of the recorded matrix are zero.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .placing import Reading, Readings
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,18 +21,30 @@ class Layout:
     """Graph and slot of every node, both (n,), in the order of the model's node rows.
 
     mask (B, N) is True at nodes; `graph_token`: the model's own sequence has one, first.
+    readings: how the model's attention is read, as earlier passes have shown. rank (n,): the place
+    of every row in the model's own sequence of its graph, where the model has sorted its rows.
     """
 
     graph: Tensor
     slot: Tensor
     mask: Tensor
     graph_token: bool = False
+    readings: "Readings | None" = None
+    rank: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor, graph_token: bool = False) -> "Layout":
         """The layout of nodes that lie in the order of mask (B, N)."""
         graph, slot = mask.nonzero(as_tuple=True)
         return cls(graph, slot, mask, graph_token)
+
+    def resorted(self, order: Tensor | None) -> "Layout":
+        """The layout of rows that a model has sorted: `order` (n,) is the node in each."""
+        if order is None:
+            return self
+        graph = self.graph[order]
+        rank = (graph[:, None] == graph).tril(-1).sum(-1)
+        return replace(self, graph=graph, slot=self.slot[order], rank=rank)
 
     @property
     def tokens(self) -> int:
@@ -46,26 +62,61 @@ class Layout:
         return length in (own.shape[1], int(own.sum(-1).max()))
 
 
-def expose_dense(weights: Tensor, layout: Layout | None) -> tuple[Tensor | None, Tensor]:
+def expose_dense(
+    weights: Tensor, layout: Layout | None, reading: "Reading | None" = None
+) -> tuple[Tensor | None, Tensor]:
     """Recorded attention (B, H, T, T), or the graph token's row of it, and the weights made of it.
 
     The model goes on with the second, so that gradients reach the first. (None, weights) if the
-    layout is not that of self-attention over the batch.
+    layout is not that of self-attention over the batch. reading: which axis is what.
     """
     if layout is None:
         return (weights, weights) if weights.dim() == 4 else (None, weights)
-    size, length = len(layout.mask), weights.shape[-1]
-    rows = weights.shape[-2] if weights.dim() > 1 else 0
-    one = layout.graph_token and rows == 1  # as a last layer of which one token is read
-    known = (one or rows == length) and layout.fits(length)
-    if not known or weights.numel() % (size * rows * length):
+    if reading is None:
         return None, weights
+    parts = reading.apart(weights, len(layout.mask))  # (B, H, 1 or L, L)
+    if reading.graphs is None:
+        attention, parts = _expose_blocks(parts, layout)
+        return attention, reading.together(parts, weights.shape)
+    rows, length = parts.shape[-2:]
+    if layout.rank is not None:
+        back, there = _slots(layout, length)
+        parts = _moved(parts, there)
+    one = rows == 1 != length
     first = int(not layout.graph_token)
     after = layout.tokens - first - length
     pad = (first, after, 0, 0) if one else (first, after, first, after)
-    attention = F.pad(weights.reshape(size, -1, rows, length), pad)  # (B, H, 1 or T, T)
-    own = slice(first, first + length)
-    return attention, attention[..., first : first + rows, own].reshape(weights.shape)
+    attention = F.pad(parts, pad)  # (B, H, 1 or T, T)
+    exposed = attention[..., first : first + rows, first : first + length]
+    if layout.rank is not None:
+        exposed = _moved(exposed, back)
+    return attention, reading.together(exposed, weights.shape)
+
+
+def _expose_blocks(weights: Tensor, layout: Layout) -> tuple[Tensor | None, Tensor]:
+    """Weights (H, n, n) between all nodes of a batch, of which each graph's own are recorded."""
+    target, source = (layout.graph[:, None] == layout.graph).nonzero(as_tuple=True)
+    by_pair = weights[:, target, source].T  # (P, H)
+    attention, exposed = expose_sparse(by_pair, target, source, layout)
+    every = torch.arange(len(weights), device=weights.device)[:, None]
+    return attention, weights.index_put((every, target, source), exposed.T)
+
+
+def _slots(layout: Layout, length: int) -> tuple[Tensor, Tensor]:
+    """Both (B, L): the slot in the input of each slot of a model that sorted, and the inverse."""
+    assert layout.rank is not None
+    size, device = len(layout.mask), layout.slot.device
+    back = torch.arange(length, device=device).repeat(size, 1)
+    there = back.clone()
+    back[layout.graph, layout.rank] = layout.slot
+    there[layout.graph, layout.slot] = layout.rank
+    return back, there
+
+
+def _moved(parts: Tensor, slots: Tensor) -> Tensor:
+    """Rows and columns of parts (B, H, L, L) in the order of slots (B, L)."""
+    rows = parts.gather(2, slots[:, None, :, None].expand(parts.shape))
+    return rows.gather(3, slots[:, None, None, :].expand(parts.shape))
 
 
 def expose_sparse(

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphxai import propagation
 
-from .vocabulary import name_of
+from .vocabulary import ACTIVATION_MODULE, name_of
 
 Constant = Callable[[Tensor], Tensor]
 
@@ -113,13 +113,30 @@ def log_softmax(func: Any, constant: Constant, input: Tensor, dim: int, **_: Any
 
 
 def activation(func: Any, constant: Constant, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """An elementwise function with f(0) = 0."""
+    """An elementwise function with f(0) = 0; what writes over its argument does so here too."""
     if propagation.current_rules().activation is None:
         plain: Tensor = func(input, *args, **kwargs)
         return plain
     if name_of(func) == "gelu" and (args or tuple(kwargs.values()) or ("none",)) == ("none",):
         return propagation.gelu(input)
-    return propagation.by_ratio(input, lambda x: func(x.clone(), *args, **kwargs))
+    in_place = False
+
+    def of_a_copy(x: Tensor) -> Tensor:
+        nonlocal in_place
+        copy = x.clone()
+        out: Tensor = func(copy, *args, **kwargs)
+        in_place = out is copy
+        return out
+
+    out = propagation.by_ratio(input, of_a_copy)
+    return input.copy_(out) if in_place else out
+
+
+def vanishes_at_zero(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """Whether f(0) = 0, which `hardtanh` between other bounds has not."""
+    if not name_of(func).startswith("hardtanh"):
+        return True
+    return not func(input.detach().new_zeros(1), *args, **kwargs).any()
 
 
 def linear(
@@ -139,9 +156,30 @@ def convolution(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """Convolution of input (B, C, ...)."""
+    """Convolution of input (B, C, ...) or (C, ...)."""
     out = func(input, weight, None, *args, **kwargs)
+    if bias is not None and out.dim() < weight.dim():
+        return out + constant(bias).view(-1, *(1,) * (out.dim() - 1))
     return _per_channel(out, None, bias, constant)
+
+
+def linear_written_out(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` in operations in which either factor may be a constant."""
+    out = input @ weight.T
+    return out if bias is None else out + bias
+
+
+def is_activation(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> bool:
+    """Whether a module of the user's is an activation: by its name, its shape and f(0) = 0."""
+    kind = type(module)
+    if kind.__module__.startswith("torch.nn.") or not ACTIVATION_MODULE.search(kind.__name__):
+        return False
+    alone = len(args) == 1 and isinstance(args[0], Tensor) and args[0].shape == output.shape
+    if not alone or next(module.parameters(), None) is not None:
+        return False
+    if output is args[0]:  # in place: what it was before is gone
+        return False
+    return not module.forward(args[0].detach().new_zeros(1)).any()
 
 
 NORMS: dict[str, Callable[..., Tensor]] = {
@@ -159,6 +197,9 @@ AFFINE: dict[
     "conv1d": convolution,
     "conv2d": convolution,
     "conv3d": convolution,
+    "conv_transpose1d": convolution,
+    "conv_transpose2d": convolution,
+    "conv_transpose3d": convolution,
 }
 
 

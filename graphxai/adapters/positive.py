@@ -46,8 +46,8 @@ from .handing import HandingDown, handed, made_here
 from .interception import Interception, interception_class
 from .layout import Layout
 from .operations import AFFINE
-from .positive_attention import MadeTraces, PositiveWatch
-from .trace import Softmax, custom_function, tensors_in
+from .positive_attention import MadeTraces, PositiveWatch, through_heads_at
+from .trace import OUT_OF_SIGHT, Softmax, custom_function, tensors_in
 from .transforms import is_transformed
 from .vocabulary import (
     GATHERED_SUMS,
@@ -113,6 +113,7 @@ class _PositiveInterception(Interception):
 
     def warn_of(self, output: Any) -> None:
         """Name what has no rule."""
+        self._state.unknown |= {(place, OUT_OF_SIGHT) for place in self._traces.hidden}
         self._warn_of_unseen()
         self._state.unknown |= {(curve.place, curve.what) for curve in self._transformed}
         self._state.warn(self._root)
@@ -198,7 +199,7 @@ class _PositiveInterception(Interception):
             return value
         out = self._by_rule(name, func, args, kwargs, distinct, value)
         if name == "softmax":
-            return self._attention.softmax(out, Softmax(self._place()), frozenset())
+            return self._attention.softmax(out, self._softmax_along(args, kwargs), frozenset())
         return self._carry(name, args, kwargs, out)
 
     def _name_customs(self, inputs: list[Tensor]) -> None:
@@ -355,10 +356,17 @@ class _PositiveInterception(Interception):
         rule = self._rules.product if mixing else through_product
         left, right = self._keep(a), self._keep(v)
         heads = self._attention.heads(a, value.shape) if mixing else None
+        along_edges = heads is not None and name in MULTIPLICATIONS
+        graph = self._attention.graph_of_entries(a) if along_edges else None
+        mixed = None
+        if heads is not None and not along_edges:
+            mixed = self._attention.heads_of_mixed(func.__name__.strip("_"), a, v, f)
 
         def hand(relevance: Tensor) -> tuple[Tensor, ...]:
-            if heads is not None:
-                relevance = self._through(heads, relevance, name)
+            if mixed is not None and heads is not None:
+                relevance = through_heads_at(relevance, heads, *mixed)
+            elif heads is not None:
+                relevance = self._through(heads, relevance, name, graph)
             return rule(left.tensor, right.tensor, relevance, f)
 
         out = handed(value, hand, a, v)
@@ -370,12 +378,14 @@ class _PositiveInterception(Interception):
         trace = self._traces.of(value)
         return trace is not None and trace.role == "gate"
 
-    def _through(self, heads: Tensor, relevance: Tensor, name: str) -> Tensor:
-        """Relevance of mixed values that important heads (B or 1, K, H) pass on."""
+    def _through(self, heads: Tensor, relevance: Tensor, name: str, graph: Tensor | None) -> Tensor:
+        """Relevance of mixed values that important heads (B or 1, K, H) pass on.
+
+        graph (E,): that of each edge, where values are mixed along edges.
+        """
         count, size = heads.shape[-1], self._attention.graphs or len(relevance)
         if name in MULTIPLICATIONS:  # along edges: (E, H, d)
             width = math.prod(relevance.shape[1:]) // count
-            graph = self._attention.graph_of_rows(len(relevance), None)
             chosen = heads if graph is None or len(heads) == 1 else heads[graph]
             return through_important_heads(
                 relevance.reshape(len(relevance), count, width), chosen, graph

@@ -1,5 +1,6 @@
 """Attention in a pass under the positive rules: a quantity that relevance can be asked of."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,29 @@ from torch import Tensor
 from .attending import AttentionWatch
 from .handing import HandingDown
 from .layout import Layout
+from .placing import Reading
 from .trace import Curve, Softmax, Trace, Traces, tensors_in
+
+Bilinear = Callable[[Tensor, Tensor], Tensor]
+
+
+def through_heads_at(relevance: Tensor, important: Tensor, graphs: Tensor, heads: Tensor) -> Tensor:
+    """`positive_rules.through_important_heads` of relevance whose entries are of any order.
+
+    important (B or 1, K, H); graphs, heads: those of every entry, of the shape of relevance.
+    """
+    count = int(graphs.max()) + 1
+    chosen = important.expand(count, -1, -1).to(relevance)
+    kinds = [relevance * chosen[graphs, kind, heads] for kind in range(chosen.shape[1])]
+
+    def per_graph(x: Tensor) -> Tensor:
+        return x.new_zeros(count).index_add(0, graphs.flatten(), x.flatten())
+
+    sums = [per_graph(kind) for kind in kinds]
+    total, size = per_graph(relevance), torch.stack(sums).abs().sum(0)
+    share = torch.where(size == 0, 0.0, total / size)  # (B,)
+    scaled = [kind * (own.sign() * share)[graphs] for kind, own in zip(kinds, sums, strict=True)]
+    return torch.stack(scaled).sum(0)
 
 
 class MadeTraces(Traces):
@@ -36,15 +59,51 @@ class PositiveWatch(AttentionWatch):
             return self._traces.mark(out, Trace(curves))
         if not self._state.rules.into_queries_and_keys:
             out = out.detach().requires_grad_()
-        softmax.attention, out = self._expose(out, softmax.index)
+        out = self._expose(out, softmax)
         return self._traces.mark(out, Trace(curves, "probability", softmax))
+
+    def _recordable(self, out: Tensor, softmax: Softmax) -> Tensor:
+        return self._expose(out, softmax)
 
     def heads(self, value: Tensor, shape: torch.Size) -> Tensor | None:
         """Important heads (B or 1, K, H) of the layer that this attention (...) is of."""
         trace, important = self._traces.of(value), self._state.important
         if important is None or trace is None or trace.softmax not in self._number:
             return None
-        return important[:, :, self._number[trace.softmax]]
+        attention, chosen = trace.softmax.attention, important[:, :, self._number[trace.softmax]]
+        return chosen if attention is None else chosen[..., : attention.shape[1]]  # layers differ
+
+    def heads_of_mixed(self, name: str, weights: Tensor, values: Tensor, f: Bilinear) -> Any:
+        """Graph and head, from 0, of every entry of f(weights, values).
+
+        None where the mixed values are (B, H, Q, d), or (B * H, Q, d), or of edges.
+        """
+        trace = self._traces.of(weights)
+        known = self._laid_out.get(trace.softmax) if trace and trace.softmax else None
+        layout, reading, shape = known or (None, None, torch.Size())
+        if layout is None or reading is None:
+            return None
+        axes = len(shape)
+        usual = reading == Reading(axes - 2, axes - 1, 0) and name in ("matmul", "bmm")
+        if usual or weights.shape != shape:
+            return None
+        parts = torch.zeros_like(reading.apart(weights.detach(), len(layout.mask)))
+        graphs, heads = parts.clone(), parts
+        heads[..., 0] = torch.arange(parts.shape[-3], device=parts.device)[:, None].to(parts)
+        if reading.graphs is None:
+            graphs[..., 0] = layout.graph.to(parts)
+        else:
+            graphs[..., 0] = torch.arange(len(parts), device=parts.device)[:, None, None].to(parts)
+        ones = torch.ones_like(values)
+        return tuple(f(reading.together(z, shape), ones).round().long() for z in (graphs, heads))
+
+    def graph_of_entries(self, weights: Tensor) -> Tensor | None:
+        """The graph of each edge that these probabilities (E, ...) are of; None: unknown."""
+        trace, layout = self._traces.of(weights), self._layout
+        index = None if trace is None or trace.softmax is None else trace.softmax.index
+        if layout is None or index is None or self.within_map or len(index) != len(weights):
+            return self.graph_of_rows(len(weights), None)
+        return layout.graph[index]
 
     def is_attention(self, value: Tensor) -> bool:
         """Whether these are probabilities that mix values."""
@@ -60,8 +119,8 @@ class PositiveWatch(AttentionWatch):
             return None
         if length == len(layout.graph):
             return layout.graph
-        for index in reversed(self._indices):
-            if len(index) == length and (not length or int(index.max()) < len(layout.graph)):
+        for index in reversed(self._gathered_by(length)):
+            if not length or int(index.max()) < len(layout.graph):
                 return layout.graph[index]
         return None
 
@@ -81,5 +140,6 @@ class PositiveWatch(AttentionWatch):
         if not softmax.used and softmax.attention is not None:
             self._number[softmax] = len(self._state.attention)
             self._state.attention.append(softmax.attention)
+        self._note_left_out(softmax)
         self._note_mapped()
         softmax.used = True

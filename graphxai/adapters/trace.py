@@ -11,15 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .descent import Ancestors
+
 Rule = Literal["attention", "layernorm", "activation"]
-Role = Literal["exponential", "sum", "probability", "gate"]
+Role = Literal["exponential", "sum", "probability", "gate", "scale"]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A step that keeps its gradient although `rule` was asked for: what it is and where."""
+    """A step that keeps its gradient although `rule` was asked for: what it is and where.
 
-    rule: Rule
+    Without a rule: whichever was asked for.
+    """
+
+    rule: Rule | None
     what: str
     place: str
 
@@ -28,13 +33,16 @@ class Curve:
 class Softmax:
     """One softmax: its group index (E,) if sparse, its attention (B, H, T, T) if recordable.
 
-    `used`: whether it has mixed values, which makes it attention.
+    `used`: whether it has mixed values, which makes it attention. `axis`: along which it sums to
+    one, if known. `pools`: whether it reads nodes out, as a pooling does.
     """
 
     place: str
     index: Tensor | None = None
     attention: Tensor | None = None
     used: bool = False
+    axis: int | None = None
+    pools: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +61,7 @@ class Trace:
 
 
 OUTSIDE = Trace()  # stands for "never seen"
+OUT_OF_SIGHT = "something made out of sight (by TorchScript, in another thread or compiled)"
 
 
 class Traces:
@@ -63,6 +72,11 @@ class Traces:
 
     def __init__(self, place: Callable[[], str] = str) -> None:
         self._known = WeakTensorKeyDictionary()
+        self._inputs = Ancestors()
+        self._all_seen = False  # whether all that depends on nodes goes back to these inputs
+        self._elsewhere = ""  # the module that last ran out of sight
+        self.has_scales = False
+        self.hidden: set[str] = set()  # where something was made that nobody saw being made
         self._customs = WeakTensorKeyDictionary()  # results of custom functions, with where
         self.place = place
 
@@ -76,13 +90,58 @@ class Traces:
             return None
         found: Trace | None = self._known.get(value, OUTSIDE)
         if found is OUTSIDE:
-            outside = value.requires_grad and not isinstance(value, nn.Parameter)
-            found = Trace() if outside and value.is_floating_point() else None
+            found = self._of_unseen(value)
         if (what := custom_function(value)) is not None:
             place = self.maker_of(value)
             before = frozenset() if found is None else found.curves
             return Trace(before | {Curve("attention", what, place)})
         return found
+
+    def begin(self, inputs: Iterable[Tensor], all_seen: bool) -> None:
+        """From here on these tensors are the nodes; all_seen: and nothing else is."""
+        inputs = list(inputs)
+        self._inputs = Ancestors(inputs)
+        self._all_seen = all_seen and self._inputs.can_be_told
+        for tensor in inputs:
+            self.mark(tensor, Trace())
+
+    def note_out_of_sight(
+        self, inputs: Iterable[Any], place: str, outputs: Iterable[Tensor] = ()
+    ) -> None:
+        """Note what is made of known tensors by a module whose operations nobody sees."""
+        found = [trace for t in tensors_in(inputs) if (trace := self._known.get(t)) is not None]
+        if not found:
+            return
+        if not self._elsewhere or not place.startswith(f"{self._elsewhere}."):
+            self._elsewhere = place
+            self.hidden.add(place)
+        before: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
+        for tensor in outputs:
+            self.mark(tensor, Trace(before | {Curve(None, OUT_OF_SIGHT, place)}))
+
+    def _of_unseen(self, value: Tensor) -> Trace | None:
+        """The trace of a tensor that no operation of the pass gave.
+
+        It may come from outside. If it goes back to the nodes, it was made out of sight: by
+        TorchScript, in another thread or in compiled code.
+        """
+        if not value.is_floating_point() or isinstance(value, nn.Parameter):
+            return None
+        if custom_function(value) is not None:
+            return Trace()
+        if value.grad_fn is None and not self._inputs.in_forward_mode(value):
+            of_nodes = value.requires_grad and not self._all_seen
+            return Trace() if of_nodes else None
+        if self._inputs.lead_to(value):
+            return self._out_of_sight(value)
+        return None if self._all_seen else Trace()
+
+    def _out_of_sight(self, value: Tensor) -> Trace:
+        place = self._elsewhere or self.place()
+        self.hidden.add(place)
+        trace = Trace(frozenset({Curve(None, OUT_OF_SIGHT, place)}))
+        self.mark(value, trace)
+        return trace
 
     def maker_of(self, value: Tensor) -> str:
         """The module in which this result of a custom function was first seen."""
@@ -101,11 +160,14 @@ class Traces:
         if value not in self._known:
             self._known[value] = None
 
+    def known_constant(self, value: Tensor) -> Tensor:
+        """Note that the tensor is a constant of the pass and give it back."""
+        self._known[value] = None
+        return value
+
     def constant(self, value: Tensor) -> Tensor:
         """A view of the tensor that counts as a constant of the pass, whatever its gradient."""
-        view = value.view_as(value)
-        self._known[view] = None
-        return view
+        return self.known_constant(value.view_as(value))
 
     def mark(self, value: Tensor, trace: Trace) -> Tensor:
         """Note the trace of a tensor and give the tensor back."""

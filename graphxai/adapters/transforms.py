@@ -1,45 +1,53 @@
-"""Checkpointed blocks and `torch.vmap` as plain calls, in which the rules act as anywhere else.
+"""Checkpoints, `torch.vmap` and scripted functions as plain calls, in which the rules act.
 
 A checkpoint computes its block again in the backward pass, when no rule is in force any more; what
 `torch.vmap` maps over cannot be followed. PyTorch has no setting for either. Within a block of this
 file both are called directly: a checkpointed function as it stands, a mapped one on one entry after
-the other. Other threads' calls go on as ever, and with the last block nothing is left of it.
+the other. A scripted function runs as the Python it was made of. What TorchScript has no Python of,
+as modules and traced functions, runs by itself, out of sight. Other threads' calls go on as ever,
+and with the last block nothing is left of it.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch._functorch.apis as functorch
 import torch.utils.checkpoint as checkpointing
+from torch.jit._state import _try_get_jit_cached_function
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from graphxai.blocks import Blocks
 
 Block = Callable[[], AbstractContextManager[object]]
 
 _lock = threading.Lock()
 _users = 0
 _replaced = ExitStack()  # puts PyTorch's own functions back
-_plain: ContextVar[bool] = ContextVar("graphxai_plain_calls", default=False)
-_mapped: ContextVar[Block | None] = ContextVar("graphxai_mapped", default=None)
+_plain: Blocks[bool] = Blocks("graphxai_plain_calls", False)
+_mapped: Blocks[Block | None] = Blocks("graphxai_mapped", None)
+_unseen: Blocks[Block | None] = Blocks("graphxai_unseen", None)
 
 
 @contextmanager
-def plain_calls(mapped: Block | None = None) -> Iterator[None]:
+def plain_calls(mapped: Block | None = None, unseen: Block | None = None) -> Iterator[None]:
     """In this thread checkpoints call their functions directly.
 
-    So does `torch.vmap`, within the block `mapped`, if one is given here or further out.
+    So does `torch.vmap`, within the block `mapped`, and so do scripted functions, and TorchScript
+    runs within the block `unseen`, if these are given here or further out.
     """
-    tokens = _plain.set(True), _mapped.set(mapped or _mapped.get())
     _count(1)
     try:
-        yield
+        with (
+            _plain.block(True),
+            _mapped.block(mapped or _mapped.get()),
+            _unseen.block(unseen or _unseen.get()),
+        ):
+            yield
     finally:
         _count(-1)
-        _mapped.reset(tokens[1])
-        _plain.reset(tokens[0])
 
 
 def is_transformed() -> bool:
@@ -56,6 +64,8 @@ def _count(change: int) -> None:
             _replace(checkpointing.CheckpointFunction, "apply", _reentrant)
             _replace(checkpointing, "_checkpoint_without_reentrant_generator", _without_hooks)
             _replace(functorch, "vmap_impl", _vmap)
+            _replace(torch._C.ScriptFunction, "__call__", _scripted)
+            _replace(torch._C.ScriptMethod, "__call__", _scripted)
         elif not _users:
             _replaced.close()
 
@@ -88,6 +98,20 @@ def _without_hooks(original: Callable[..., Iterator[None]]) -> Callable[..., Ite
             yield from original(*args, **kwargs)
 
     return generator
+
+
+def _scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        unseen = _unseen.get()
+        if unseen is None:
+            return original(self, *args, **kwargs)
+        written = getattr(self, "_torchdynamo_inline", None)
+        if written is not None and _try_get_jit_cached_function(written) is not None:
+            return written(*args, **kwargs)  # as it was scripted, not traced
+        with unseen():
+            return original(self, *args, **kwargs)
+
+    return call
 
 
 def _vmap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import Any
 RATIO = {  # f(0) = 0 and not linear by pieces
     "gelu", "silu", "elu", "elu_", "selu", "selu_", "celu", "celu_", "mish", "hardswish",
     "hardtanh", "hardtanh_", "relu6", "tanh", "tanh_", "softsign", "tanhshrink", "hardshrink",
-    "softshrink",
+    "softshrink", "silu_", "mish_", "hardswish_", "relu6_",
 }  # fmt: skip
 PRODUCTS = {
     "matmul", "bmm", "mm", "mv", "mul", "mul_", "multiply", "einsum", "baddbmm", "addmm",
@@ -60,7 +60,10 @@ KNOWN: set[str] = {
     "transpose_", "t", "swapdims", "moveaxis", "adjoint", "H", "mH", "real", "atleast_2d",
     "broadcast_to", "as_strided", "hstack", "column_stack", "embedding", "embedding_bag",
     "attention", "to_dense", "to_sparse", "coalesce", "values", "pin_memory", "cuda", "cpu",
-    "addcdiv", "lerp", "dropout1d", "dropout2d", "conv_transpose2d", "nonzero",
+    "addcdiv", "lerp", "dropout1d", "dropout2d", "dropout3d", "nonzero", "pad_sequence",
+    "block_diag", "clamp_max_", "split_with_sizes", "vsplit", "hsplit", "dsplit", "dstack",
+    "fliplr", "flipud", "rot90", "unsafe_chunk", "unsafe_split", "slice_scatter",
+    "select_scatter", "diagonal_scatter", "max_pool3d",
 }  # fmt: skip
 ACTIVATION_MODULE = re.compile(r"gelu|silu|swish|mish|selu|celu|elu|softsign|tanh", re.IGNORECASE)
 
@@ -78,6 +81,19 @@ def name_of(func: Any) -> str:
     if name in ("iadd", "isub", "imul", "itruediv"):
         name = {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_"}[name]
     aliases = {"radd": "add", "rmul": "mul", "truediv": "div", "rmatmul": "matmul",
-               "rtruediv": "div", "linalg_vector_norm": "vector_norm", "linalg_norm": "norm",
+               "rtruediv": "reciprocal", "rdiv": "reciprocal", "multiply_": "mul_",
+               "divide_": "div_", "true_divide_": "div_", "subtract_": "sub_", "clip": "clamp",
+               "clip_": "clamp_", "linalg_vector_norm": "vector_norm", "linalg_norm": "norm",
                "special_expm1": "expm1", "sparse_softmax": "_sparse_softmax"}  # fmt: skip
     return aliases.get(name, name)
+
+
+def by_arguments(name: str, args: Any, kwargs: Any) -> str:
+    """The name of what an operation does where its arguments decide."""
+    if "reduce" in name or name in ("pow", "pow_"):
+        given = (*args, *kwargs.values())
+        if any(isinstance(value, str) and value == "prod" for value in given):
+            return "prod"
+        if any(isinstance(value, float) and abs(value) == 0.5 for value in given):
+            return "sqrt"
+    return name

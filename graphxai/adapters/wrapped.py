@@ -4,6 +4,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -20,9 +21,10 @@ from graphxai.propagation import Rules, Tape, current_rules, current_tape, unrec
 from .batches import (
     Tokens,
     WrappedBatch,
+    as_rows,
+    as_tokens,
     collate_graphs,
     collate_tokens,
-    part,
     read_graph,
     read_tokens,
 )
@@ -32,12 +34,19 @@ from .calling import (
     call_with_graphs,
     call_with_tokens,
     module_named,
+    names_read,
     takes_padding_mask,
+    tells_graphs,
     without_fused_attention,
 )
 from .compiled import as_written
 from .interception import Interception, intercepted, interception_class
+from .layout import Layout
 from .linear_attention import PADS_WRONGLY
+from .parts import has_matrices, part
+from .placing import OneGraphAtATime, Readings
+from .singly import one_by_one
+from .tasks import tasks_told
 from .transforms import plain_calls
 
 _forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
@@ -75,12 +84,13 @@ def wrap(
 
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
-    its edges, so that it enters no message, no attention and no pooling, while the other nodes'
-    features stay as they were; for tokens it is added to the padding mask (where
-    nothing would be left, all tokens stand there as zeros). Raises ValueError for
-    a module `at` that does not exist or tasks that are not told.
+    its edges, and from other indices and matrices over pairs (`adapters.parts`), so that it enters
+    no message, no attention and no pooling, while the other nodes' features stay as they were; for
+    tokens it is added to the padding mask (where nothing would be left, all tokens stand there as
+    zeros). Graphs that cannot share a pass, as `model.forward` takes no batch vector, go one at a
+    time. Raises ValueError for a module `at` that does not exist or tasks that are not told.
     """
-    config = TaskSet(_tasks(tasks, kind, classes, task))
+    config = TaskSet(tasks_told(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
     if graph_token and inputs == "graphs":
@@ -135,6 +145,7 @@ class WrappedModel:
         self._read, self._transform = read, transform
         self._features = features
         self._modes: dict[nn.Module, bool] = {}
+        self._readings = Readings()
         self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
         self._pads_wrongly = any(type(m).__name__ in PADS_WRONGLY for m in module.modules())
 
@@ -179,6 +190,13 @@ class WrappedModel:
     def same_size_only(self) -> bool:
         """Whether inputs of different lengths cannot share a batch."""
         return not self._masks_padding
+
+    def goes_alone(self, data: Data) -> bool:
+        """Whether an input cannot share a batch with others."""
+        if self._dense:
+            return False
+        told = self._forward is not None or tells_graphs(self.module)
+        return not told or has_matrices(data)
 
     # -- inputs --------------------------------------------------------------------------------
 
@@ -229,7 +247,7 @@ class WrappedModel:
         else:
             assert batch.dense is not None
             rows = batch.dense
-        return self._tokens(rows.to(self._dtype), batch)
+        return as_tokens(rows.to(self._dtype), batch, self._at_name)
 
     def encode(
         self,
@@ -244,6 +262,9 @@ class WrappedModel:
         times, rest = divmod(len(tokens), len(batch))
         if rest or not times:
             raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
+        alone = len(tokens) == 1 and keep is None
+        if batch.graphs is not None and not alone and self.goes_alone(batch.singles[0]):
+            return one_by_one(self, tokens, batch, keep)
         batch = batch.repeated(times)
         if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
             return self._outputs_of_rest(tokens, batch, batch.mask if keep is None else keep)
@@ -258,7 +279,7 @@ class WrappedModel:
             nothing = ~shown.any(-1)
             tokens = tokens.masked_fill(nothing[:, None, None], 0.0)
             shown = shown | (nothing[:, None] & batch.mask)
-        return self._pass(self._rows(tokens, batch), batch, shown)
+        return self._pass(as_rows(tokens, batch), batch, shown)
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
         """Parts (B, N, F) of each node's `x . gradient`, if relevance is given to a named `x`."""
@@ -292,12 +313,16 @@ class WrappedModel:
         handing_down = interception_class.get() is not None
         asked = tape is not None or current_rules() != Rules() or handing_down
         watched = asked or self._pads_wrongly
+        if handing_down or (tape is not None and not tape.with_biases):
+            self._readings.probe(self, batch)
+            if self._readings.one_by_one and len(batch) > 1:
+                raise OneGraphAtATime(self, batch)
         if rows is None or not (watched or self._at is not None):
-            alone = intercepted(self.module, layout=batch.layout)
+            alone = intercepted(self.module, layout=self._layout(batch))
             with alone if self._pads_wrongly else nullcontext():
                 return self._call(rows, batch, shown)
         with intercepted(
-            self.module, layout=batch.layout, always=True, outputs=self._put(rows)
+            self.module, layout=self._layout(batch), always=True, outputs=self._put(rows)
         ) as watch:
             watch.trace_inputs([rows])
             outputs = self._call(rows, batch, shown, watch)
@@ -311,6 +336,14 @@ class WrappedModel:
         if tape is not None and tape.with_biases:
             outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
         return outputs
+
+    def _layout(self, batch: WrappedBatch) -> Layout:
+        """Where the nodes stand, and what is known of how attention is laid out."""
+        return replace(batch.layout, readings=self._readings)
+
+    def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
+        """Outputs (B, C) of node rows (n, D), even of none."""
+        return self._pass(rows, batch, batch.mask)
 
     def _with_bias_shares(
         self, outputs: Tensor, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape
@@ -342,7 +375,7 @@ class WrappedModel:
                 unrecorded(),
                 intercepted(
                     self.module,
-                    layout=batch.layout,
+                    layout=self._layout(batch),
                     always=True,
                     additive=True,
                     outputs=self._put(dual),
@@ -358,7 +391,7 @@ class WrappedModel:
         if not int(batch.num_nodes[last]):
             raise ValueError("there is no graph with nodes among these.")
         shown = batch.mask & keep
-        rest = batch.without(shown, last)
+        rest = batch.without(shown, last, None if self._forward else names_read(self.module))
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
         return self._pass(rows, rest, rest.mask)[:-1]
 
@@ -370,22 +403,22 @@ class WrappedModel:
         watch: Interception | None = None,
     ) -> Tensor:
         """The user's module on the batch, with `x` replaced by rows if they are the input."""
-        replaced = rows is not None and self._at is None
         size, columns = len(batch), self.config.num_outputs
         if batch.graphs is not None:
             graphs = batch.graphs.clone().apply(self._in_own_type)
-            if replaced:
-                graphs.x = rows
+            if rows is not None and self._at is None:
+                graphs.x = rows.clone()  # a model may write over its input
             if watch is not None:
                 watch.trace_indices(graphs)
             run = self._forward or call_with_graphs
             with without_fused_attention(self.module), plain_calls():
                 return as_outputs(run(self.module, graphs), size, columns)
+        replaced = rows is not None and self._at is None
         x = rows if replaced else batch.dense
         assert x is not None
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
-        x = x if replaced else self._in_own_type(x)
+        x = x.clone() if replaced else self._in_own_type(x.clone())
         with without_fused_attention(self.module), plain_calls():
             return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
 
@@ -413,48 +446,3 @@ class WrappedModel:
     def _put(self, rows: Tensor) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
         """Replace the output of the module `at` by rows."""
         return {} if self._at is None else {self._at: lambda _: rows}
-
-    def _tokens(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
-        """Node rows (n, D) or (B, S, D) as tokens (B, T, D)."""
-        size, nodes = batch.mask.shape
-        length = nodes + int(batch.has_graph_token)
-        if batch.graphs is not None and rows.dim() == 2 and len(rows) == int(batch.mask.sum()):
-            tokens = rows.new_zeros(size, nodes + 1, rows.shape[1])
-            tokens[:, 1:][batch.mask] = rows
-            return tokens
-        if rows.dim() != 3 or rows.shape[:2] != (size, length):
-            where = f"the module {self._at_name!r} gives" if self._at_name else "the input has"
-            raise ValueError(
-                f"{where} {tuple(rows.shape)}; relevance needs one row a node of"
-                f" {size} inputs of at most {nodes} nodes."
-            )
-        if batch.has_graph_token:
-            return rows
-        return torch.nn.functional.pad(rows, (0, 0, 1, 0))
-
-    def _rows(self, tokens: Tensor, batch: WrappedBatch) -> Tensor:
-        """The inverse of `_tokens`."""
-        if batch.graphs is not None:
-            return tokens[:, 1:][batch.mask]
-        return tokens if batch.has_graph_token else tokens[:, 1:]
-
-
-def _tasks(
-    tasks: Sequence[Task] | Task | None,
-    kind: TaskKind | None,
-    classes: Sequence[str] | int | None,
-    task: str | None,
-) -> tuple[Task, ...]:
-    if tasks and task is not None:
-        raise ValueError(f"tasks have names of their own: task={task!r} goes with `kind`.")
-    if isinstance(tasks, Task):
-        return (tasks,)
-    if tasks:
-        return tuple(tasks)
-    if kind is None:
-        raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
-    if isinstance(classes, int):
-        classes = [str(c) for c in range(classes)]
-    if classes is None and kind == "binary":
-        classes = ("negative", "positive")
-    return (Task("output" if task is None else task, kind, tuple(classes or ())),)

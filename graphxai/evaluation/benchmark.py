@@ -1,6 +1,7 @@
 """Measure explainers on a data set: every method on the same graphs, resumable."""
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from graphxai.api import Model, in_batches, load
+from graphxai.api import Model, constraints, in_batches, load
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.base import Method
 from graphxai.inputs import prepare_for
@@ -86,7 +87,7 @@ def evaluate(
     units = list(earlier)
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick:
         tick(len(done))
-        for chunk, chosen in _chunks(prepared, targets, getattr(model, "same_size_only", False)):
+        for chunk, chosen in _chunks(model, prepared, targets):
             with_digest = partial(_with_digest, checkpoint=checkpoint, digests=digests)
             for found in measure(model, plan, chunk, chosen, done):
                 finished = [with_digest(unit) for unit in found]
@@ -98,7 +99,21 @@ def evaluate(
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
     settings |= {"methods": names, "checkpoints": [checkpoint]}
-    return Report(tuple(units), settings, tuple(rejected + unlabelled))
+    report = Report(tuple(units), settings, tuple(rejected + unlabelled))
+    _warn_of_failures(report)
+    return report
+
+
+def _warn_of_failures(report: Report) -> None:
+    """One warning for each method that gave no scores on some graphs."""
+    total = len({unit.graph for unit in report.units})
+    for method, failed in report.failures.items():
+        key, reason = failed[0]
+        warnings.warn(
+            f"{method} gave no scores for {len(failed)} of {total} graphs (see Report.failures);"
+            f" graph {key!r}: {reason}",
+            stacklevel=3,
+        )
 
 
 def checkpoint_name(model: Model) -> str:
@@ -160,12 +175,12 @@ def _prepare(
 
 
 def _chunks(
-    prepared: Sequence[Item], targets: Mapping[Key, Target], same_size_only: bool
+    model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Iterator[tuple[list[Item], Target]]:
     """Graphs of one target and like size; what an interruption can lose is one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
-        for batch in in_batches(chosen, same_size_only):
+        for batch in in_batches(chosen, *constraints(model)):
             for start in range(0, len(batch), CHUNK):
                 yield batch[start : start + CHUNK], target
 

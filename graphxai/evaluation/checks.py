@@ -6,7 +6,6 @@
   (Adebayo 2018). Weights are shuffled from the output to the input, stage after stage.
 """
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphxai.copying import copied
 from graphxai.models.graphormer.encoding import GraphBatch
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
@@ -34,6 +34,8 @@ class NoisyModel:
         self._noise = noise
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copying asks for, before there is a model
+            raise AttributeError(name)
         return getattr(self._model, name)
 
     def embed(self, batch: GraphBatch) -> Tensor:
@@ -70,7 +72,7 @@ def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
     Yields (name of the block shuffled last, model). Each parameter's entries are permuted, so that
     their distribution stays. The same copy is yielded each time; the model itself is untouched.
     """
-    shuffled = copy.deepcopy(model)
+    shuffled = copied(model)
     generator = torch.Generator().manual_seed(seed)
     for name, parameters in reversed(_blocks(getattr(shuffled, "module", shuffled)).items()):
         with torch.no_grad():

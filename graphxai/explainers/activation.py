@@ -27,7 +27,7 @@ class Cam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
+        gradient = _at_readout(traced.gradients[traced.last], batch)  # (B, H, T)
         return scored(gradient.mean(1), batch, traced.outputs, traced.target)
 
 
@@ -48,8 +48,8 @@ class GradCam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
-        attention = _at_readout(traced.attention[-1], batch)
+        gradient = _at_readout(traced.gradients[traced.last], batch)  # (B, H, T)
+        attention = _at_readout(traced.attention[traced.last], batch)
         if self.pooled:
             real = first_row(batch, attention, "sum")[:, None]  # (B, 1, T)
             weight = (gradient * real).sum(-1, keepdim=True) / real.sum(-1, keepdim=True)
@@ -85,15 +85,23 @@ class AttCat(Explainer):
                 "att_cat reads the rows of tokens that enter the module of each attention; here"
                 " attention is in no module that is given one row a node."
             )
+        traced = [weights for weights in tape.attention if weights.requires_grad]
         gradients = torch.autograd.grad(
-            resolved(outputs).sum(), entering, allow_unused=True, materialize_grads=True
+            resolved(outputs).sum(), [*entering, *traced], allow_unused=True
         )
-        shares = [(h * g).sum(-1) for h, g in zip(entering, gradients, strict=True)]
+        slopes = zip(traced, gradients[len(entering) :], strict=True)
+        idle = {id(weights) for weights, slope in slopes if slope is None}
+        shares = [
+            torch.zeros_like(h[..., 0]) if g is None else (h * g).sum(-1)
+            for h, g in zip(entering, gradients, strict=False)
+        ]
         if others:
             shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
         for weights, share in zip(tape.attention, shares, strict=True):
+            if id(weights) in idle:  # as in a second tower, for an auxiliary loss
+                continue
             received = (real[:, None] @ weights.mean(1).to(real))[:, 0] / real.sum(-1, keepdim=True)
             scores = scores + received * share
         return scored(scores, batch, outputs, resolved)

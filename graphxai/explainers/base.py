@@ -7,10 +7,14 @@ from inspect import signature
 from typing import Any, ClassVar, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.adapters.placing import OneGraphAtATime
 from graphxai.capture import ExplainableModel, explaining
+from graphxai.chance import noticing_chance
 from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.sameness import warn_if_another
 from graphxai.target import ResolvedTarget, Target
 
 
@@ -67,13 +71,30 @@ class Explainer(ABC):
         The model is run in eval mode and left as it was. Raises TypeError for a model without
         the contract of `capture`, ValueError for a target it does not have.
         """
-        with explaining(model):
-            return self._attribute(model, batch, Target.of(target))
+        wanted = Target.of(target)
+        with explaining(model), noticing_chance(model, batch):
+            try:
+                found = self._attribute(model, batch, wanted)
+                warn_if_another(model, batch, found.outputs, self.name)
+                return found
+            except OneGraphAtATime as error:
+                alone = [self._attribute(model, one, wanted) for one in error.batches]
+                return _side_by_side(alone, batch.mask)
 
     @abstractmethod
     def _attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Target
     ) -> Attribution: ...
+
+
+def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
+    """Attributions of single graphs as one of their batch, with this mask (B, N)."""
+    nodes = mask.shape[1]
+    found: dict[str, Any] = {"mask": mask, "labels": tuple(a.labels[0] for a in alone)}
+    for name in ("graph_token", "biases", "output", "outputs"):
+        found[name] = torch.cat([getattr(a, name) for a in alone])
+    wide = [F.pad(a.relevance, (0, nodes - a.relevance.shape[1])) for a in alone]
+    return Attribution(relevance=torch.cat(wide), **found)
 
 
 def scored(

@@ -6,6 +6,8 @@ Rows, keys and distances are as in `head_counts`.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphxai.adapters.placing import OneGraphAtATime
 from graphxai.capture import ExplainableModel, evaluating
 from graphxai.inputs import Input, prepare_for
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -131,9 +134,9 @@ def head_statistics(
     names = RELATIONS if all(found is not None for found in known) else RELATIONS[:1]
     total: Counts | None = None
     with evaluating(model):
-        for part in _parts(prepared, getattr(model, "same_size_only", False)):
+        for part in _parts(model, prepared):
             batch = _collated(model, prepared[part])
-            counts = count(model, batch, known[part] if len(names) > 1 else None).summed()
+            counts = _counted(model, batch, known[part] if len(names) > 1 else None)
             total = counts if total is None else total + counts
     assert total is not None
     distances, related, base_rates = (shares[0] for shares in total.shares())
@@ -144,6 +147,16 @@ def head_statistics(
     return HeadStatistics(distances, names, related, base_rates, rows, data, sha256)
 
 
+def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> Counts:
+    """The counts of all inputs of a batch together."""
+    try:
+        return count(model, batch, relations).summed()
+    except OneGraphAtATime as error:
+        of_one = [None] * len(batch) if relations is None else [[found] for found in relations]
+        alone = [count(model, *pair).summed() for pair in zip(error.batches, of_one, strict=True)]
+        return reduce(add, alone)
+
+
 def _as_far_as_needed(distances: Shares) -> Shares:
     """Shares (..., C) without the distances, beyond the last, at which no head has a key."""
     used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
@@ -151,12 +164,15 @@ def _as_far_as_needed(distances: Shares) -> Shares:
     return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
 
 
-def _parts(prepared: Sequence[Input], same_size: bool) -> list[slice]:
+def _parts(model: Any, prepared: Sequence[Input]) -> list[slice]:
     """Slices of inputs, which are sorted by size, that share a batch."""
+    same_size = getattr(model, "same_size_only", False)
+    goes_alone = getattr(model, "goes_alone", lambda _: False)
     parts, start = [], 0
     for i in range(1, len(prepared) + 1):
         full = i - start == GRAPHS_AT_A_TIME or i == len(prepared)
         sizes = prepared[start].data.num_nodes, None if full else prepared[i].data.num_nodes
+        full = full or goes_alone(prepared[i].data)
         if full or (same_size and sizes[0] != sizes[1]):
             parts.append(slice(start, i))
             start = i

@@ -12,7 +12,6 @@ own type, so that such a copy does not run, is explained in that.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from graphxai.adapters.interception import intercepted
 from graphxai.adapters.positive import handing_down
 from graphxai.capture import ExplainableModel
+from graphxai.copying import copied
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.positive_rules import CHEFER, PLAIN, Rules
 from graphxai.target import ResolvedTarget, Target
@@ -46,7 +46,7 @@ class Handed:
 
 def in_double_precision(model: ExplainableModel) -> ExplainableModel:
     """A copy of the model with 64-bit numbers. Raises TypeError for what is no PyTorch module."""
-    double: Any = deepcopy(model)
+    double: Any = copied(model)
     module = double if isinstance(double, nn.Module) else getattr(double, "module", None)
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -61,10 +61,9 @@ def precisely(
     model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
 ) -> Attribution:
     """`attribute` of the model in double precision, or of itself where such a copy does not run."""
-    double = in_double_precision(model)
     try:
-        return attribute(double)
-    except RuntimeError:  # operands of different types
+        return attribute(in_double_precision(model))
+    except RuntimeError:  # operands of different types, or a tensor that cannot be copied
         return attribute(model)
 
 
@@ -94,12 +93,23 @@ def hand_down(
             f"no attention between nodes was seen in {_name_of(double)}: methods that read"
             " attention cannot explain it."
         )
-    attention = passed.attention if reads_attention else []
-    asked = attention[-1:] if to_last_attention else [tokens, *attention]
-    found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
     if to_last_attention:
-        found = (torch.zeros_like(tokens), *found)
+        last = _of_last(explained, passed.attention)
+        return Handed(torch.zeros_like(tokens), (last,), outputs.detach(), resolved)
+    asked = [tokens, *(passed.attention if reads_attention else [])]
+    found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
     return Handed(found[0], found[1:], outputs.detach(), resolved)
+
+
+def _of_last(explained: Tensor, attention: list[Tensor]) -> Tensor:
+    """Relevance of the last attention that what is explained rests on."""
+    for weights in reversed(attention):
+        (found,) = torch.autograd.grad(
+            explained.sum(), weights, allow_unused=True, retain_graph=True
+        )
+        if found is not None:
+            return found
+    return torch.zeros_like(attention[-1])
 
 
 def _seen(model: Any) -> AbstractContextManager[object]:

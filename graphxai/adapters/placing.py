@@ -1,0 +1,221 @@
+"""Which axis of a matrix of attention is what: graphs, heads, queries or keys.
+
+Its shape alone does not tell: heads may come before graphs, and what is (N, N) may be attention
+between latents of which there happen to be N. Three things do. The keys lie on the axis of the
+softmax. Padded keys have no weight for real queries. And an axis of nodes is as long as the longest
+graph in every batch: a small pass on one graph less one and less two of its nodes, once per model,
+shows all of them at other lengths. Of rows of tokens a pass on one input more shows which axis is
+theirs.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphxai.propagation import record
+
+from .layout import Layout
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The axes of a matrix of attention; those not named are heads.
+
+    graphs: None where all nodes of the batch are on one axis, graph after graph. heads_first: on
+    an axis of graphs and heads (H * B) instead of (B * H).
+    """
+
+    query: int
+    key: int
+    graphs: int | None
+    heads_first: bool = False
+
+    def apart(self, weights: Tensor, size: int) -> Tensor:
+        """Weights as (B, H, Q, K); as (H, n, n) where graphs have no axis."""
+        axes = self._axes(weights.dim())
+        moved = weights.permute(axes)
+        ends = moved.shape[-2:]
+        if self.graphs is None:
+            return moved.reshape(-1, *ends)
+        if self.heads_first:
+            moved = moved.unflatten(0, (-1, size)).transpose(0, 1)
+        return moved.reshape(size, -1, *ends)
+
+    def together(self, parts: Tensor, shape: Sequence[int]) -> Tensor:
+        """The inverse of `apart`, for weights of this shape."""
+        axes = self._axes(len(shape))
+        moved = [shape[axis] for axis in axes]
+        if self.heads_first:
+            size = len(parts)
+            parts = parts.reshape(size, moved[0] // size, *moved[1:]).transpose(0, 1)
+        back = sorted(range(len(axes)), key=axes.__getitem__)
+        return parts.reshape(moved).permute(back)
+
+    def _axes(self, count: int) -> list[int]:
+        named = [self.query, self.key] if self.graphs is None else [self.graphs]
+        heads = [a for a in range(count) if a not in (self.graphs, self.query, self.key)]
+        return [*heads, *named] if self.graphs is None else [*named, *heads, self.query, self.key]
+
+
+class Place(NamedTuple):
+    """A softmax of a pass: the path of its module, which one there, and its number of axes."""
+
+    path: str
+    number: int
+    axes: int
+
+
+class OneGraphAtATime(ValueError):
+    """Attention of a batch cannot be read, as its graphs are attended in one after the other.
+
+    batches: the graphs of the batch, each alone.
+    """
+
+    def __init__(self, model: Any, batch: Any) -> None:
+        super().__init__(
+            f"{type(model.module).__name__} attends in one graph after the other: let methods that"
+            " read attention have one graph at a time."
+        )
+        self.batches = [_alone(model, batch, row) for row in range(len(batch))]
+
+
+class Readings:
+    """How the attention of one model is read, as far as passes have shown; kept with the model."""
+
+    def __init__(self) -> None:
+        self.probed = False  # whether the small pass was made
+        self.one_by_one = False  # whether the model attends in one graph after the other
+        self.guessed = False  # whether the last reading is one of several
+        self._known: dict[Place, frozenset[Reading]] = {}
+        self._lengths: dict[str, list[int]] = {}  # of square attention, by module
+
+    def __deepcopy__(self, _: Any) -> "Readings":
+        return self
+
+    def choose(self, place: Place, weights: Tensor, key: int, layout: Layout) -> Reading | None:
+        """The reading of weights whose keys are on the axis `key`; None: not between nodes."""
+        length = weights.shape[key]
+        if weights.shape.count(length) > 1:
+            self._lengths.setdefault(place.path, []).append(length)
+        found = fitting(weights.shape, key, layout)
+        if (known := self._known.get(place)) is not None:
+            found = [reading for reading in found if reading in known]
+        if len(found) > 1:
+            found = [r for r in found if leaves_padding_out(weights, r, layout)] or found
+        self._known[place] = frozenset(found)
+        several = len(found) > 1 and len(layout.mask) > 1
+        self.guessed = several and weights.dim() == 3 and any(r.heads_first for r in found)
+        return found[0] if found else None
+
+    def probe(self, model: Any, batch: Any) -> None:
+        """Let the model attend to graphs of two other sizes, apart from all rules and records.
+
+        Rows of tokens may have to keep their length: of those there is one more.
+        """
+        if self.probed:
+            return
+        if batch.graphs is None:
+            if len(batch) > 1:
+                self.probed = True
+                Context().run(_attend, model, lambda: _one_more(batch))
+            return
+        self.probed = True
+        largest = int(batch.num_nodes.argmax())
+        size = int(batch.num_nodes[largest])
+        if size < 3:
+            self.probed = False  # a larger graph may come
+            return
+        graph = batch.examples()[largest]
+        nodes = torch.arange(size, device=batch.x.device)
+        less = [model.induced(graph, nodes < size - without) for without in (1, 2)]
+        Context().run(_attend, model, lambda: model.collate(less))
+        self.one_by_one = any(
+            lengths.count(size - 2) == lengths.count(size - 1) > 0
+            for lengths in self._lengths.values()
+        )
+        if self.one_by_one:
+            self._known.clear()
+            Context().run(_attend, model, lambda: model.collate(less[:1]))
+
+
+def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
+    """What is to be said of attention, by module, not between nodes or of uncertain axes."""
+    found = []
+    if left_out:
+        found.append(
+            f"{name} has attention that is not, or is not known to be, between the nodes of the"
+            " graphs (latents, clusters or a token of the model's own have a part in it, or its"
+            " axes are laid out in an unknown way); methods that read attention leave it out:"
+            f" {'; '.join(sorted(left_out))}."
+        )
+    if guessed:
+        found.append(
+            f"{name} has graphs and heads on one axis of attention, and nothing tells which come"
+            " first; methods that read attention took the heads of a graph to stand together:"
+            f" {'; '.join(sorted(guessed))}. To be sure explain one input at a time."
+        )
+    return found
+
+
+def fitting(shape: Sequence[int], key: int, layout: Layout) -> list[Reading]:
+    """Readings that agree with a shape, the most usual first: graphs have an axis, then heads."""
+    size, length = len(layout.mask), shape[key]
+    near = sorted((a for a in range(len(shape)) if a != key), key=lambda a: (abs(a - key), -a))
+    found: list[tuple[bool, Reading]] = []
+    for query in near:
+        one = layout.graph_token and shape[query] == 1  # a last layer of which one token is read
+        if not (one or shape[query] == length):
+            continue
+        for graphs in sorted(set(near) - {query}):
+            if layout.fits(length) and shape[graphs] and shape[graphs] % size == 0:
+                exact = shape[graphs] == size
+                found.append((exact, Reading(query, key, graphs)))
+                if not exact:
+                    found.append((exact, Reading(query, key, graphs, heads_first=True)))
+        if length == len(layout.graph) and not layout.graph_token:
+            found.append((False, Reading(query, key, None)))
+    return [reading for _, reading in sorted(found, key=lambda pair: not pair[0])]
+
+
+def leaves_padding_out(weights: Tensor, reading: Reading, layout: Layout) -> bool:
+    """Whether, so read, real queries give no weight to padded keys nor to other graphs."""
+    with torch.no_grad():
+        parts = reading.apart(weights, len(layout.mask))
+        if reading.graphs is None:
+            excluded = layout.graph[:, None] != layout.graph  # (n, n)
+        else:
+            keys = layout.key_mask[:, : parts.shape[-1]]  # (B, K)
+            queries = keys[:, :1] if parts.shape[-2] == 1 else keys
+            excluded = (queries[:, :, None] & ~keys[:, None])[:, None]  # (B, 1, Q, K)
+        return not bool((parts.abs() * excluded > 1e-6).any())
+
+
+def _alone(model: Any, batch: Any, row: int) -> Any:
+    """One graph of a batch, read out as there."""
+    one = model.collate([batch.examples()[row]])
+    if batch.readout is None:
+        return one
+    return replace(one, readout=batch.readout[row : row + 1, : one.mask.shape[1]])
+
+
+def _one_more(batch: Any) -> Any:
+    """A batch of tokens with its first input once more at the end."""
+    wide = {k: v for k, v in vars(batch).items() if isinstance(v, Tensor)}
+    return replace(batch, **{name: torch.cat([value, value[:1]]) for name, value in wide.items()})
+
+
+def _attend(model: Any, make: Callable[[], Any]) -> None:
+    """A pass of a wrapped model on a batch, of which only the readings are kept."""
+    try:
+        batch = make()
+        random = torch.random.fork_rng(devices=[])  # the passes to come draw what they would have
+        with random, torch.no_grad(), warnings.catch_warnings(), record(all_queries=True):
+            warnings.simplefilter("ignore")
+            model.encode(model.embed(batch), batch)
+    except Exception:  # of the user's code, on a graph that is not the user's
+        return

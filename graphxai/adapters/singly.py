@@ -1,0 +1,62 @@
+"""Graphs that cannot share a pass go through the model one at a time."""
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+
+from .batches import WrappedBatch
+from .parts import part, roles_of
+
+if TYPE_CHECKING:
+    from .wrapped import WrappedModel
+
+
+def one_by_one(
+    model: "WrappedModel",
+    tokens: Tensor,
+    batch: WrappedBatch,
+    keep: Tensor | None,
+    nothing: Tensor | None = None,
+) -> Tensor:
+    """Outputs (K * B, C) of tokens (K * B, T, D) of a batch of B; keep (K * B, N) as in `encode`.
+
+    nothing (1, C): the output where no node is left; None: what the model says of no nodes. If
+    that is no number, then all nodes stand there as zeros, which a warning says.
+    """
+    graphs, times = batch.examples(), len(tokens) // len(batch)
+    shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
+    roles = None if keep is None else roles_of(graphs)
+    outputs = []
+    for row, (of_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
+        graph = graphs[row % len(graphs)]
+        own = stays[: int(graph.num_nodes or 0)]
+        rest = graph if keep is None else part(graph, own, roles)
+        if bool(own.any()):
+            rows = F.pad(of_tokens[stays], (0, 0, 1, 0))[None]
+            outputs.append(model.encode(rows, model.collate([rest])))
+        else:
+            outputs.append(
+                _of_nothing(model, graph, rest, of_tokens) if nothing is None else nothing
+            )
+    return torch.cat(outputs)
+
+
+def _of_nothing(model: "WrappedModel", graph: Data, empty: Data, like: Tensor) -> Tensor:
+    """Output (1, C) of a graph all of whose nodes are hidden; like (N, D)."""
+    try:
+        found = model.pass_on(like[:0], model.collate([empty]))
+    except (RuntimeError, ValueError, IndexError):
+        found = None
+    if found is not None and bool(torch.isfinite(found).all()):
+        return found
+    warnings.warn(
+        f"{type(model.module).__name__} has no finite output of a graph without nodes: where all"
+        " are hidden, they stood there as zeros instead.",
+        stacklevel=4,
+    )
+    zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
+    return model.encode(zeros, model.collate([graph]))

@@ -1,0 +1,42 @@
+"""Whether what was explained is the model: its answer under the rules beside its own."""
+
+import warnings
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from .draws import current_draws
+
+FAR = 1e4  # machine epsilons of the largest output: far beyond rounding
+
+_compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
+
+
+def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
+    """Compare outputs (B, C) of a method's pass with a wrapped model's own, once a method.
+
+    Rules change gradients, never values. Should they for some module, a warning says so.
+    """
+    module, draws = getattr(model, "module", None), current_draws()
+    if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
+        return
+    compared = _compared.setdefault(module, set())
+    if method in compared:
+        return
+    compared.add(method)
+    with torch.no_grad():
+        own = model(batch).to(outputs)
+    size = own.abs().max().clamp(min=torch.finfo(own.dtype).tiny)
+    far = float((own - outputs).abs().max() / size)
+    if far > FAR * torch.finfo(next(_floats(model), own).dtype).eps:
+        warnings.warn(
+            f"{type(module).__name__} gives other outputs under the rules of {method!r} than by"
+            f" itself, by {far:.1e} of the largest: what is explained is not the model.",
+            stacklevel=4,
+        )
+
+
+def _floats(model: Any) -> Any:
+    return (value for value in model.parameters() if value.is_floating_point())

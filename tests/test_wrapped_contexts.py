@@ -1,0 +1,212 @@
+"""What happens out of sight, in blocks within blocks, and by chance."""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import graphxai as gx
+from graphxai.inputs import InputError
+from graphxai.propagation import Rules, current_rules
+from pooled_models import DIM, Pooled, answer, explained, graph, seeded
+
+# -- out of sight ------------------------------------------------------------------------------
+
+
+def mixed(h: Tensor) -> Tensor:
+    weights = torch.softmax(h @ h.transpose(-2, -1), -1)
+    return weights @ h
+
+
+def test_a_scripted_function_is_explained_as_it_was_written():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(mixed)
+    one = explained(seeded(Pooled(lambda _, h: scripted(h))))
+    other = explained(seeded(Pooled(lambda _, h: mixed(h))))
+    assert abs(one.ledger.unexplained) < 1e-5
+    torch.testing.assert_close(torch.tensor(one.relevance), torch.tensor(other.relevance))
+    assert scripted(torch.ones(2, 2)).shape == (2, 2)  # by itself again
+    assert type(torch._C.ScriptFunction.__call__).__name__ == "instancemethod"
+
+
+class Threaded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Sequential(nn.Linear(DIM, DIM), nn.GELU())
+
+    def forward(self, h):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self.lin, h).result()
+
+
+class Scripted(nn.Module):
+    def __init__(self, how: str):
+        super().__init__()
+        inner = nn.Sequential(nn.Linear(DIM, DIM), nn.LayerNorm(DIM), nn.GELU()).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if how == "trace":
+                self.part = torch.jit.trace(inner, torch.randn(5, DIM))
+            elif how == "function":
+                self.inner = inner
+                self.part = torch.jit.trace(lambda h: F.gelu(h).softmax(-1), torch.randn(5, DIM))
+            else:
+                self.part = torch.jit.script(inner)
+
+    def forward(self, h):
+        return h + self.part(h)
+
+
+@pytest.mark.parametrize("how", ["trace", "function", "script", "thread"])
+def test_what_runs_out_of_sight_is_named_with_its_place(how):
+    part = Threaded() if how == "thread" else Scripted(how)
+    model = Pooled(lambda m, h: m.part(h))
+    model.part = part
+    model = gx.wrap(seeded(model), kind="regression")
+    with pytest.warns(UserWarning, match=r"part(\.\w+)?: something made out of sight"):
+        found = gx.explain(model, graph())
+    assert found.prediction.value == pytest.approx(answer(model.module, graph()), rel=1e-5)
+    if how != "function":  # of which PyTorch makes no copy in double precision
+        with pytest.warns(UserWarning, match="something made out of sight"):
+            gx.explain(model, graph(), "lrp_zplus")
+
+
+def test_another_threads_own_passes_are_no_part_of_this_one():
+    model = seeded(Pooled())
+    data, zeros = graph(), torch.zeros(5).long()
+    x = data.x.clone().requires_grad_()
+    with (
+        warnings.catch_warnings(),
+        gx.conservative(activation="ratio", model=model),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        warnings.simplefilter("error")
+        pool.submit(model, data.x.clone().requires_grad_(), data.edge_index, zeros).result()
+        model(x, data.edge_index, zeros)
+
+
+# -- blocks in blocks --------------------------------------------------------------------------
+
+
+def test_an_explanation_within_a_block_is_the_one_outside_of_it():
+    layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, activation="gelu")
+    model = Pooled(lambda m, h: m.layer(h[None])[0])
+    model.layer = layer
+    wrapped = gx.wrap(seeded(model), kind="regression")
+    for method in ("attn_lrp", "lrp", "gradient_input", "saliency", "rollout"):
+        expected = gx.explain(wrapped, graph(), method).relevance
+        with gx.conservative(products=True, activation="ratio", model=model):
+            found = gx.explain(wrapped, graph(), method).relevance
+            assert current_rules() == Rules(True, True, "ratio", True)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=method)
+
+
+def test_the_inner_of_two_blocks_decides():
+    model = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.LayerNorm(6)).double()
+    x = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+
+    def relevance() -> Tensor:
+        return torch.autograd.grad(model(x).square().sum(), x)[0]
+
+    with gx.conservative(layernorm=False, activation="ratio", model=model):
+        alone = relevance()
+    with gx.conservative(activation="ratio", model=model):
+        before = relevance()
+        with gx.conservative(layernorm=False, activation="ratio", model=model):
+            assert torch.equal(relevance(), alone)
+        assert torch.equal(relevance(), before)
+    assert not torch.allclose(alone, before)
+
+
+def test_blocks_of_two_models_act_on_both():
+    one, two = nn.Sequential(nn.GELU()), nn.Sequential(nn.Tanh())
+    x = torch.randn(4, requires_grad=True)
+    with (
+        gx.conservative(activation="ratio", model=one),
+        gx.conservative(activation="ratio", model=two),
+    ):
+        out = two(one(x))
+    (slope,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(x * slope, out)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in this thread", "in another"])
+def test_generators_closed_in_any_order_leave_nothing_in_force(elsewhere):
+    model = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.LayerNorm(6))
+    x = torch.randn(3, 6, requires_grad=True)
+
+    def slope() -> Tensor:
+        return torch.autograd.grad(model(x).square().sum(), x)[0]
+
+    def block():
+        with gx.conservative(activation="ratio", model=model), gx.record():
+            yield
+
+    expected = slope()
+    one, two = block(), block()
+    next(one), next(two)
+    if elsewhere:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(one.close).result()
+            pool.submit(two.close).result()
+    else:
+        one.close()
+        assert current_rules() == Rules(True, True, "ratio")
+        two.close()
+        assert torch._C._len_torch_function_stack() == 0
+    assert current_rules() == Rules()
+    assert torch.equal(slope(), expected)
+    while torch._C._len_torch_function_stack():
+        torch.overrides._pop_mode()
+
+
+# -- chance and bad input ----------------------------------------------------------------------
+
+
+def test_dropout_in_training_mode_is_named():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.GELU())
+    x = torch.randn(3, 6, requires_grad=True)
+    with (
+        pytest.warns(UserWarning, match="Sequential draws random numbers: 1: dropout"),
+        gx.conservative(activation="ratio", model=model),
+    ):
+        model.train()(x)
+    with warnings.catch_warnings(), gx.conservative(activation="ratio", model=model):
+        warnings.simplefilter("error")
+        model.eval()(x)
+
+
+DROPPED = {
+    "dropout": lambda h: F.dropout(h, 0.5),
+    "scaled_dot_product_attention": lambda h: F.scaled_dot_product_attention(h, h, h, None, 0.5),
+    "randn_like": lambda h: h + torch.randn_like(h),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+@pytest.mark.parametrize("method", ["lrp", "saliency", "occlusion"])
+def test_numbers_drawn_in_eval_mode_are_named_and_the_same_in_all_passes(name, method):
+    model = gx.wrap(seeded(Pooled(lambda _, h: DROPPED[name](h))), kind="regression")
+    with pytest.warns(UserWarning, match=f"Pooled draws random numbers: Pooled: {name}"):
+        found = gx.explain(model, graph(), method)
+    if method == "lrp":
+        assert abs(found.ledger.unexplained) < 1e-5
+
+
+def test_what_cannot_be_explained_says_why():
+    with pytest.raises(TypeError, match=r"Pooled cannot be explained.*graphxai\.wrap"):
+        gx.explain(Pooled(), graph())
+    with torch.inference_mode():
+        model = seeded(Pooled())
+    with pytest.raises(ValueError, match="Pooled has weights that were made in"):
+        gx.explain(gx.wrap(model, kind="regression"), graph())
+    data = graph()
+    data.x = data.x.to("meta")
+    with pytest.raises(InputError, match="meta"), suppress(RuntimeError):
+        gx.explain(gx.wrap(seeded(Pooled()), kind="regression"), data)

@@ -1,0 +1,364 @@
+"""Hidden nodes: every attribute of a graph follows what it belongs to, in wrapped models."""
+
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.explain import Explainer
+from torch_geometric.nn import GCNConv, TransformerConv, global_mean_pool
+
+import graphxai as gx
+import graphxai.pyg
+from graphxai.adapters.parts import part, roles_of
+from graphxai.evaluation.removal import outputs_of_parts
+from graphxai.explainers.heads import head_statistics
+from graphxai.testing import check_batching
+from small_graphs import SIZES, graph, random, started, wrapped
+
+# -- by hand -----------------------------------------------------------------------------------
+
+
+def renumbered(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Entries (2, M) among the nodes that stay, with new numbers, and which they are."""
+    new = {old: i for i, old in enumerate(keep.nonzero()[:, 0].tolist())}
+    inside = [m for m, pair in enumerate(index.T.tolist()) if all(v in new for v in pair)]
+    found = [[new[v] for v in index[:, m].tolist()] for m in inside]
+    return torch.tensor(found, dtype=torch.long).reshape(-1, 2).T, torch.tensor(inside).long()
+
+
+class Expander(nn.Module):
+    """Messages along the bonds and along a second index with attributes of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(6, 8)
+        self.first = TransformerConv(8, 4, heads=2)
+        self.second = TransformerConv(8, 4, heads=2, edge_dim=3)
+        self.of_pairs, self.head = nn.Linear(1, 8), nn.Linear(8, 1)
+
+    def forward(
+        self,
+        x,
+        edge_index,
+        expander_edge_index,
+        expander_edge_attr,
+        pair_index,
+        pair_dist,
+        u,
+        batch,
+    ):
+        h = self.embed(x)
+        h = h + self.first(h, edge_index)
+        h = h + self.second(h, expander_edge_index, expander_edge_attr)
+        source, target = pair_index
+        h = h.index_add(0, target, (h[source] * self.of_pairs(pair_dist[:, None])).tanh())
+        return self.head(global_mean_pool(h, batch) + u)
+
+
+def with_indices(n: int) -> Data:
+    data = graph(n)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+    ring = torch.stack([order, order.roll(1)])
+    data.expander_edge_index = torch.cat([ring, ring.flip(0)], 1)
+    data.expander_edge_attr = random(2 * n, 3, seed=n)
+    data.pair_index = torch.tensor(list(itertools.permutations(range(n), 2))).T
+    data.pair_dist = random(n * (n - 1), seed=n)
+    data.u = random(1, 8, seed=n)
+    return data
+
+
+def expander_of(model: nn.Module, data: Data, keep: Tensor) -> float:
+    edges, _ = renumbered(data.edge_index, keep)
+    expander, of_expander = renumbered(data.expander_edge_index, keep)
+    pairs, of_pairs = renumbered(data.pair_index, keep)
+    zeros = torch.zeros(int(keep.sum()), dtype=torch.long)
+    attributes = data.expander_edge_attr[of_expander], pairs, data.pair_dist[of_pairs], data.u
+    with torch.no_grad():
+        return model(data.x[keep], edges, expander, *attributes, zeros).item()
+
+
+def occluded(output, n: int) -> list[float]:
+    whole = torch.ones(n, dtype=torch.bool)
+    return [output(whole) - output(torch.arange(n) != i) for i in range(n)]
+
+
+@pytest.fixture(scope="module")
+def expander() -> nn.Module:
+    return started(Expander())
+
+
+@pytest.fixture(scope="module")
+def graphs() -> list[Data]:
+    return [with_indices(n) for n in SIZES]
+
+
+def test_occlusion_renumbers_every_index_and_cuts_what_goes_along(expander, graphs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        together = gx.explain(wrapped(expander), graphs, "occlusion")
+        alone = [gx.explain(wrapped(expander), data, "occlusion") for data in graphs]
+    for data, one, other in zip(graphs, together, alone, strict=True):
+        expected = occluded(lambda keep, d=data: expander_of(expander, d, keep), len(data.x))
+        assert np.allclose(one.relevance, expected, atol=1e-5)
+        assert np.allclose(other.relevance, expected, atol=1e-5)
+
+
+def test_shapley_values_sum_to_what_hiding_all_nodes_costs(expander, graphs):
+    for data in graphs:
+        found = gx.explain(wrapped(expander), data, "shapley_sampling")
+        assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+
+
+def test_shapley_values_of_a_small_graph_are_near_those_over_all_orders(expander):
+    data = with_indices(3)
+    found = gx.explain(wrapped(expander), data, "shapley_sampling", permutations=400)
+    choices = [c for k in range(4) for c in itertools.combinations(range(3), k)]
+    keep = torch.tensor([[i in c for i in range(3)] for c in choices])
+    with torch.no_grad():
+        empty = expander.head(data.u).item()  # the mean over no nodes is zero
+    outputs = {
+        c: expander_of(expander, data, k) if c else empty
+        for c, k in zip(choices, keep, strict=True)
+    }
+    for i in range(3):
+        value = 0.0
+        for choice in (c for c in choices if i not in c):
+            weight = math.factorial(len(choice)) * math.factorial(2 - len(choice)) / 6
+            value += weight * (outputs[tuple(sorted((*choice, i)))] - outputs[choice])
+        assert found.relevance[i] == pytest.approx(value, abs=0.1 * abs(value) + 0.03)
+
+
+def test_evaluation_measures_the_parts_of_the_graph(expander, graphs):
+    model = wrapped(expander)
+    keep = torch.rand(6, 8, generator=torch.Generator().manual_seed(3)) > 0.4
+    for operator in ("mask", "delete"):
+        found = outputs_of_parts(model, graphs[1], keep, operator)
+        expected = [expander_of(expander, graphs[1], choice) for choice in keep]
+        assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "shapley_sampling", "lrp_path", "lrp"])
+def test_a_graph_in_a_batch_is_explained_as_alone(expander, graphs, method):
+    check_batching(wrapped(expander), graphs, gx.explainers.get_explainer(method))
+
+
+@pytest.mark.parametrize("method", ["lrp", "occlusion", "integrated_gradients"])
+def test_pygs_explainer_takes_a_batch_apart_with_all_its_indices(expander, graphs, method):
+    batch = Batch.from_data_list(graphs)
+    names = ("expander_edge_index", "expander_edge_attr", "pair_index", "pair_dist", "u", "batch")
+    explainer = Explainer(
+        expander,
+        graphxai.pyg.Algorithm(method),
+        explanation_type="model",
+        node_mask_type="object",
+        model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
+    )
+    found = explainer(batch.x, batch.edge_index, **{name: batch[name] for name in names})
+    own = gx.explain(wrapped(expander), graphs, method)
+    expected = np.concatenate([e.relevance for e in own])
+    assert np.allclose(found.node_mask[:, 0], expected, atol=1e-5)
+
+
+# -- matrices over pairs -----------------------------------------------------------------------
+
+
+class Dense(nn.Module):
+    """Attention with a bias for each pair of nodes, of one graph at a time."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, data):
+        x = data.x
+        scores = self.q(x) @ self.k(x).T + data[self.name]
+        return self.head((scores.softmax(-1) @ self.v(x)).sum(0, keepdim=True))
+
+
+def test_rows_and_columns_of_a_matrix_over_pairs_go_with_a_node():
+    model = started(Dense("attn_bias"))
+    graphs = [graph(n) for n in SIZES]
+    for n, data in zip(SIZES, graphs, strict=True):
+        data.attn_bias = random(n, n, seed=n)
+
+    def output(data, keep):
+        part = Data(x=data.x[keep], attn_bias=data.attn_bias[keep][:, keep])
+        with torch.no_grad():
+            return model(part).item()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gx.explain(wrapped(model), graphs, "occlusion")
+        paths = gx.explain(wrapped(model), graphs, "integrated_gradients")
+    for data, one, path in zip(graphs, found, paths, strict=True):
+        expected = occluded(lambda keep, d=data: output(d, keep), len(data.x))
+        assert np.allclose(one.relevance, expected, atol=1e-5)
+        assert path.ledger.unexplained == pytest.approx(0, abs=1e-4)
+
+
+class Alone(nn.Module):
+    """Takes one graph, and no batch vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = TransformerConv(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index):
+        return self.head(self.conv(x, edge_index).tanh().mean(0, keepdim=True))
+
+
+def test_a_model_of_one_graph_is_given_one_at_a_time():
+    model, graphs = started(Alone()), [graph(n) for n in SIZES]
+
+    def output(data, keep):
+        with torch.no_grad():
+            return model(data.x[keep], renumbered(data.edge_index, keep)[0]).item()
+
+    for data, one in zip(graphs, gx.explain(wrapped(model), graphs, "occlusion"), strict=True):
+        expected = occluded(lambda keep, d=data: output(d, keep), len(data.x))
+        assert np.allclose(one.relevance, expected, atol=1e-5)
+    for one in gx.explain(wrapped(model), graphs, "integrated_gradients"):
+        assert one.ledger.unexplained == pytest.approx(0, abs=1e-4)
+    assert head_statistics(wrapped(model), graphs).rows == sum(SIZES)
+    pairs = gx.pairs(wrapped(model), graphs)
+    assert [p.by_layer.shape[-1] for p in pairs] == [n + 1 for n in SIZES]
+    with pytest.warns(UserWarning, match="no finite output of a graph without nodes"):
+        found = gx.explain(wrapped(model), graphs[0], "shapley_sampling")
+    with torch.no_grad():
+        at_zero = model(torch.zeros(5, 6), graphs[0].edge_index).item()
+    assert found.ledger.biases == pytest.approx(at_zero, abs=1e-6)
+    assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Alone has no finite output of a graph without nodes")
+def test_a_model_of_one_graph_is_evaluated():
+    model, graphs = started(Alone()), [graph(n) for n in SIZES]
+    assert not gx.evaluate(wrapped(model), graphs, ["lrp", "rollout"], steps=3).failures
+
+
+def test_a_matrix_whose_name_says_nothing_is_named():
+    model, data = started(Dense("thing")), graph(5)
+    data.thing = random(5, 5)
+    with pytest.warns(UserWarning, match="thing: it is taken for a matrix over pairs of nodes"):
+        gx.explain(wrapped(model), data, "occlusion")
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = GCNConv(6, 8, normalize=False), nn.Linear(8, 1)
+
+    def forward(self, x, adj_t, batch):
+        return self.head(global_mean_pool(self.conv(x, adj_t).tanh(), batch))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_adjacency_loses_rows_and_columns(layout):
+    model, graphs = started(Sparse()), []
+    for n in SIZES:
+        dense = torch.zeros(n, n)
+        dense[tuple(graph(n).edge_index)] = 1.0
+        graphs.append(Data(x=graph(n).x, adj_t=dense.to_sparse(layout=layout)))
+
+    def output(data, keep):
+        own = data.adj_t.to_dense()[keep][:, keep].to_sparse(layout=layout)
+        with torch.no_grad():
+            return model(data.x[keep], own, torch.zeros(int(keep.sum())).long()).item()
+
+    found = gx.explain(wrapped(model), graphs, "occlusion")
+    for data, one in zip(graphs, found, strict=True):
+        expected = occluded(lambda keep, d=data: output(d, keep), len(data.x))
+        assert np.allclose(one.relevance, expected, atol=1e-5)
+    batch = wrapped(model).collate(graphs)
+    with_edges = [graph(n) for n in SIZES]
+    for one, other in zip(batch.distances(), with_edges, strict=True):
+        assert np.array_equal(one, wrapped(model).collate([other]).distances()[0].T)
+
+
+# -- what belongs to what ----------------------------------------------------------------------
+
+
+def test_what_is_of_the_graph_stays_whole_even_if_there_is_one_node_or_edge():
+    data = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]), u=torch.ones(1, 4))
+    data.y, data.edge_attr = torch.ones(1), torch.ones(1, 2)
+    rest = part(data, torch.tensor([True, False]))
+    assert rest.u.shape == (1, 4)
+    assert rest.y.shape == (1,)
+    assert rest.edge_attr.shape == (0, 2)
+    alone = Data(x=torch.ones(1, 3), edge_index=torch.empty(2, 0).long(), u=torch.ones(1, 4))
+    assert part(alone, torch.tensor([False])).u.shape == (1, 4)
+
+
+def test_lengths_in_other_graphs_tell_what_one_graph_cannot():
+    one, two = graph(4), graph(6)
+    for data in (one, two):
+        data.weight = torch.ones(data.num_nodes)
+    count = one.num_edges
+    one.path_index, one.label_of = torch.zeros(2, 4).long(), torch.ones(4)
+    two.path_index, two.label_of = torch.zeros(2, 3).long(), torch.ones(3)
+    assert count != 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        roles = roles_of([one, two])
+    assert roles["label_of"].along == "path_index"
+    assert roles["weight"].along == "nodes"
+    with pytest.warns(UserWarning, match="label_of: as long as nodes and path_index"):
+        roles_of([one])
+
+
+def test_an_index_of_edges_follows_the_edges():
+    class WithAngles(Data):
+        def __inc__(self, key, value, *args, **kwargs):
+            if key == "angle_index":
+                return self.num_edges
+            return super().__inc__(key, value, *args, **kwargs)
+
+    data = WithAngles(x=torch.ones(4, 1), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+    data.edge_attr = torch.arange(4.0)
+    data.angle_index = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
+    data.angle_value = torch.arange(5.0)
+    rest = part(data, torch.tensor([False, True, True, True]))  # edges 1 -> 2 and 2 -> 3 stay
+    assert rest.edge_index.tolist() == [[0, 1], [1, 2]]
+    assert rest.edge_attr.tolist() == [1.0, 2.0]
+    assert rest.angle_index.tolist() == [[0], [1]]
+    assert rest.angle_value.tolist() == [1.0]
+
+
+def test_the_columns_of_an_index_lose_the_same_entries():
+    data = graph(5)
+    data.tail_index, data.head_index = torch.tensor([0, 1, 2]), torch.tensor([1, 4, 3])
+    data.pair_kind = torch.tensor([7, 8, 9])
+    rest = part(data, torch.tensor([True, True, True, True, False]))
+    assert rest.tail_index.tolist() == [0, 2]
+    assert rest.head_index.tolist() == [1, 3]
+    assert rest.pair_kind.tolist() == [7, 9]
+
+
+def test_numbers_that_may_be_of_nodes_are_named():
+    data = graph(5)
+    data.bridges = torch.tensor([[0, 1], [2, 3], [1, 4]])
+    with pytest.warns(UserWarning, match="bridges: its numbers may be of nodes"):
+        part(data, torch.arange(5) > 0)
+
+
+def test_an_index_beyond_the_nodes_is_refused():
+    data = graph(5)
+    data.code_index = torch.tensor([0, 9])
+    with pytest.raises(ValueError, match="code_index holds 9, which is the number of none of 5"):
+        part(data, torch.arange(5) > 0)
+
+
+def test_an_entry_a_node_that_names_a_hidden_node_is_named():
+    data = graph(4)
+    data.parent_index = torch.tensor([0, 0, 1, 2])
+    with pytest.warns(UserWarning, match="parent_index has one entry a node"):
+        rest = part(data, torch.tensor([True, False, True, True]))
+    assert rest.parent_index.tolist() == [0, 1, 1]
