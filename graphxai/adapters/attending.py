@@ -23,10 +23,20 @@ from .layout import Layout, expose_dense, expose_sparse
 from .origins import Origins
 from .placing import Place, Reading, Readings
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
-from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
+from .vocabulary import (
+    GATHERED_SUMS,
+    MULTIPLICATIONS,
+    PRODUCTS,
+    QUOTIENTS,
+    SAME_VALUES,
+    STILL_A_SUM,
+)
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
-FACTORS = MULTIPLICATIONS | {"masked_fill", "masked_fill_", "where", "div", "div_"}
+UNMET = "a softmax whose result enters no product"
+FACTORS = MULTIPLICATIONS | {
+    "masked_fill", "masked_fill_", "where", "div", "div_", "nan_to_num", "nan_to_num_",
+}  # fmt: skip
 
 
 class LaidOut(NamedTuple):
@@ -63,8 +73,7 @@ class AttentionWatch:
         """A softmax's result, of which nobody knows yet whether it is attention."""
         out = self._recordable(out, softmax)
         curves -= {Curve("activation", "exp", softmax.place)}  # its own, if it is written out
-        curve = Curve("attention", "a softmax whose result enters no product", softmax.place)
-        return self._traces.mark(out, Trace(curves | {curve}, "probability", softmax))
+        return self._traces.mark(out, Trace(curves | {_unmet(softmax)}, "probability", softmax))
 
     def rescaled(
         self, name: str, inputs: list[Tensor], trace: Trace, out: Any
@@ -107,6 +116,8 @@ class AttentionWatch:
         if name in ("exp", "exp_"):
             return "exponential", Softmax(place)
         traced = [trace for trace in map(self._traces.of, inputs) if trace is not None]
+        if self.is_renormalised(name, inputs):
+            traced = traced[:1]
         if name in MULTIPLICATIONS and self._is_factor(inputs):
             traced = [trace for trace in traced if trace.role == "probability"]
         if len(traced) != 1 or traced[0].role is None:
@@ -116,7 +127,11 @@ class AttentionWatch:
             if trace.softmax and name in GATHERED_SUMS:
                 trace.softmax.index = self._group_index(inputs)
             return "sum", trace.softmax
-        kept = STILL_A_SUM if trace.role == "sum" else SAME_VALUES | MULTIPLICATIONS
+        if trace.role == "probability" and name in ("sum", "nansum"):
+            return "total", trace.softmax
+        kept = SAME_VALUES | MULTIPLICATIONS
+        if trace.role in ("sum", "total"):
+            kept = STILL_A_SUM
         if trace.role == "probability":
             kept = kept | FACTORS
         return (trace.role, trace.softmax) if name in kept else (None, None)
@@ -134,14 +149,35 @@ class AttentionWatch:
         values = tuple(values)
         if name in FACTORS and self._count(values) < 2:
             return values  # a mask or a weight on the way
-        self._product = name
+        if self.is_renormalised(name, list(tensors_in(values))):
+            return values
         if name in MULTIPLICATIONS and self._is_factor(list(tensors_in(values))):
             return values
+        if name in PRODUCTS - MULTIPLICATIONS - QUOTIENTS:
+            self._note_other_attention(values)
         held = tuple(self._held(value) for value in values)
         halve = equal or (halve and propagation.current_rules().products)
         if not halve or name in QUOTIENTS or self._count(held) < 2:
             return held
         return tuple(self._halved(value) for value in held)
+
+    def _note_other_attention(self, values: tuple[Any, ...]) -> None:
+        """Gates or exponentials of pairs that enter a matrix product: attention, but no softmax."""
+        for tensor in tensors_in(values):
+            trace = self._traces.of(tensor)
+            square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1
+            if square and trace is not None and trace.role in ("gate", "exponential"):
+                self.left_out.add(self._traces.place() or "the model")
+
+    def is_renormalised(self, name: str, tensors: list[Tensor]) -> bool:
+        """Whether attention, of which entries were taken out, is divided by its own sums."""
+        if name not in ("div", "div_") or len(tensors) != 2:
+            return False
+        above, below = map(self._traces.of, tensors)
+        if above is None or below is None or above.softmax is None:
+            return False
+        same = above.softmax is below.softmax
+        return same and (above.role, below.role) == ("probability", "total")
 
     def _is_factor(self, tensors: list[Tensor]) -> bool:
         """Whether dense attention is multiplied by another factor of every pair."""
@@ -177,7 +213,8 @@ class AttentionWatch:
         if propagation.current_rules().attention:
             has_slope = _slopes_of_constants() and trace.softmax.attention is not None
             return self._traces.constant(value) if has_slope else value.detach()
-        return self._traces.mark(value.view_as(value), replace(trace, role=None))
+        known = replace(trace, role=None, curves=trace.curves - {_unmet(trace.softmax)})
+        return self._traces.mark(value.view_as(value), known)
 
     def _halved(self, value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -253,6 +290,13 @@ class AttentionWatch:
                     inputs[0].dim() > 0 and len(inputs[0]) == rows,
                 ]
                 self._indices = [*self._indices[1 - REMEMBERED :], (sum(of_nodes), index)]
+
+    def note_results(self, traces: Iterable[Trace]) -> None:
+        """Of what the results were made of: a softmax that mixed values in another way."""
+        for trace in traces:
+            if trace.role != "probability":  # a result may be a softmax itself
+                found = (c for c in trace.curves if c == Curve("attention", UNMET, c.place))
+                self.left_out |= {curve.place or "the model" for curve in found}
 
     def _record(self, softmax: Softmax) -> None:
         if not softmax.used:
@@ -360,6 +404,11 @@ class AttentionWatch:
                 index = tensor if tensor.dim() == 1 else tensor.flatten(1)[:, 0]
                 return self.origins.copy(tensor, index)
         return None
+
+
+def _unmet(softmax: Softmax) -> Curve:
+    """What a softmax is until it meets values."""
+    return Curve("attention", UNMET, softmax.place)
 
 
 def _slopes_of_constants() -> bool:

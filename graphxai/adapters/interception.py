@@ -208,8 +208,9 @@ class Interception(TorchFunctionMode):
 
     def warn_of(self, output: Any) -> None:
         """One warning that names what kept its gradient on the way to the output."""
+        traces = list(filter(None, map(self._traces.of, tensors_in([output]))))
+        self._attention.note_results(traces)
         self._warn_of_unseen()
-        traces = filter(None, map(self._traces.of, tensors_in([output])))
         self._notices.of_curves(self._transformed.union(*(trace.curves for trace in traces)))
 
     def warn_of_chance(self) -> None:
@@ -444,7 +445,8 @@ class Interception(TorchFunctionMode):
         curves: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
         if name == "div" and (softmax := self._attention.explicit_softmax(inputs)) is not None:
             return self._attention.softmax(out, softmax, curves)
-        if (curve := curve_of(self._traces, name, inputs, self._module())) is not None:
+        curve = curve_of(self._traces, name, inputs, self._module())
+        if curve is not None and not self._attention.is_renormalised(name, inputs):
             curves |= {curve}
         trace = Trace(curves, *self._attention.role(name, inputs, self._place()))
         trace, out = self._attention.rescaled(name, inputs, trace, out)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from graphxai.copying import copied
 from graphxai.propagation import record
 
 from .layout import Layout
@@ -122,7 +123,8 @@ class Readings:
         if batch.graphs is None:
             if len(batch) > 1:
                 self.probed = True
-                Context().run(_attend, model, lambda: _one_more(batch))
+                if (apart := _copied(model)) is not None:
+                    Context().run(_attend, apart, lambda: _one_more(batch))
             return
         self.probed = True
         largest = int(batch.num_nodes.argmax())
@@ -130,17 +132,19 @@ class Readings:
         if size < 3:
             self.probed = False  # a larger graph may come
             return
-        graph = batch.examples()[largest]
+        graph, apart = batch.examples()[largest], _copied(model)
+        if apart is None:
+            return
         nodes = torch.arange(size, device=batch.x.device)
         less = [model.induced(graph, nodes < size - without) for without in (1, 2)]
-        Context().run(_attend, model, lambda: model.collate(less))
+        Context().run(_attend, apart, lambda: model.collate(less))
         self.one_by_one = any(
             lengths.count(size - 2) == lengths.count(size - 1) > 0
             for lengths in self._lengths.values()
         )
         if self.one_by_one:
             self._known.clear()
-            Context().run(_attend, model, lambda: model.collate(less[:1]))
+            Context().run(_attend, apart, lambda: model.collate(less[:1]))
 
 
 def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
@@ -149,8 +153,9 @@ def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
     if left_out:
         found.append(
             f"{name} has attention that is not, or is not known to be, between the nodes of the"
-            " graphs (latents, clusters or a token of the model's own have a part in it, or its"
-            " axes are laid out in an unknown way); methods that read attention leave it out:"
+            " graphs (latents, clusters or a token of the model's own have a part in it, its axes"
+            " are laid out in an unknown way, or its softmax is mixed with others before it meets"
+            " the values); methods that read attention leave it out:"
             f" {'; '.join(sorted(left_out))}."
         )
     if guessed:
@@ -207,6 +212,14 @@ def _one_more(batch: Any) -> Any:
     """A batch of tokens with its first input once more at the end."""
     wide = {k: v for k, v in vars(batch).items() if isinstance(v, Tensor)}
     return replace(batch, **{name: torch.cat([value, value[:1]]) for name, value in wide.items()})
+
+
+def _copied(model: Any) -> Any:
+    """A copy of a wrapped model, which may keep what it likes of a pass; None: there is none."""
+    try:
+        return copied(model)
+    except Exception:  # of what the user's code holds
+        return None
 
 
 def _attend(model: Any, make: Callable[[], Any]) -> None:

@@ -19,7 +19,7 @@ is named in one warning.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -325,12 +325,12 @@ class _PositiveInterception(Interception):
                 self._state.affine[out] = made
             return out
         u, v = (self._like(t, t.expand(value.shape)) for t in (u, v))
-        graph = self._attention.graph_of_rows(len(value), self._attention.graphs)
+        addition = self._addition_of(value)
         minus = kwargs.get("alpha", 1) * (1 if name == "add" else -1)
         left, right = self._keep(u), self._keep(v)
 
         def hand(relevance: Tensor) -> tuple[Tensor, ...]:
-            return self._rules.addition(left.tensor, right.tensor * minus, relevance, graph)
+            return addition(left.tensor, right.tensor * minus, relevance)
 
         return handed(value, hand, u, v)
 
@@ -338,8 +338,22 @@ class _PositiveInterception(Interception):
         x = x.expand(value.shape)
         kept, added = self._keep(x), constant.detach().to(value).expand(value.shape)
         added = added.masked_fill(added.isinf(), 0.0)  # an excluded key, of probability zero
-        graph = self._attention.graph_of_rows(len(value), self._attention.graphs)
-        return handed(value, lambda r: self._rules.addition(kept.tensor, added, r, graph)[:1], x)
+        addition = self._addition_of(value)
+        return handed(value, lambda r: addition(kept.tensor, added, r)[:1], x)
+
+    def _addition_of(self, value: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+        """The addition rule for terms of this shape, each graph by itself."""
+        size = self._attention.graphs
+        graph = self._attention.graph_of_rows(len(value), size)
+        in_rows = value.dim() == 3 and len(value) != size and value.shape[1] == size
+        if graph is not None or not in_rows:
+            return lambda u, v, r: self._rules.addition(u, v, r, graph)
+
+        def by_column(u: Tensor, v: Tensor, r: Tensor) -> tuple[Tensor, ...]:
+            u, v, r = (t.transpose(0, 1) for t in (u, v, r))  # tokens came before inputs
+            return tuple(t.transpose(0, 1) for t in self._rules.addition(u, v, r, None))
+
+        return by_column
 
     def _multiplied(
         self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor

@@ -1,0 +1,119 @@
+"""Attention that is repaired, replaced or kept: softmax and what people write in its stead."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GATConv, GCNConv
+from torch_geometric.utils import to_dense_batch
+
+import graphxai as gx
+from small_graphs import graph, started, wrapped
+
+
+class Dense(nn.Module):
+    """A graph attention, then dense attention between the nodes of each graph by `mix`."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix = mix
+        self.first = GATConv(6, 8, 2, concat=False)
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.first(x, edge_index), batch)
+        q, k, v = self.qkv(h).chunk(3, -1)
+        pairs = mask[:, :, None] & mask[:, None]
+        self.weights = self.mix((q @ k.mT).masked_fill(~pairs, -torch.inf), pairs)
+        return self.head(((h + self.weights @ v) * mask[..., None]).sum(1))
+
+
+PLAIN = {
+    "nan_to_num": lambda s, pairs: torch.nan_to_num(s.softmax(-1)),
+    "masked": lambda s, pairs: s.softmax(-1).masked_fill(~pairs, 0.0),
+    "renormalised": lambda s, pairs: _renormalised(s.nan_to_num(neginf=0.0).softmax(-1) * pairs),
+}
+OTHER = {
+    "sigmoid": lambda s, pairs: s.sigmoid(),
+    "logsumexp": lambda s, pairs: (s - s.logsumexp(-1, keepdim=True)).nan_to_num(-1e9).exp(),
+    "difference": lambda s, pairs: s.softmax(-1).nan_to_num() - 0.1 * s.sigmoid(),
+    "half": lambda s, pairs: 0.5 * s.softmax(-1).nan_to_num() + 0.5 * pairs.float(),
+}
+
+
+def _renormalised(weights):
+    return weights / (weights.sum(-1, keepdim=True) + 1e-13)
+
+
+@pytest.mark.parametrize("how", PLAIN)
+def test_attention_that_is_repaired_after_the_softmax_is_read_as_it_acts(how):
+    module = started(Dense(PLAIN[how]))
+    model, graphs = wrapped(module), [graph(n) for n in (5, 8)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for method in ("rollout", "gae", "lrp"):
+            together = gx.explain(model, graphs, method)
+            for found, one in zip(together, graphs, strict=True):
+                wanted = gx.explain(model, one, method).relevance
+                np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-6)
+        last = gx.explain(model, graphs[0], "attention_last").relevance
+    np.testing.assert_allclose(last, module.weights[0].mean(0).detach(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", OTHER)
+def test_other_ways_to_attend_are_named_by_methods_that_read_attention(how):
+    model = wrapped(started(Dense(OTHER[how])))
+    with pytest.warns(UserWarning, match="not known to be, between the nodes"):
+        gx.explain(model, graph(5), "rollout")
+
+
+def test_a_model_that_keeps_something_of_its_first_pass_keeps_nothing_of_ours():
+    module = started(Cached())
+    one = graph(8)
+    with torch.no_grad():
+        wanted = started(Cached())(one.x, one.edge_index).item()
+    found = gx.explain(wrapped(module), one, "rollout")
+    assert found.ledger.output == pytest.approx(wanted, rel=1e-5)
+    with torch.no_grad():
+        assert module(one.x, one.edge_index).item() == pytest.approx(wanted, rel=1e-5)
+
+
+class Cached(nn.Module):
+    """The normalised edges of the first graph are kept for all passes to come."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = GCNConv(6, 8, cached=True), GATConv(8, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x, edge_index):
+        h = self.second(self.first(x, edge_index).relu(), edge_index)
+        return self.head(h.mean(0, keepdim=True))
+
+
+class TokensFirst(nn.Module):
+    def __init__(self, batch_first):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head, self.batch_first = nn.Linear(8, 1), batch_first
+
+    def forward(self, x):
+        h = x if self.batch_first else x.transpose(0, 1)
+        h = self.encoder(h)
+        return self.head((h if self.batch_first else h.transpose(0, 1)).mean(1))
+
+
+@pytest.mark.parametrize("method", ["transformer_attribution", "masked_lrp", "lrp_zplus"])
+def test_tokens_may_come_before_inputs(method):
+    rows = list(torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(2)))
+    plain, other = (
+        gx.wrap(started(TokensFirst(first)), kind="regression", inputs="tokens")
+        for first in (True, False)
+    )
+    together = gx.explain(other, rows, method)
+    for found, row in zip(together, rows, strict=True):
+        for wanted in (gx.explain(plain, row, method), gx.explain(other, row, method)):
+            np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
