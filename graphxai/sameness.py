@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from .draws import current_draws
 
-FAR = 1e4  # machine epsilons of the largest output: far beyond rounding
+FAR = 7e4  # machine epsilons of the largest output: more than bfloat16 within a pass makes
+SMALL = 1e-4  # outputs below are taken for a difference of larger ones
 
 _compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
@@ -28,7 +29,7 @@ def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> Non
     compared.add(method)
     with torch.no_grad():
         own = model(batch).to(outputs)
-    size = own.abs().max().clamp(min=torch.finfo(own.dtype).tiny)
+    size = own.abs().max().clamp(min=SMALL)
     far = float((own - outputs).abs().max() / size)
     if far > FAR * torch.finfo(next(_floats(model), own).dtype).eps:
         warnings.warn(

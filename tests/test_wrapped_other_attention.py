@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv, GCNConv
+from torch_geometric.nn import GATConv, GCNConv, global_add_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
@@ -117,3 +117,61 @@ def test_tokens_may_come_before_inputs(method):
     for found, row in zip(together, rows, strict=True):
         for wanted in (gx.explain(plain, row, method), gx.explain(other, row, method)):
             np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
+
+
+class FeatureGate(nn.Module):
+    """A softmax over the channels of a node: no attention, however many nodes there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gate, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch):
+        h = self.embed(x)
+        h = h * self.gate(h).softmax(-1)
+        return global_add_pool(h @ self.head.weight.T, batch)
+
+
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp"])
+def test_a_gate_of_channels_is_no_attention_where_there_are_as_many_nodes(method):
+    model = wrapped(started(FeatureGate()))
+    graphs = [graph(8), graph(5), graph(3)]  # 8 nodes, or 5 and 3 of them, and 8 channels
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        alone = [gx.explain(model, one, method) for one in graphs]
+        together = gx.explain(model, graphs[1:], method)
+    for found, wanted in zip([alone[0], *together], alone, strict=True):
+        np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
+        if method == "lrp":
+            assert abs(found.ledger.unexplained) < 1e-4 * abs(found.ledger.output)
+            assert np.abs(found.relevance).max() > 0.01
+
+
+class ByChannel(nn.Module):
+    """Attention with weights for every channel (Zhao 2021), the product written in two ways."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix, self.embed, self.head = mix, nn.Linear(6, 8), nn.Linear(8, 1)
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x), batch)
+        q, k, v = self.qkv(h).chunk(3, -1)
+        logits = (q[:, :, None] - k[:, None]).masked_fill(~mask[:, None, :, None], -1e9)
+        y = self.mix(logits.softmax(2), v[:, None].expand(-1, h.shape[1], -1, -1))
+        return self.head(((h + y) * mask[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp"])
+def test_a_product_and_its_sum_are_explained_as_an_einsum(method):
+    graphs = [graph(5), graph(8)]
+    as_product, as_einsum = (
+        gx.explain(wrapped(started(ByChannel(mix))), graphs, method)
+        for mix in (
+            lambda a, v: (a * v).sum(2),
+            lambda a, v: torch.einsum("bijd,bijd->bid", a, v),
+        )
+    )
+    for found, wanted in zip(as_product, as_einsum, strict=True):
+        np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)

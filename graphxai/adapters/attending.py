@@ -33,6 +33,7 @@ from .vocabulary import (
 )
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
+MIXING = PRODUCTS - MULTIPLICATIONS - QUOTIENTS
 UNMET = "a softmax whose result enters no product"
 FACTORS = MULTIPLICATIONS | {
     "masked_fill", "masked_fill_", "where", "div", "div_", "nan_to_num", "nan_to_num_",
@@ -116,6 +117,8 @@ class AttentionWatch:
         if name in ("exp", "exp_"):
             return "exponential", Softmax(place)
         traced = [trace for trace in map(self._traces.of, inputs) if trace is not None]
+        if name in MIXING and len(traced) > 1 and not any(t.role == "probability" for t in traced):
+            return "pairs", None
         if self.is_renormalised(name, inputs):
             traced = traced[:1]
         if name in MULTIPLICATIONS and self._is_factor(inputs):
@@ -153,7 +156,7 @@ class AttentionWatch:
             return values
         if name in MULTIPLICATIONS and self._is_factor(list(tensors_in(values))):
             return values
-        if name in PRODUCTS - MULTIPLICATIONS - QUOTIENTS:
+        if name in MIXING:
             self._note_other_attention(values)
         held = tuple(self._held(value) for value in values)
         halve = equal or (halve and propagation.current_rules().products)
@@ -180,12 +183,14 @@ class AttentionWatch:
         return same and (above.role, below.role) == ("probability", "total")
 
     def _is_factor(self, tensors: list[Tensor]) -> bool:
-        """Whether dense attention is multiplied by another factor of every pair."""
+        """Whether dense attention meets a gate or a product of every pair, and not values."""
         found = [t for t in tensors if _has_role(self._traces, t, "probability")]
         others = [t for t in tensors if not any(t is one for one in found)]
         if len(found) != 1 or len(others) != 1:
             return False
         weights, other = found[0], others[0]
+        if not any(_has_role(self._traces, other, role) for role in ("gate", "pairs")):
+            return False
         softmax = self._traces.of(weights).softmax  # type: ignore[union-attr]
         if softmax is None or softmax.index is not None or other.dim() > weights.dim():
             return False

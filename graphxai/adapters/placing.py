@@ -152,10 +152,10 @@ def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
     found = []
     if left_out:
         found.append(
-            f"{name} has attention that is not, or is not known to be, between the nodes of the"
-            " graphs (latents, clusters or a token of the model's own have a part in it, its axes"
-            " are laid out in an unknown way, or its softmax is mixed with others before it meets"
-            " the values); methods that read attention leave it out:"
+            f"{name} weighs values in a way that is not, or is not known to be, between the nodes"
+            " of the graphs (latents, clusters, experts or a token of its own have a part in it,"
+            " its axes are laid out in an unknown way, or its softmax is mixed with others before"
+            " it meets the values); methods that read attention leave it out:"
             f" {'; '.join(sorted(left_out))}."
         )
     if guessed:

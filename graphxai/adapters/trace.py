@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .descent import Ancestors
 
 Rule = Literal["attention", "layernorm", "activation"]
-Role = Literal["exponential", "sum", "probability", "gate", "scale"]
+Role = Literal["exponential", "sum", "probability", "pairs", "gate", "scale"]
 
 
 @dataclass(frozen=True)
