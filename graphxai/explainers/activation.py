@@ -4,6 +4,8 @@ Baselines of Song 2024 (section 5.2). `A[l]` are the attention probabilities of 
 the gradient of f_c by them, `h[l]` the tokens entering layer l.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from graphxai.target import Target
 
 from .attention import attention_gradients, first_row
 from .base import Attribution, Explainer, register, scored
+from .layers import Layers, layers_of
 
 
 @register
@@ -27,7 +30,7 @@ class Cam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = _at_readout(traced.gradients[traced.last], batch)  # (B, H, T)
+        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
         return scored(gradient.mean(1), batch, traced.outputs, traced.target)
 
 
@@ -48,8 +51,8 @@ class GradCam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = _at_readout(traced.gradients[traced.last], batch)  # (B, H, T)
-        attention = _at_readout(traced.attention[traced.last], batch)
+        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
+        attention = _at_readout(traced.attention[-1], batch)
         if self.pooled:
             real = first_row(batch, attention, "sum")[:, None]  # (B, 1, T)
             weight = (gradient * real).sum(-1, keepdim=True) / real.sum(-1, keepdim=True)
@@ -85,26 +88,30 @@ class AttCat(Explainer):
                 "att_cat reads the rows of tokens that enter the module of each attention; here"
                 " attention is in no module that is given one row a node."
             )
-        traced = [weights for weights in tape.attention if weights.requires_grad]
         gradients = torch.autograd.grad(
-            resolved(outputs).sum(), [*entering, *traced], allow_unused=True
+            resolved(outputs).sum(), entering, allow_unused=True, materialize_grads=True
         )
-        slopes = zip(traced, gradients[len(entering) :], strict=True)
-        idle = {id(weights) for weights, slope in slopes if slope is None}
-        shares = [
-            torch.zeros_like(h[..., 0]) if g is None else (h * g).sum(-1)
-            for h, g in zip(entering, gradients, strict=False)
-        ]
+        pairs = zip(entering, gradients, strict=True)
+        shares = [(h * gradient).sum(-1) for h, gradient in pairs]
         if others:
             shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]
+        layers = layers_of(model, len(tape.attention), lambda: (outputs, tape.attention))
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
-        for weights, share in zip(tape.attention, shares, strict=True):
-            if id(weights) in idle:  # as in a second tower, for an auxiliary loss
-                continue
-            received = (real[:, None] @ weights.mean(1).to(real))[:, 0] / real.sum(-1, keepdim=True)
-            scores = scores + received * share
+        for heads in _with_one_entrance(layers, entering):
+            mean = torch.cat([tape.attention[k] for k in heads], dim=1).mean(1).to(real)
+            received = (real[:, None] @ mean)[:, 0] / real.sum(-1, keepdim=True)
+            scores = scores + received * shares[heads[0]]
         return scored(scores, batch, outputs, resolved)
+
+
+def _with_one_entrance(layers: Layers, entering: list[Tensor]) -> Iterator[list[int]]:
+    """Of each layer the attentions by what enters them: their heads weigh the same tokens."""
+    for layer in layers:
+        by_rows: dict[int, list[int]] = {}
+        for k in layer:
+            by_rows.setdefault(id(entering[k]), []).append(k)
+        yield from by_rows.values()
 
 
 def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:

@@ -6,8 +6,7 @@ from the last layer down, so the last layer may compute one query. `A[l]` are th
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from graphxai.capture import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.model import Graphormer
 from graphxai.propagation import record
 from graphxai.target import ResolvedTarget, Target
 
 from .base import Attribution, Explainer, register, scored
+from .layers import Layers, layers_of, pass_with_gradients
 
 Readout = Literal["token", "sum"]
 
@@ -41,7 +40,7 @@ class _Readout(Explainer):
         """
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
-        means = [weights.mean(1) for weights in resting_on(model, batch, tape.attention)]
+        means = [weights.mean(1) for weights in by_layer(model, batch, tape.attention)]
         return outputs, means, first_row(batch, outputs, self.readout)
 
 
@@ -131,15 +130,14 @@ def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
 class TracedAttention:
     """A pass and a backward pass: A[l] and d f_c / dA[l] (B, H, Q, T) of every layer.
 
-    outputs (B, num_outputs); target: f_c resolved on them; last: the last layer that the output
-    rests on, which in models of others need not be the last one that attends.
+    outputs (B, num_outputs); target: f_c resolved on them; layers: what makes up each layer.
     """
 
     attention: list[Tensor]
     gradients: list[Tensor]
     outputs: Tensor
     target: ResolvedTarget
-    last: int = -1
+    layers: Layers
 
     def positive(self) -> list[Tensor]:
         """`mean_h relu(dA[l] * A[l])`, (B, Q, T) of every layer."""
@@ -155,36 +153,18 @@ def attention_gradients(
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)
     resolved = target.resolve(model.config, outputs)
-    found = torch.autograd.grad(resolved(outputs).sum(), tape.attention, allow_unused=True)
-    used = [layer for layer, gradient in enumerate(found) if gradient is not None]
-    pairs = zip(tape.attention, found, strict=True)
-    gradients = [torch.zeros_like(a) if g is None else g for a, g in pairs]
+    gradients = torch.autograd.grad(
+        resolved(outputs).sum(), tape.attention, allow_unused=True, materialize_grads=True
+    )
     attention = [weights.detach() for weights in tape.attention]
-    return TracedAttention(attention, gradients, outputs, resolved, used[-1] if used else -1)
+    layers = layers_of(model, len(attention), lambda: (outputs, tape.attention))
+    return TracedAttention(layers.of(attention), layers.of(gradients), outputs, resolved, layers)
 
 
-_rested_on: "WeakKeyDictionary[Any, tuple[bool, ...]]" = WeakKeyDictionary()
-
-
-def resting_on(model: Any, batch: Any, attention: list[Tensor]) -> list[Tensor]:
-    """The attention of the layers that the outputs rest on.
-
-    A model of others may attend elsewhere too, as in a second tower for an auxiliary loss; which
-    layers do, one pass with gradients tells for all later calls.
-    """
-    if isinstance(model, Graphormer) or len(attention) < 2:
-        return attention
-    used = _rested_on.get(model, ())
-    if len(used) != len(attention):
-        with torch.enable_grad(), record() as tape:
-            outputs = model.encode(model.embed(batch).detach().requires_grad_(), batch)
-        traced = [weights for weights in tape.attention if weights.requires_grad]
-        found = torch.autograd.grad(outputs.sum(), traced, allow_unused=True) if traced else ()
-        idle = {id(w) for w, gradient in zip(traced, found, strict=True) if gradient is None}
-        used = _rested_on[model] = tuple(id(w) not in idle for w in tape.attention)
-    if len(used) != len(attention) or not any(used):
-        return attention
-    return [weights for weights, is_used in zip(attention, used, strict=True) if is_used]
+def by_layer(model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]) -> list[Tensor]:
+    """What a pass without gradients recorded, (B, H, Q, T) of every layer."""
+    layers = layers_of(model, len(attention), lambda: pass_with_gradients(model, batch))
+    return layers.of(attention)
 
 
 def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:

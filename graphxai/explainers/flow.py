@@ -13,7 +13,7 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.propagation import record
 from graphxai.target import Target
 
-from .attention import first_row, resting_on
+from .attention import by_layer, first_row
 from .base import Attribution, Explainer, register, scored
 
 UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-9
@@ -37,7 +37,7 @@ class AttentionFlow(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record() as tape:
             outputs = model.encode(model.embed(batch), batch)
-        attention = resting_on(model, batch, tape.attention)
+        attention = by_layer(model, batch, tape.attention)
         means = [weights.mean(1).double().cpu().numpy() for weights in attention]
         row = first_row(batch, outputs, "token").double().cpu().numpy()
         pooled = not row[:, 0].any()

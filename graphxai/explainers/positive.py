@@ -10,6 +10,7 @@ precision: the pass runs on a copy of the model in double precision. A model who
 own type, so that such a copy does not run, is explained in that.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from graphxai.target import ResolvedTarget, Target
 
 from .attention import attention_gradients, first_row
 from .base import Attribution, Explainer, register, scored
+from .layers import layers_of, pass_with_gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +76,14 @@ def hand_down(
     rules: Rules,
     *,
     important: Tensor | None = None,
-    to_last_attention: bool = False,
+    to_last_layer_of: ExplainableModel | None = None,
     reads_attention: bool = True,
 ) -> Handed:
     """Hand a relevance of one down from f_c, in the model's own precision.
 
     important (B or 1, K, L, H): see `positive_rules.through_important_heads`; None: all heads.
-    to_last_attention: go no further than there; tokens are then zero, attention the last alone.
+    to_last_layer_of: the model of which this is a copy, if relevance goes no further than to its
+    last layer's attention; tokens are then zero, attention that of this layer alone.
     reads_attention: whether relevance of attention is asked for; without, a model may have none.
     """
     tokens = double.embed(batch).detach().requires_grad_()
@@ -93,23 +96,23 @@ def hand_down(
             f"no attention between nodes was seen in {_name_of(double)}: methods that read"
             " attention cannot explain it."
         )
-    if to_last_attention:
-        last = _of_last(explained, passed.attention)
-        return Handed(torch.zeros_like(tokens), (last,), outputs.detach(), resolved)
+    if to_last_layer_of is not None:
+        last = _last_layer(to_last_layer_of, batch, passed.attention)
+        found = torch.autograd.grad(explained.sum(), last, materialize_grads=True)
+        attention = (torch.cat(found, dim=1),)
+        return Handed(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
     asked = [tokens, *(passed.attention if reads_attention else [])]
     found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
     return Handed(found[0], found[1:], outputs.detach(), resolved)
 
 
-def _of_last(explained: Tensor, attention: list[Tensor]) -> Tensor:
-    """Relevance of the last attention that what is explained rests on."""
-    for weights in reversed(attention):
-        (found,) = torch.autograd.grad(
-            explained.sum(), weights, allow_unused=True, retain_graph=True
-        )
-        if found is not None:
-            return found
-    return torch.zeros_like(attention[-1])
+def _last_layer(
+    model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]
+) -> list[Tensor]:
+    """Of all attention that which makes up the last layer."""
+    layers = layers_of(model, len(attention), lambda: pass_with_gradients(model, batch))
+    *_, last = layers
+    return [attention[k] for k in last]
 
 
 def _seen(model: Any) -> AbstractContextManager[object]:
@@ -121,9 +124,7 @@ def _name_of(model: Any) -> str:
     return type(getattr(model, "module", model)).__name__
 
 
-def attention_rollout(
-    gradients: list[Tensor], relevance: tuple[Tensor, ...], row: Tensor
-) -> Tensor:
+def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Tensor) -> Tensor:
     """Eq. 13, 14: row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))`."""
     row = row[:, None]  # (B, 1, T)
     for gradient, of_attention in zip(reversed(gradients), reversed(relevance), strict=True):
@@ -139,9 +140,16 @@ def transformer_attribution(
 
     def attribute(double: ExplainableModel) -> Attribution:
         traced = attention_gradients(double, batch, target)
+        if important is not None and traced.layers.heads_apart:
+            warnings.warn(
+                f"{_name_of(double)} computes heads of one layer one after another, each with a"
+                " softmax of its own: relevance of a head that is left out is not handed to the"
+                " others. Compute the heads of a layer in one softmax.",
+                stacklevel=2,
+            )
         handed = hand_down(double, batch, target, CHEFER, important=important)
         row = first_row(batch, handed.tokens, "token")
-        scores = attention_rollout(traced.gradients, handed.attention, row)
+        scores = attention_rollout(traced.gradients, traced.layers.of(handed.attention), row)
         return in_own_precision(scores, batch, handed, model)
 
     return precisely(model, attribute)
@@ -202,7 +210,7 @@ class PartialLrp(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
-            handed = hand_down(double, batch, target, PLAIN, to_last_attention=True)
+            handed = hand_down(double, batch, target, PLAIN, to_last_layer_of=model)
             (last,) = handed.attention  # (B, H, Q, T)
             return in_own_precision(last.mean(1).sum(1), batch, handed, model)
 

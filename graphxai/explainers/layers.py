@@ -1,0 +1,101 @@
+"""Which of the attention that a pass records makes up one layer.
+
+A Graphormer attends once a layer. A model of others may compute its heads one after another, attend
+twice side by side, as the convolution and the global attention of a GPS layer do, or attend where
+its output does not rest on it, as in a second tower for an auxiliary loss. So layers are told by
+what rests on what: attention that rests on no other is of the first layer, what rests on that of
+the first is of the second, and so on. All that is found in one layer are its heads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from graphxai.capture import ExplainableModel
+from graphxai.models.graphormer.model import Graphormer
+from graphxai.propagation import record
+
+Pass = tuple[Tensor, list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a model that attends `count` times; None: each time is a layer of its own.
+
+    indices: for each layer, the first one first, which of the attention, in the order of a pass.
+    heads_apart: whether some layer has several softmaxes of one head each.
+    """
+
+    count: int
+    indices: tuple[tuple[int, ...], ...] | None = None
+    heads_apart: bool = False
+
+    def of(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor (B, H, Q, T) a layer, with all its heads, of one for each attention."""
+        if len(found) != self.count:
+            return list(found)
+        return [torch.cat([found[k] for k in layer], dim=1) for layer in self]
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return iter(self.indices or ((k,) for k in range(self.count)))
+
+
+_known: "WeakKeyDictionary[Any, Layers]" = WeakKeyDictionary()
+
+
+def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
+    """The layers of a model that attends `count` times.
+
+    passed: gives the outputs and the attention of a pass with gradients. It is asked once a model.
+    """
+    if isinstance(model, Graphormer) or count < 2:
+        return Layers(count)
+    known = _known.get(model)
+    if known is None or known.count != count:
+        known = _known[model] = _found_in(*passed())
+    return known if known.count == count else Layers(count)
+
+
+def pass_with_gradients(model: ExplainableModel, batch: Any) -> Pass:
+    """Outputs and attention of a pass, from which can be told what rests on what."""
+    with torch.enable_grad(), record() as tape:
+        outputs = model.encode(model.embed(batch).detach().requires_grad_(), batch)
+    return outputs, tape.attention
+
+
+def _found_in(outputs: Tensor, attention: list[Tensor]) -> Layers:
+    if outputs.grad_fn is None or any(weights.grad_fn is None for weights in attention):
+        return Layers(len(attention))
+    depths = _depths(outputs.grad_fn, [weights.grad_fn for weights in attention])
+    if not depths:
+        return Layers(len(attention))
+    layers: dict[tuple[int, torch.Size], list[int]] = {}
+    for k in sorted(depths, key=lambda k: depths[k]):
+        _, _, queries, keys = attention[k].shape
+        layers.setdefault((depths[k], torch.Size((queries, keys))), []).append(k)
+    indices = tuple(map(tuple, layers.values()))
+    heads = [[attention[k].shape[1] for k in layer] for layer in indices]
+    heads_apart = any(len(counts) > 1 == max(counts) for counts in heads)
+    return Layers(len(attention), indices, heads_apart)
+
+
+def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
+    """How many attentions lie above each other, up to and with each that the output rests on.
+
+    output, attention: nodes of autograd's graph.
+    """
+    depth: dict[Any, int] = {}
+    left = [output]
+    while left:
+        before = [node for node, _ in left[-1].next_functions if node is not None]
+        missing = [node for node in before if node not in depth]
+        if missing:
+            left.extend(missing)
+            continue
+        node = left.pop()
+        depth[node] = max((depth[one] for one in before), default=0) + (node in attention)
+    return {k: depth[node] for k, node in enumerate(attention) if node in depth}

@@ -1,0 +1,166 @@
+"""What counts as one layer of attention: heads computed apart, attention side by side."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GATConv, GCNConv, GPSConv, global_mean_pool
+from torch_geometric.utils import to_dense_batch
+
+import graphxai as gx
+from graphxai.explainers.layers import layers_of, pass_with_gradients
+from small_graphs import SIZES, graph, started, wrapped
+
+HEADS, DIM = 2, 8
+READING = [
+    *("attention_last", "rollout", "attention_flow", "gae", "gae_rollout", "cam", "grad_cam"),
+    *("att_cat", "transformer_attribution", "partial_lrp"),
+]
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(DIM, DIM // HEADS) for _ in range(3))
+
+    def forward(self, h, mask):
+        logits = (self.q(h) @ self.k(h).mT).masked_fill(~mask[:, None], -torch.inf)
+        return logits.softmax(-1) @ self.v(h)
+
+
+class HeadByHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([Head() for _ in range(HEADS)])
+
+    def forward(self, h, mask):
+        return torch.cat([head(h, mask) for head in self.heads], -1)
+
+
+class LoopOfHeads(HeadByHead):
+    """Without a module for each."""
+
+    def forward(self, h, mask):
+        found = []
+        for head in self.heads:
+            q, k, v = (h @ part.weight.T + part.bias for part in (head.q, head.k, head.v))
+            found.append((q @ k.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ v)
+        return torch.cat(found, -1)
+
+
+class Together(HeadByHead):
+    def forward(self, h, mask):
+        q, k, v = (torch.stack([getattr(one, n)(h) for one in self.heads], 1) for n in "qkv")
+        logits = (q @ k.mT).masked_fill(~mask[:, None, None], -torch.inf)
+        return (logits.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class Transformer(nn.Module):
+    def __init__(self, kind, depth=2):
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, DIM), nn.Linear(DIM, 1)
+        self.layers = nn.ModuleList([kind() for _ in range(depth)])
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x), batch)
+        for layer in self.layers:
+            h = h + layer(h, mask)
+        return self.head((h * mask[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("method", READING)
+@pytest.mark.parametrize("kind", [HeadByHead, LoopOfHeads])
+def test_heads_computed_one_after_another_are_heads_of_one_layer(kind, method):
+    apart, together = (wrapped(started(Transformer(k))) for k in (kind, Together))
+    graphs = [graph(n) for n in SIZES]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found, wanted = (gx.explain(model, graphs, method) for model in (apart, together))
+    for one, other in zip(found, wanted, strict=True):
+        assert abs(other.relevance).max() > 1e-4
+        np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-4, atol=1e-6)
+
+
+def test_important_heads_that_are_computed_apart_are_named():
+    with pytest.warns(UserWarning, match="Transformer computes heads .* one after"):
+        gx.explain(wrapped(started(Transformer(HeadByHead))), graph(7), "masked_lrp")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for model in (Transformer(Together), Gps(GATConv)):
+            gx.explain(wrapped(started(model)), graph(7), "masked_lrp")
+
+
+class Gps(nn.Module):
+    def __init__(self, local):
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, DIM), nn.Linear(DIM, 1)
+        self.layers = nn.ModuleList(
+            [GPSConv(DIM, local(DIM, DIM), heads=2, norm="layer_norm") for _ in range(3)]
+        )
+
+    def forward(self, x, edge_index, batch):
+        h = self.embed(x)
+        for layer in self.layers:
+            h = layer(h, edge_index, batch)
+        return self.head(global_mean_pool(h, batch))
+
+
+@pytest.mark.parametrize("local", [GATConv, GCNConv])
+def test_what_attends_side_by_side_is_one_layer(local):
+    model = wrapped(started(Gps(local)))
+    batch = model.collate([graph(n) for n in SIZES])
+    outputs, attention = pass_with_gradients(model, batch)
+    layers = layers_of(model, len(attention), lambda: (outputs, attention))
+    each = 2 if local is GATConv else 1
+    assert [len(layer) for layer in layers] == [each] * 3
+    assert sorted(k for layer in layers for k in layer) == list(range(3 * each))
+    heads = [weights.shape[1] for weights in layers.of(attention)]
+    assert heads == [2 + each - 1] * 3
+
+
+class Siblings(nn.Module):
+    """Two towers of unlike depth, and one attention that reads both."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, DIM), nn.Linear(DIM, 1)
+        self.first, self.second = GATConv(DIM, DIM), GATConv(DIM, DIM)
+        self.beside, self.last = GATConv(DIM, DIM), GATConv(DIM, DIM)
+
+    def forward(self, x, edge_index, batch):
+        h = self.embed(x)
+        aside = self.beside(h, edge_index)
+        deep = self.second(self.first(h, edge_index), edge_index)
+        return self.head(global_mean_pool(self.last(deep + aside, edge_index), batch))
+
+
+def test_layers_are_levels_of_what_rests_on_what():
+    model = wrapped(started(Siblings()))
+    batch = model.collate([graph(5)])
+    outputs, attention = pass_with_gradients(model, batch)
+    assert list(layers_of(model, 4, lambda: (outputs, attention))) == [(0, 1), (2,), (3,)]
+
+
+def test_rollout_of_siblings_by_hand():
+    one, plain, read = graph(7), started(Siblings()), []
+
+    def reading(forward):
+        def call(x, edge_index):
+            out, (ends, weights) = forward(x, edge_index, return_attention_weights=True)
+            read.append(torch.zeros(7, 7).index_put((ends[1], ends[0]), weights[:, 0]))
+            return out
+
+        return call
+
+    for conv in (plain.beside, plain.first, plain.second, plain.last):
+        conv.forward = reading(conv.forward)
+    with torch.no_grad():
+        plain(one.x, one.edge_index, torch.zeros(7, dtype=torch.long))
+    beside, first, second, last = read
+    row, eye = torch.full((1, 7), 1 / 7), torch.eye(7)
+    for matrix in (last, second, (beside + first) / 2):
+        row = row @ (matrix + eye) / 2
+    found = gx.explain(wrapped(started(Siblings())), one, "rollout").relevance
+    np.testing.assert_allclose(found, row[0], rtol=1e-4)
