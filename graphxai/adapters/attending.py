@@ -22,18 +22,17 @@ from .entrances import current_entrances
 from .layout import Layout, expose_dense, expose_sparse
 from .origins import Origins
 from .placing import Place, Reading, Readings
+from .softless import MIXING, Softless
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .vocabulary import (
     GATHERED_SUMS,
     MULTIPLICATIONS,
-    PRODUCTS,
     QUOTIENTS,
     SAME_VALUES,
     STILL_A_SUM,
 )
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
-MIXING = PRODUCTS - MULTIPLICATIONS - QUOTIENTS
 UNMET = "a softmax whose result enters no product"
 FACTORS = MULTIPLICATIONS | {
     "masked_fill", "masked_fill_", "where", "div", "div_", "nan_to_num", "nan_to_num_",
@@ -61,6 +60,8 @@ class AttentionWatch:
         self._guessed: set[Softmax] = set()
         self._laid_out: dict[Softmax, LaidOut] = {}
         self.origins = Origins(None if layout is None else len(layout.graph))
+        read = layout if _records_attention() else None
+        self.softless = Softless(traces, read, lambda length: bool(self._gathered_by(length)))
         self.operands: tuple[Any, ...] = ()  # of the operation at hand
         self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
         self.unseen: set[str] = set()  # attention that mixed values and could not be recorded
@@ -156,17 +157,18 @@ class AttentionWatch:
             return values
         if name in MULTIPLICATIONS and self._is_factor(list(tensors_in(values))):
             return values
-        if name in MIXING:
-            self._note_other_attention(values)
+        self._note_other_attention(name, values)
         held = tuple(self._held(value) for value in values)
         halve = equal or (halve and propagation.current_rules().products)
         if not halve or name in QUOTIENTS or self._count(held) < 2:
             return held
         return tuple(self._halved(value) for value in held)
 
-    def _note_other_attention(self, values: tuple[Any, ...]) -> None:
-        """Gates or exponentials of pairs that enter a matrix product: attention, but no softmax."""
-        for tensor in tensors_in(values):
+    def _note_other_attention(self, name: str, values: tuple[Any, ...]) -> None:
+        """What mixes values and is no softmax, as gates or exponentials of pairs."""
+        if self.softless.meets_values(name, values):
+            self.left_out.add(self._traces.place() or "the model")
+        for tensor in tensors_in(values) if name in MIXING else ():
             trace = self._traces.of(tensor)
             square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1
             if square and trace is not None and trace.role in ("gate", "exponential"):
@@ -218,7 +220,8 @@ class AttentionWatch:
         if propagation.current_rules().attention:
             has_slope = _slopes_of_constants() and trace.softmax.attention is not None
             return self._traces.constant(value) if has_slope else value.detach()
-        known = replace(trace, role=None, curves=trace.curves - {_unmet(trace.softmax)})
+        curves = trace.curves - {_unmet(trace.softmax)}
+        known = replace(trace, role=None, curves=curves, product="probability")
         return self._traces.mark(value.view_as(value), known)
 
     def _halved(self, value: Any) -> Any:
@@ -414,6 +417,11 @@ class AttentionWatch:
 def _unmet(softmax: Softmax) -> Curve:
     """What a softmax is until it meets values."""
     return Curve("attention", UNMET, softmax.place)
+
+
+def _records_attention() -> bool:
+    tape = propagation.current_tape()
+    return tape is not None and not tape.with_biases
 
 
 def _slopes_of_constants() -> bool:

@@ -53,6 +53,7 @@ from .operations import (
     uses_batch_statistics,
     vanishes_at_zero,
 )
+from .softless import kept
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .transforms import is_transformed, plain_calls
 from .vocabulary import (
@@ -439,10 +440,10 @@ class Interception(TorchFunctionMode):
             inputs = inputs[:1]
         if name in ("index_select", "getitem"):
             self._attention.note_index(inputs)
-        found = [trace for trace in map(self._traces.of, inputs) if trace is not None]
-        if not found:
+        signals = [(t, trace) for t in inputs if (trace := self._traces.of(t)) is not None]
+        if not signals:
             return out
-        curves: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
+        curves: frozenset[Curve] = frozenset().union(*(trace.curves for _, trace in signals))
         if name == "div" and (softmax := self._attention.explicit_softmax(inputs)) is not None:
             return self._attention.softmax(out, softmax, curves)
         curve = curve_of(self._traces, name, inputs, self._module())
@@ -450,6 +451,7 @@ class Interception(TorchFunctionMode):
             curves |= {curve}
         trace = Trace(curves, *self._attention.role(name, inputs, self._place()))
         trace, out = self._attention.rescaled(name, inputs, trace, out)
+        trace = self._attention.softless.described(name, args, signals, trace, out)
         trace = gates.described(self._traces, name, inputs, trace)
         trace = scales.described(self._traces, name, inputs, trace, self._in_norm())
         into = args[0] if name == "setitem" else out
@@ -464,7 +466,8 @@ class Interception(TorchFunctionMode):
     def _like(self, x: Tensor, out: Tensor) -> Tensor:
         trace = self._traces.of(x)
         if trace is not None:
-            return self._traces.mark(out, Trace(trace.curves))
+            product = kept(trace.product, "", x, out)
+            return self._traces.mark(out, Trace(trace.curves, product=product))
         self._traces.mark_if_new(out)  # made outside of the mode by a hook, of constants
         return out
 

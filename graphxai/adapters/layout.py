@@ -61,6 +61,12 @@ class Layout:
         own = self.key_mask
         return length in (own.shape[1], int(own.sum(-1).max()))
 
+    @property
+    def lengths(self) -> frozenset[int]:
+        """How long an axis of nodes may be: that of all graphs', or of one sequence a graph."""
+        own = self.key_mask
+        return frozenset((len(self.graph), own.shape[1], int(own.sum(-1).max())))
+
 
 def expose_dense(
     weights: Tensor, layout: Layout | None, reading: "Reading | None" = None

@@ -154,8 +154,8 @@ def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
         found.append(
             f"{name} weighs values in a way that is not, or is not known to be, between the nodes"
             " of the graphs (latents, clusters, experts or a token of its own have a part in it,"
-            " its axes are laid out in an unknown way, or its softmax is mixed with others before"
-            " it meets the values); methods that read attention leave it out:"
+            " its axes are laid out in an unknown way, it has no softmax, or this is mixed with"
+            " others before it meets the values); methods that read attention leave it out:"
             f" {'; '.join(sorted(left_out))}."
         )
     if guessed:

@@ -15,6 +15,7 @@ from .descent import Ancestors
 
 Rule = Literal["attention", "layernorm", "activation"]
 Role = Literal["exponential", "sum", "probability", "pairs", "gate", "scale"]
+Product = Literal["pairs", "moments", "terms", "probability"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Trace:
     """`curves` on the way here; `role` and `softmax` if the tensor is part of a softmax.
 
     `multiple_of`: what the tensor is a constant multiple of, if that is known; `gate_of`: what a
-    gate was computed of (see `gates`).
+    gate was computed of (see `gates`); `product`: which product of two signals it is (see
+    `softless`).
     """
 
     curves: frozenset[Curve] = frozenset()
@@ -58,6 +60,7 @@ class Trace:
     softmax: Softmax | None = None
     multiple_of: Tensor | None = None
     gate_of: Tensor | None = None
+    product: Product | None = None
 
 
 OUTSIDE = Trace()  # stands for "never seen"

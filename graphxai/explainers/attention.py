@@ -146,9 +146,12 @@ class TracedAttention:
 
 
 def attention_gradients(
-    model: ExplainableModel, batch: GraphBatch, target: Target
+    model: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    copy_of: ExplainableModel | None = None,
 ) -> TracedAttention:
-    """Attention of every layer and the gradient of f_c by it."""
+    """Attention of every layer and the gradient of f_c by it; copy_of: what the model copies."""
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)
@@ -157,7 +160,8 @@ def attention_gradients(
         resolved(outputs).sum(), tape.attention, allow_unused=True, materialize_grads=True
     )
     attention = [weights.detach() for weights in tape.attention]
-    layers = layers_of(model, len(attention), lambda: (outputs, tape.attention))
+    known = model if copy_of is None else copy_of
+    layers = layers_of(known, len(attention), lambda: (outputs, tape.attention))
     return TracedAttention(layers.of(attention), layers.of(gradients), outputs, resolved, layers)
 
 

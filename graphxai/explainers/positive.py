@@ -139,7 +139,7 @@ def transformer_attribution(
     """Eq. 5, 10, 13, 14, through important heads (B or 1, K, L, H) or all."""
 
     def attribute(double: ExplainableModel) -> Attribution:
-        traced = attention_gradients(double, batch, target)
+        traced = attention_gradients(double, batch, target, copy_of=model)
         if important is not None and traced.layers.heads_apart:
             warnings.warn(
                 f"{_name_of(double)} computes heads of one layer one after another, each with a"

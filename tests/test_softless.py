@@ -1,0 +1,217 @@
+"""Attention without a softmax is named by methods that read attention; nothing else is."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.nn import (
+    EGConv,
+    FAConv,
+    GATConv,
+    GCNConv,
+    GPSConv,
+    SuperGATConv,
+    TransformerConv,
+    global_add_pool,
+    global_mean_pool,
+)
+from torch_geometric.nn.models import AttentiveFP
+from torch_geometric.utils import scatter, to_dense_batch
+
+import graphxai as gx
+from small_graphs import SIZES, graph, started, wrapped
+
+DIM = 8
+
+
+def sparsemax(scores):
+    """Martins and Astudillo 2016, algorithm 1, along the last axis."""
+    ordered = scores.sort(dim=-1, descending=True).values
+    count = torch.arange(1, scores.shape[-1] + 1)
+    sums = ordered.cumsum(-1)
+    support = (1 + count * ordered > sums).sum(-1, keepdim=True)
+    threshold = (sums.gather(-1, support - 1) - 1) / support
+    return (scores - threshold).clamp(min=0)
+
+
+def _relu(q, k, v, mask):
+    return ((q @ k.mT).relu() * mask[:, None] / 5) @ v
+
+
+def _gelu(q, k, v, mask):
+    return (F.gelu(q @ k.mT) * mask[:, None]) @ v
+
+
+def _sparsemax(q, k, v, mask):
+    return sparsemax((q @ k.mT).masked_fill(~mask[:, None], -1e4)) @ v
+
+
+def _normalised(q, k, v, mask):
+    weights = (q @ k.mT).square() * mask[:, None]
+    return torch.einsum("bij,bjd->bid", weights / weights.sum(-1, keepdim=True), v)
+
+
+def _linear(q, k, v, mask):
+    q, k = F.elu(q) + 1, (F.elu(k) + 1) * mask[..., None]
+    return q @ (k.mT @ v) / (q @ k.sum(1)[..., None])
+
+
+def _linear_einsum(q, k, v, mask):
+    k = k.relu() * mask[..., None]
+    moments = torch.einsum("bnd,bne->bde", k, v) / 5
+    return torch.einsum("bnd,bde->bne", q.relu(), moments)
+
+
+def _three_at_once(q, k, v, mask):
+    return torch.einsum("bnd,bmd,bme->bne", q, k * mask[..., None], v)
+
+
+def _entrywise(q, k, v, mask):
+    weights = (q[:, :, None] * k[:, None]).sum(-1).relu() * mask[:, None]
+    return (weights[..., None] * v[:, None]).sum(2)
+
+
+def _distances(q, k, v, mask):
+    return (mask[:, None] / (1 + torch.cdist(q, k))) @ v
+
+
+DENSE = [
+    *(_relu, _gelu, _sparsemax, _normalised, _linear, _linear_einsum, _three_at_once),
+    *(_entrywise, _distances),
+]
+
+
+class Dense(nn.Module):
+    """A graph attention, then `mix` of queries, keys and values (B, N, D)."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix, self.embed = mix, nn.Linear(6, DIM)
+        self.first = GATConv(DIM, DIM)
+        self.qkv, self.head = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x, edge_index, batch):
+        h = self.first(self.embed(x), edge_index)
+        h, mask = to_dense_batch(h, batch)
+        out = self.mix(*self.qkv(h).chunk(3, -1), mask)
+        return self.head(((h + out) * mask[..., None]).sum(1))
+
+
+def _edges_dot(q, k, v, source, target, batch):
+    weights = (q[target] * k[source]).sum(-1, keepdim=True).relu()
+    return scatter(weights * v[source], target, dim=0, dim_size=len(q))
+
+
+def _edges_einsum(q, k, v, source, target, batch):
+    weights = torch.einsum("ed,ed->e", q[target], k[source])
+    return scatter(weights[:, None] * v[source], target, dim=0, dim_size=len(q))
+
+
+def _flat_moments(q, k, v, source, target, batch):
+    moments = global_add_pool((k[:, :, None] * v[:, None]).flatten(1), batch)
+    return torch.einsum("nd,nde->ne", q, moments[batch].unflatten(1, (DIM, DIM)))
+
+
+class Sparse(nn.Module):
+    """A graph attention, then `mix` of queries, keys and values (n, D)."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix, self.embed = mix, nn.Linear(6, DIM)
+        self.first = GATConv(DIM, DIM)
+        self.qkv, self.head = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x, edge_index, batch):
+        h = self.first(self.embed(x), edge_index)
+        out = self.mix(*self.qkv(h).chunk(3, -1), *edge_index, batch)
+        return self.head(global_mean_pool(h + out, batch))
+
+
+MODELS = [*(Dense(mix) for mix in DENSE)] + [
+    Sparse(mix) for mix in (_edges_dot, _edges_einsum, _flat_moments)
+]
+
+
+@pytest.mark.parametrize("method", ["rollout", "gae"])
+@pytest.mark.parametrize("sizes", [(5,), (7, 4), SIZES, (4, 8, 8, 8, 8, 8, 8, 8)])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.mix.__name__)
+def test_attention_without_a_softmax_is_named(model, sizes, method):
+    with pytest.warns(UserWarning, match="has no softmax.*leave it out: the model"):
+        gx.explain(wrapped(started(model)), [graph(n) for n in sizes], method)
+
+
+def _bilinear(q, k, v, mask):
+    """An attention by softmax whose logits are scaled by the query and go through functions."""
+    logits = (q @ k.mT).tanh() * k.mean(-1, keepdim=True).abs() + (q[:, :, None] - k[:, None]).sum(
+        -1
+    )
+    return logits.masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ v
+
+
+def _without_projections(q, k, v, mask):
+    h = v
+    for _ in range(2):
+        h = h + (h @ h.mT / 9).masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ h
+    return h
+
+
+def _second_order(q, k, v, mask):
+    """A factor for the channels, made of their covariance."""
+    v = v * mask[..., None]
+    return v * (v.mT @ k).sum(-1).sigmoid()[:, None]
+
+
+def _rms(q, k, v, mask):
+    return v * torch.rsqrt((v * v).mean(-1, keepdim=True) + 1e-3) + q * k
+
+
+class Convs(nn.Module):
+    """Attention, and convolutions of other kinds."""
+
+    def __init__(self, *convs):
+        super().__init__()
+        self.embed, self.first, self.head = nn.Linear(6, DIM), GATConv(DIM, DIM), nn.Linear(DIM, 1)
+        self.convs = nn.ModuleList(convs)
+
+    def forward(self, x, edge_index, batch):
+        h = first = self.first(self.embed(x), edge_index)
+        for conv in self.convs:
+            arguments = (first,) if isinstance(conv, FAConv) else ()
+            h = h + conv(h, *arguments, edge_index)
+        return self.head(global_mean_pool(h, batch))
+
+
+ORDINARY = {
+    **{mix.__name__: Dense(mix) for mix in (_bilinear, _without_projections, _second_order, _rms)},
+    "transformer": Convs(TransformerConv(DIM, DIM), TransformerConv(DIM, DIM)),
+    "gps": Convs(GPSConv(DIM, GCNConv(DIM, DIM), heads=2, norm="layer_norm")),
+    "supergat": Convs(SuperGATConv(DIM, DIM), SuperGATConv(DIM, DIM, attention_type="SD")),
+    "egconv": Convs(EGConv(DIM, DIM, num_heads=2, num_bases=4)),
+    "faconv": Convs(FAConv(DIM)),
+}
+
+
+@pytest.mark.parametrize("sizes", [(5,), (7, 4), SIZES, (4, 8, 8, 8, 8, 8, 8, 8)])
+@pytest.mark.parametrize("which", ORDINARY)
+def test_nothing_else_is_named(which, sizes):
+    model, graphs = wrapped(started(ORDINARY[which])), [graph(n) for n in sizes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for method in ("rollout", "gae", "attention_flow"):
+            gx.explain(model, graphs, method)
+
+
+def test_a_read_out_by_attention_is_not_named():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = AttentiveFP(6, DIM, 1, edge_dim=2, num_layers=2, num_timesteps=2)
+
+        def forward(self, x, edge_index, batch):
+            return self.net(x, edge_index, x.new_ones(edge_index.shape[1], 2), batch)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        gx.explain(wrapped(started(Net())), [graph(n) for n in SIZES], "rollout")
