@@ -187,6 +187,7 @@ ORDINARY = {
     **{mix.__name__: Dense(mix) for mix in (_bilinear, _without_projections, _second_order, _rms)},
     "transformer": Convs(TransformerConv(DIM, DIM), TransformerConv(DIM, DIM)),
     "gps": Convs(GPSConv(DIM, GCNConv(DIM, DIM), heads=2, norm="layer_norm")),
+    "performer": Convs(GPSConv(DIM, None, heads=2, norm=None, attn_type="performer")),
     "supergat": Convs(SuperGATConv(DIM, DIM), SuperGATConv(DIM, DIM, attention_type="SD")),
     "egconv": Convs(EGConv(DIM, DIM, num_heads=2, num_bases=4)),
     "faconv": Convs(FAConv(DIM)),

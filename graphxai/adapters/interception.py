@@ -268,6 +268,7 @@ class Interception(TorchFunctionMode):
             return None
         with torch._C.DisableTorchFunction():
             if self._kind() == "PerformerProjection" and len(args) == 3:
+                self._attention.left_out.discard(self._place())  # what its own code multiplied
                 return self._like(args[2], self._attention.performer(module, *args))
             if propagation.current_rules().activation and is_activation(module, args, output):
                 by_ratio = propagation.by_ratio(args[0], module.forward)
