@@ -107,8 +107,10 @@ class Softless:
             return "pairs"
         if not (axes.first | axes.second) - {1} and any(map(self._are_edges, axes.both)):
             return "pairs"
-        is_moment = axes.summed & self._lengths and not self._kept(axes) & self._lengths
-        return "moments" if is_moment else None
+        is_pooled = not (axes.first - {1} and axes.second - {1})  # a weighted sum of rows
+        if is_pooled or self._kept(axes) & self._lengths:
+            return None
+        return "moments" if axes.summed & self._lengths else None
 
     def _kept(self, axes: Axes) -> set[int]:
         """Axes of the result that may be of nodes: what both factors have may be the graphs."""
