@@ -12,6 +12,7 @@ and `from_pyg(GNNExplainer())` is an explainer of this toolkit.
 import logging
 from dataclasses import replace
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from torch_geometric.explain.config import (
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.batches import WrappedBatch
+from graphxai.adapters.placing import Readings
 from graphxai.capture import ExplainableModel, evaluating
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.explainers.base import scored
@@ -55,6 +57,7 @@ class Algorithm(ExplainerAlgorithm):
         super().__init__()
         self.explainer = get_explainer(method or self.method, **options)
         self.at = at
+        self._readings: WeakKeyDictionary[nn.Module, dict[Any, Readings]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
         """Whether the settings can be served: a node mask, no edge mask, graphs or nodes."""
@@ -151,12 +154,28 @@ class Algorithm(ExplainerAlgorithm):
             return _sum_of_columns(rows, batch, binary)[:, None]
 
         names = [str(f) for f in range(x.shape[-1])] if x.dim() == 2 else []
-        return wrap(
+        wrapped = wrap(
             model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
         )
+        # what passes showed of the model's attention holds for all calls of this form
+        known = self._readings.setdefault(model, {})
+        wrapped.readings = known.setdefault((x.dim(), *_form(kwargs)), wrapped.readings)
+        return wrapped
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is given under which name, but for the contents of tensors and the like."""
+
+    def form(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{value.dim()} axes"
+        is_plain = isinstance(value, str | int | float | None)
+        return repr(value) if is_plain else type(value).__name__
+
+    return sorted((name, form(value)) for name, value in kwargs.items())
 
 
 def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:

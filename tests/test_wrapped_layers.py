@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_geometric.explain import Explainer, ModelConfig
 from torch_geometric.nn import GATConv, GCNConv, GPSConv, global_mean_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
+import graphxai.pyg
 from graphxai.explainers.layers import layers_of, pass_with_gradients
 from small_graphs import SIZES, graph, started, wrapped
 
@@ -164,3 +166,28 @@ def test_rollout_of_siblings_by_hand():
         row = row @ (matrix + eye) / 2
     found = gx.explain(wrapped(started(Siblings())), one, "rollout").relevance
     np.testing.assert_allclose(found, row[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["rollout", "gae", "partial_lrp"])
+def test_what_a_first_call_of_pygs_explainer_showed_holds_for_the_next(method):
+    model, one = started(Gps(GATConv)), graph(7)
+    batch, passes = torch.zeros(7, dtype=torch.long), []
+    settings = ModelConfig("regression", "graph", "raw")
+    explainer = Explainer(
+        model,
+        gx.pyg.Algorithm(method),
+        explanation_type="model",
+        node_mask_type="object",
+        model_config=settings,
+    )
+    model.register_forward_pre_hook(lambda *_: passes.append(1))
+    found = []
+    for _ in range(2):
+        passes.clear()
+        mask = explainer(one.x, one.edge_index, batch=batch).node_mask[:, 0]
+        found.append((len(passes), mask))
+    (first, mask), (second, again) = found
+    assert second < first
+    assert torch.equal(mask, again)
+    wanted = gx.explain(wrapped(started(Gps(GATConv))), one, method).relevance
+    np.testing.assert_allclose(again, wanted, rtol=1e-4, atol=1e-7)

@@ -145,7 +145,7 @@ class WrappedModel:
         self._read, self._transform = read, transform
         self._features = features
         self._modes: dict[nn.Module, bool] = {}
-        self._readings = Readings()
+        self.readings = Readings()
         self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
         self._pads_wrongly = any(type(m).__name__ in PADS_WRONGLY for m in module.modules())
 
@@ -314,8 +314,8 @@ class WrappedModel:
         asked = tape is not None or current_rules() != Rules() or handing_down
         watched = asked or self._pads_wrongly
         if handing_down or (tape is not None and not tape.with_biases):
-            self._readings.probe(self, batch)
-            if self._readings.one_by_one and len(batch) > 1:
+            self.readings.probe(self, batch)
+            if self.readings.one_by_one and len(batch) > 1:
                 raise OneGraphAtATime(self, batch)
         if rows is None or not (watched or self._at is not None):
             alone = intercepted(self.module, layout=self._layout(batch))
@@ -339,7 +339,7 @@ class WrappedModel:
 
     def _layout(self, batch: WrappedBatch) -> Layout:
         """Where the nodes stand, and what is known of how attention is laid out."""
-        return replace(batch.layout, readings=self._readings)
+        return replace(batch.layout, readings=self.readings)
 
     def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
         """Outputs (B, C) of node rows (n, D), even of none."""

@@ -54,9 +54,10 @@ def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
     """
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
-    known = _known.get(model)
+    kept_by = getattr(model, "readings", model)
+    known = _known.get(kept_by)
     if known is None or known.count != count:
-        known = _known[model] = _found_in(*passed())
+        known = _known[kept_by] = _found_in(*passed())
     return known if known.count == count else Layers(count)
 
 
