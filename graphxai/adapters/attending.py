@@ -6,10 +6,9 @@ its own gradient is asked for, cut off from what it was computed of. Factors on 
 product, as a mask or a gate of every pair, are part of what is recorded.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +18,8 @@ from graphxai import propagation
 
 from .attention import probabilities
 from .entrances import current_entrances
-from .layout import Layout, expose_dense, expose_sparse
-from .origins import Origins
-from .placing import Place, Reading, Readings
+from .exposing import Exposure, axis_of_keys
+from .layout import Layout
 from .softless import MIXING, Softless
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .vocabulary import (
@@ -39,33 +37,15 @@ FACTORS = MULTIPLICATIONS | {
 }  # fmt: skip
 
 
-class LaidOut(NamedTuple):
-    """Where the nodes stand in attention of this shape, and which axis is what; None: edges."""
-
-    layout: Layout | None
-    reading: Reading | None
-    shape: torch.Size
-
-
 class AttentionWatch:
     """Attention of the passes in one block; `layout` says where nodes stand, for recording."""
 
     def __init__(self, traces: Traces, layout: Layout | None) -> None:
         self._traces, self._layout = traces, layout
-        # by what rows were gathered, the latest last, and how much speaks for ends of edges
-        self._indices: list[tuple[int, Tensor]] = []
-        self._readings = (layout and layout.readings) or Readings()
-        self._counts: Counter[str] = Counter()  # of dense softmaxes, by module
-        self._unplaced: set[Softmax] = set()
-        self._guessed: set[Softmax] = set()
-        self._laid_out: dict[Softmax, LaidOut] = {}
-        self.origins = Origins(None if layout is None else len(layout.graph))
+        self.exposure = Exposure(traces, layout)
         read = layout if _records_attention() else None
-        self.softless = Softless(traces, read, lambda length: bool(self._gathered_by(length)))
-        self.operands: tuple[Any, ...] = ()  # of the operation at hand
-        self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
+        self.softless = Softless(traces, read, self.exposure.are_edges)
         self.unseen: set[str] = set()  # attention that mixed values and could not be recorded
-        self.undecided: set[str] = set()  # what may weigh nodes of graphs, or edges of nodes
         self.left_out: set[str] = set()  # attention that mixed values, not between the nodes
         self.guessed: set[str] = set()  # with graphs and heads on one axis, in either order
 
@@ -85,7 +65,7 @@ class AttentionWatch:
         if trace.role != "probability" or name not in FACTORS or old is None or old.used:
             return trace, out
         before = next(t for t in inputs if _has_role(self._traces, t, "probability"))
-        axis = None if old.index is not None else _axis_of_keys(before, old)
+        axis = None if old.index is not None else axis_of_keys(before, old)
         new = Softmax(old.place, old.index, axis=axis)
         if name.endswith("_"):
             out.copy_(self._recordable(out.clone(), new))
@@ -96,7 +76,7 @@ class AttentionWatch:
     def _recordable(self, out: Tensor, softmax: Softmax) -> Tensor:
         if propagation.current_tape() is None:
             return out
-        return self._expose(
+        return self.exposure.expose(
             _cut_when_used(out, softmax) if _slopes_of_constants() else out, softmax
         )
 
@@ -129,7 +109,7 @@ class AttentionWatch:
         trace = traced[0]
         if trace.role == "exponential" and (name == "sum" or name in GATHERED_SUMS):
             if trace.softmax and name in GATHERED_SUMS:
-                trace.softmax.index = self._group_index(inputs)
+                trace.softmax.index = self.exposure.group_index(inputs)
             return "sum", trace.softmax
         if trace.role == "probability" and name in ("sum", "nansum"):
             return "total", trace.softmax
@@ -198,7 +178,7 @@ class AttentionWatch:
             return False
         if torch.broadcast_shapes(weights.shape, other.shape) != weights.shape:
             return False
-        length = weights.shape[_axis_of_keys(weights, softmax)]
+        length = weights.shape[axis_of_keys(weights, softmax)]
         places = [a - weights.dim() for a, n in enumerate(weights.shape) if n == length]
         if length == 1 or len(places) < 2 or other.dim() < -min(places):
             return False
@@ -274,7 +254,7 @@ class AttentionWatch:
         if _slopes_of_constants():
             weights.requires_grad_()
         softmax = Softmax(self._traces.place(), axis=-1)
-        weights = self._expose(weights, softmax)
+        weights = self.exposure.expose(weights, softmax)
         self._record(softmax)
         return weights
 
@@ -286,18 +266,6 @@ class AttentionWatch:
         return x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
 
     # -- recording -----------------------------------------------------------------------------
-
-    def note_index(self, inputs: list[Tensor]) -> None:
-        """Remember by which index rows were gathered: one of them names the sources of edges."""
-        rows = None if self._layout is None else len(self._layout.graph)
-        for index in inputs[1:]:
-            if index.dtype == torch.long and index.dim() == 1:
-                of_nodes = [
-                    self.origins.of(index) == "edges",
-                    self._traces.of(inputs[0]) is not None,
-                    inputs[0].dim() > 0 and len(inputs[0]) == rows,
-                ]
-                self._indices = [*self._indices[1 - REMEMBERED :], (sum(of_nodes), index)]
 
     def note_results(self, traces: Iterable[Trace]) -> None:
         """Of what the results were made of: a softmax that mixed values in another way."""
@@ -313,7 +281,8 @@ class AttentionWatch:
         softmax.used = True
 
     def _note_left_out(self, softmax: Softmax) -> None:
-        for found, named in ((self._unplaced, self.left_out), (self._guessed, self.guessed)):
+        exposure = self.exposure
+        for found, named in ((exposure.unplaced, self.left_out), (exposure.guessed, self.guessed)):
             if softmax in found:
                 named.add(softmax.place or "the model")
 
@@ -324,94 +293,11 @@ class AttentionWatch:
             return
         tape.attention.append(softmax.attention)
         if (entrances := current_entrances()) is not None:
-            known = self._laid_out.get(softmax)
-            entrances.note(self._layout if known is None else known.layout)
+            entrances.note(self.exposure.layout_of(softmax))
 
     def _note_mapped(self) -> None:
-        if self.within_map:
+        if self.exposure.within_map:
             self.unseen.add(f"{self._traces.place() or 'the model'}, mapped over by torch.vmap")
-
-    def _expose(self, weights: Tensor, softmax: Softmax) -> Tensor:
-        """The weights, made of attention that can be recorded, which the softmax then has."""
-        tape = propagation.current_tape()
-        if self.within_map or (tape is not None and tape.with_biases and self._layout is not None):
-            return weights
-        if softmax.index is None:
-            softmax.attention, weights = self._expose_dense(weights, softmax)
-        elif self._pools(softmax.index):
-            softmax.pools = True
-        elif (source := self._source_of(softmax.index)) is not None:
-            layout = self._layout_here()
-            self._laid_out[softmax] = LaidOut(layout, None, weights.shape)
-            softmax.attention, weights = expose_sparse(weights, softmax.index, source, layout)
-        if softmax.attention is None and not softmax.pools and self._layout is not None:
-            self._unplaced.add(softmax)
-        return weights
-
-    def _expose_dense(self, weights: Tensor, softmax: Softmax) -> tuple[Tensor | None, Tensor]:
-        layout = self._layout_here()
-        if layout is None or weights.dim() < 2:
-            softmax.pools = True
-            return expose_dense(weights, layout)
-        key = _axis_of_keys(weights, softmax)
-        place = Place(softmax.place, self._counts[softmax.place], weights.dim())
-        self._counts[softmax.place] += 1
-        wide, key_of_wide = (weights[None], key + 1) if weights.dim() == 2 else (weights, key)
-        reading = self._readings.choose(place, wide, key_of_wide, layout)
-        if reading is not None and self._readings.guessed:
-            self._guessed.add(softmax)
-        softmax.pools = reading is None and _reads_out(weights, key)
-        self._laid_out[softmax] = LaidOut(layout, reading, wide.shape)
-        attention, exposed = expose_dense(wide, layout, reading)
-        return attention, exposed.reshape(weights.shape)
-
-    def _layout_here(self) -> Layout | None:
-        """Where the nodes stand in the operation at hand."""
-        order = self.origins.order_among(self.operands)
-        return None if self._layout is None else self._layout.resorted(order)
-
-    def _pools(self, target: Tensor) -> bool:
-        """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
-        graph = None if self._layout is None else self._layout.graph
-        if graph is None:
-            return False
-        origin = self.origins.of(target)
-        if origin is not None:
-            return origin == "graphs"
-        if not torch.equal(target, graph):
-            return False
-        if len(graph) > len(graph.unique()):
-            return True
-        self.undecided.add(self._traces.place() or "the model")
-        return False
-
-    def _source_of(self, target: Tensor) -> Tensor | None:
-        """The other end of the edges: the latest other index by which rows were gathered."""
-        fitting = self._gathered_by(len(target))
-        others = [index for index in fitting if not torch.equal(index, target)]
-        found = others or fitting
-        return found[-1] if found else None
-
-    def _gathered_by(self, length: int) -> list[Tensor]:
-        """Indices of this length by which nodes were gathered, the latest last.
-
-        Others have less that speaks for them: one of types of edges gathers rows of a parameter.
-        """
-        known = [
-            (score, index)
-            for score, index in self._indices
-            if len(index) == length and self.origins.of(index) != "graphs"
-        ]
-        best = max((score for score, _ in known), default=0)
-        return [index for score, index in known if score == best]
-
-    def _group_index(self, inputs: list[Tensor]) -> Tensor | None:
-        """The index (E,) by which entries were summed into groups."""
-        for tensor in inputs:
-            if tensor.dtype == torch.long:
-                index = tensor if tensor.dim() == 1 else tensor.flatten(1)[:, 0]
-                return self.origins.copy(tensor, index)
-        return None
 
 
 def _unmet(softmax: Softmax) -> Curve:
@@ -441,23 +327,3 @@ def _cut_when_used(out: Tensor, softmax: Softmax) -> Tensor:
 def _has_role(traces: Traces, tensor: Tensor, role: str) -> bool:
     trace = traces.of(tensor)
     return trace is not None and trace.role == role
-
-
-def _axis_of_keys(weights: Tensor, softmax: Softmax) -> int:
-    """The axis along which the weights of a query sum to one, from 0."""
-    axes = list(range(weights.dim()))
-    likely = axes[-1 if softmax.axis is None else softmax.axis]
-    with torch.no_grad():
-        for axis in (likely, *reversed(axes)) if softmax.axis is None else ():
-            if torch.allclose(weights.sum(axis), weights.new_ones(()), atol=1e-3):
-                return axis
-    return likely
-
-
-def _reads_out(weights: Tensor, key: int) -> bool:
-    """Whether weights that fit no nodes are a pooling's: one row a graph, or one gate a row."""
-    shape = weights.shape
-    square = shape.count(shape[key]) > 1
-    if weights.dim() == 2 or (weights.dim() == 3 and key == 1):
-        return not square
-    return shape[key] == 1 or shape[key - 1] == 1

@@ -203,9 +203,9 @@ class Interception(TorchFunctionMode):
 
     def trace_indices(self, graphs: Any) -> None:
         """Of these PyG graphs' indices, one names graphs and one the ends of edges."""
-        self._attention.origins.note(graphs.get("batch"), "graphs")
-        self._attention.origins.note(graphs.get("ptr"), "sizes")
-        self._attention.origins.note(graphs.get("edge_index"), "edges")
+        self._attention.exposure.origins.note(graphs.get("batch"), "graphs")
+        self._attention.exposure.origins.note(graphs.get("ptr"), "sizes")
+        self._attention.exposure.origins.note(graphs.get("edge_index"), "edges")
 
     def warn_of(self, output: Any) -> None:
         """One warning that names what kept its gradient on the way to the output."""
@@ -221,7 +221,7 @@ class Interception(TorchFunctionMode):
     @contextmanager
     def mapped(self) -> Iterator[None]:
         """Within the block one graph, or a part of one, comes after the other (`torch.vmap`)."""
-        watch = self._attention
+        watch = self._attention.exposure
         before, watch.within_map = watch.within_map, True
         try:
             yield
@@ -310,9 +310,9 @@ class Interception(TorchFunctionMode):
             kwargs = kwargs | {"stable": True}  # nodes sorted by graph keep the layout's order
         if not self._transformed and is_transformed():
             self._transformed.add(Curve("attention", "a transform of torch.func", self._place()))
-        self._attention.operands = args
+        self._attention.exposure.operands = args
         out = self._apply(name, func, args, kwargs)
-        self._attention.origins.follow(name, args, kwargs, out)
+        self._attention.exposure.origins.follow(name, args, kwargs, out)
         for tensor in tensors_in([out]):
             if tensor.requires_grad:
                 self._traces.mark_if_new(tensor)
@@ -440,7 +440,7 @@ class Interception(TorchFunctionMode):
         if name in LIKE_ANOTHER:
             inputs = inputs[:1]
         if name in ("index_select", "getitem"):
-            self._attention.note_index(inputs)
+            self._attention.exposure.note_index(inputs)
         signals = [(t, trace) for t in inputs if (trace := self._traces.of(t)) is not None]
         if not signals:
             return out

@@ -56,7 +56,7 @@ class Notices:
         hidden: where something ran out of sight.
         """
         unseen, watch.unseen = watch.unseen, set()
-        undecided, watch.undecided = watch.undecided, set()
+        undecided, watch.exposure.undecided = watch.exposure.undecided, set()
         if undecided and is_read:
             warnings.warn(
                 f"{self.root} makes an index of its own, and in a batch of nothing but single"

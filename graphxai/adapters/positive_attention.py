@@ -59,11 +59,11 @@ class PositiveWatch(AttentionWatch):
             return self._traces.mark(out, Trace(curves))
         if not self._state.rules.into_queries_and_keys:
             out = out.detach().requires_grad_()
-        out = self._expose(out, softmax)
+        out = self.exposure.expose(out, softmax)
         return self._traces.mark(out, Trace(curves, "probability", softmax))
 
     def _recordable(self, out: Tensor, softmax: Softmax) -> Tensor:
-        return self._expose(out, softmax)
+        return self.exposure.expose(out, softmax)
 
     def heads(self, value: Tensor, shape: torch.Size) -> Tensor | None:
         """Important heads (B or 1, K, H) of the layer that this attention (...) is of."""
@@ -79,7 +79,7 @@ class PositiveWatch(AttentionWatch):
         None where the mixed values are (B, H, Q, d), or (B * H, Q, d), or of edges.
         """
         trace = self._traces.of(weights)
-        known = self._laid_out.get(trace.softmax) if trace and trace.softmax else None
+        known = self.exposure.laid_out.get(trace.softmax) if trace and trace.softmax else None
         layout, reading, shape = known or (None, None, torch.Size())
         if layout is None or reading is None:
             return None
@@ -101,7 +101,12 @@ class PositiveWatch(AttentionWatch):
         """The graph of each edge that these probabilities (E, ...) are of; None: unknown."""
         trace, layout = self._traces.of(weights), self._layout
         index = None if trace is None or trace.softmax is None else trace.softmax.index
-        if layout is None or index is None or self.within_map or len(index) != len(weights):
+        if (
+            layout is None
+            or index is None
+            or self.exposure.within_map
+            or len(index) != len(weights)
+        ):
             return self.graph_of_rows(len(weights), None)
         return layout.graph[index]
 
@@ -113,13 +118,13 @@ class PositiveWatch(AttentionWatch):
     def graph_of_rows(self, length: int, size: int | None) -> Tensor | None:
         """The graph of each entry of a first axis: nodes or edges; None: each is one by itself."""
         layout = self._layout
-        if layout is not None and self.within_map:
+        if layout is not None and self.exposure.within_map:
             return layout.graph.new_zeros(length)
         if layout is None or length == size:
             return None
         if length == len(layout.graph):
             return layout.graph
-        for index in reversed(self._gathered_by(length)):
+        for index in reversed(self.exposure.gathered_by(length)):
             if not length or int(index.max()) < len(layout.graph):
                 return layout.graph[index]
         return None

@@ -1,0 +1,174 @@
+"""Attention that can be recorded: where its entries stand, as (B, H, T, T), and what is made of it.
+
+The model goes on with weights that are made of what is recorded, so that gradients reach it.
+Edges have a value each, and of them the indices tell by which the rows of their ends were gathered;
+a matrix has axes that `placing` reads.
+"""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphxai import propagation
+
+from .layout import Layout, expose_dense, expose_sparse
+from .origins import Origins
+from .placing import Place, Reading, Readings
+from .trace import Softmax, Traces
+
+REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
+
+
+class LaidOut(NamedTuple):
+    """Where the nodes stand in attention of this shape, and which axis is what; None: edges."""
+
+    layout: Layout | None
+    reading: Reading | None
+    shape: torch.Size
+
+
+class Exposure:
+    """The softmaxes of the passes in one block that can be recorded, and how.
+
+    layout: where nodes stand in the batch. Of softmaxes, `unplaced` are those that are not known
+    to be between nodes, `guessed` those with graphs and heads on one axis, in either order.
+    """
+
+    def __init__(self, traces: Traces, layout: Layout | None) -> None:
+        self._traces, self._layout = traces, layout
+        # by what rows were gathered, the latest last, and how much speaks for ends of edges
+        self._indices: list[tuple[int, Tensor]] = []
+        self._readings = (layout and layout.readings) or Readings()
+        self._counts: Counter[str] = Counter()  # of dense softmaxes, by module
+        self.laid_out: dict[Softmax, LaidOut] = {}
+        self.unplaced: set[Softmax] = set()
+        self.guessed: set[Softmax] = set()
+        self.undecided: set[str] = set()  # what may weigh nodes of graphs, or edges of nodes
+        self.origins = Origins(None if layout is None else len(layout.graph))
+        self.operands: tuple[Any, ...] = ()  # of the operation at hand
+        self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
+
+    def expose(self, weights: Tensor, softmax: Softmax) -> Tensor:
+        """The weights, made of attention that can be recorded, which the softmax then has."""
+        tape = propagation.current_tape()
+        if self.within_map or (tape is not None and tape.with_biases and self._layout is not None):
+            return weights
+        if softmax.index is None:
+            softmax.attention, weights = self._expose_dense(weights, softmax)
+        elif self._pools(softmax.index):
+            softmax.pools = True
+        elif (source := self._source_of(softmax.index)) is not None:
+            layout = self._layout_here()
+            self.laid_out[softmax] = LaidOut(layout, None, weights.shape)
+            softmax.attention, weights = expose_sparse(weights, softmax.index, source, layout)
+        if softmax.attention is None and not softmax.pools and self._layout is not None:
+            self.unplaced.add(softmax)
+        return weights
+
+    def _expose_dense(self, weights: Tensor, softmax: Softmax) -> tuple[Tensor | None, Tensor]:
+        layout = self._layout_here()
+        if layout is None or weights.dim() < 2:
+            softmax.pools = True
+            return expose_dense(weights, layout)
+        key = axis_of_keys(weights, softmax)
+        place = Place(softmax.place, self._counts[softmax.place], weights.dim())
+        self._counts[softmax.place] += 1
+        wide, key_of_wide = (weights[None], key + 1) if weights.dim() == 2 else (weights, key)
+        reading = self._readings.choose(place, wide, key_of_wide, layout)
+        if reading is not None and self._readings.guessed:
+            self.guessed.add(softmax)
+        softmax.pools = reading is None and _reads_out(weights, key)
+        self.laid_out[softmax] = LaidOut(layout, reading, wide.shape)
+        attention, exposed = expose_dense(wide, layout, reading)
+        return attention, exposed.reshape(weights.shape)
+
+    def _layout_here(self) -> Layout | None:
+        """Where the nodes stand in the operation at hand."""
+        order = self.origins.order_among(self.operands)
+        return None if self._layout is None else self._layout.resorted(order)
+
+    def _pools(self, target: Tensor) -> bool:
+        """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
+        graph = None if self._layout is None else self._layout.graph
+        if graph is None:
+            return False
+        origin = self.origins.of(target)
+        if origin is not None:
+            return origin == "graphs"
+        if not torch.equal(target, graph):
+            return False
+        if len(graph) > len(graph.unique()):
+            return True
+        self.undecided.add(self._traces.place() or "the model")
+        return False
+
+    def _source_of(self, target: Tensor) -> Tensor | None:
+        """The other end of the edges: the latest other index by which rows were gathered."""
+        fitting = self.gathered_by(len(target))
+        others = [index for index in fitting if not torch.equal(index, target)]
+        found = others or fitting
+        return found[-1] if found else None
+
+    def gathered_by(self, length: int) -> list[Tensor]:
+        """Indices of this length by which nodes were gathered, the latest last.
+
+        Others have less that speaks for them: one of types of edges gathers rows of a parameter.
+        """
+        known = [
+            (score, index)
+            for score, index in self._indices
+            if len(index) == length and self.origins.of(index) != "graphs"
+        ]
+        best = max((score for score, _ in known), default=0)
+        return [index for score, index in known if score == best]
+
+    def group_index(self, inputs: list[Tensor]) -> Tensor | None:
+        """The index (E,) by which entries were summed into groups."""
+        for tensor in inputs:
+            if tensor.dtype == torch.long:
+                index = tensor if tensor.dim() == 1 else tensor.flatten(1)[:, 0]
+                return self.origins.copy(tensor, index)
+        return None
+
+    def layout_of(self, softmax: Softmax) -> Layout | None:
+        """Where the nodes stand in attention."""
+        known = self.laid_out.get(softmax)
+        return self._layout if known is None else known.layout
+
+    def note_index(self, inputs: list[Tensor]) -> None:
+        """Remember by which index rows were gathered: one of them names the sources of edges."""
+        rows = None if self._layout is None else len(self._layout.graph)
+        for index in inputs[1:]:
+            if index.dtype == torch.long and index.dim() == 1:
+                of_nodes = [
+                    self.origins.of(index) == "edges",
+                    self._traces.of(inputs[0]) is not None,
+                    inputs[0].dim() > 0 and len(inputs[0]) == rows,
+                ]
+                self._indices = [*self._indices[1 - REMEMBERED :], (sum(of_nodes), index)]
+
+    def are_edges(self, length: int) -> bool:
+        """Whether an axis of this length may be of edges."""
+        return bool(self.gathered_by(length))
+
+
+def axis_of_keys(weights: Tensor, softmax: Softmax) -> int:
+    """The axis along which the weights of a query sum to one, from 0."""
+    axes = list(range(weights.dim()))
+    likely = axes[-1 if softmax.axis is None else softmax.axis]
+    with torch.no_grad():
+        for axis in (likely, *reversed(axes)) if softmax.axis is None else ():
+            if torch.allclose(weights.sum(axis), weights.new_ones(()), atol=1e-3):
+                return axis
+    return likely
+
+
+def _reads_out(weights: Tensor, key: int) -> bool:
+    """Whether weights that fit no nodes are a pooling's: one row a graph, or one gate a row."""
+    shape = weights.shape
+    square = shape.count(shape[key]) > 1
+    if weights.dim() == 2 or (weights.dim() == 3 and key == 1):
+        return not square
+    return shape[key] == 1 or shape[key - 1] == 1
