@@ -6,21 +6,20 @@ import codecs
 import csv
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, tee
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from rdkit import Chem, rdBase
+from rdkit import Chem
 from torch_geometric.data import Data
 
 from .download import data_root, fetch
-from .features import ATOM_FEATURE_NAMES, canonical_chirality
-from .molecule_reading import MoleculeError, ReadMolecule, read_molecules
-from .rdkit_binary import molecule_features
+from .featurising import TURN, Featurised, featurise
+from .featurising_workers import checked_workers, featurise_in_workers
+from .molecule_reading import MoleculeError
 
 __all__ = [
     "BACE_LABELS",
@@ -41,10 +40,6 @@ BACE_LABELS = ("Class", "pIC50")
 
 MAX_CELL = 1 << 24  # characters
 csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
-
-# The steps from SMILES to graph drive each other out of the processor's caches. Where each does so
-# many molecules in its turn, all together need a quarter less time.
-_TURN = 32
 
 _MISSING = {"", "na", "n/a", "nan", "none", "null"}
 
@@ -84,23 +79,42 @@ def molecule_to_data(
     Raises:
         MoleculeError: not readable, no atoms, or more than `max_atoms`.
     """
-    (data,) = _graphs([molecule], max_atoms, canonical)
+    (data,) = map(_graph, featurise([molecule], max_atoms, canonical))
     if isinstance(data, MoleculeError):
         raise data
     return data
 
 
 def molecules_to_data(
-    molecules: Iterable[str | Chem.Mol], *, max_atoms: int = 500, canonical: bool = False
-) -> Iterator[Data | MoleculeError]:
+    molecules: Iterable[str | Chem.Mol],
+    *,
+    max_atoms: int = 500,
+    canonical: bool = False,
+    workers: int = 1,
+) -> Generator[Data | MoleculeError, None, None]:
     """The graphs of many molecules one by one, each as from `molecule_to_data`, in less time.
 
     In place of a molecule that cannot become a graph comes its error. Up to 31 molecules are taken
-    from the source before the graph of the first one comes.
+    from the source before the graph of the first one comes, with workers up to 384 for each.
+
+    Args:
+        molecules: SMILES strings or RDKit molecules.
+        max_atoms: as for `molecule_to_data`.
+        canonical: as for `molecule_to_data`.
+        workers: 1, or how many further processes read and featurise SMILES; the result is the
+            same. They need a few thousand molecules to make up for their start. RDKit molecules
+            are featurised in this process. The processes import neither the script nor torch, so
+            the script needs no guard ``if __name__ == "__main__":``; they end with the generator,
+            also where it is closed or left early.
+
+    Raises:
+        ValueError: `workers` is no number from 1 up.
+        RuntimeError: a process ended before its time, such as one that is killed for want of
+            memory.
     """
-    remaining = iter(molecules)
-    while group := list(islice(remaining, _TURN)):
-        yield from _graphs(group, max_atoms, canonical)
+    if checked_workers(workers) == 1:
+        return _graphs(molecules, max_atoms, canonical)
+    return _graphs_from_workers(molecules, max_atoms, canonical, workers)
 
 
 def iter_table(
@@ -110,6 +124,7 @@ def iter_table(
     *,
     max_atoms: int = 500,
     canonical: bool = False,
+    workers: int = 1,
 ) -> Iterator[Data | RejectedRow]:
     """The rows of a CSV file one by one, as graphs or as rejected rows, in the file's order.
 
@@ -117,27 +132,30 @@ def iter_table(
     (1, labels), float32, NaN where the cell is empty or says NA. Byte-order marks, Windows line
     ends, and semicolons or tabs as separators are understood.
 
-    `canonical` is as for `molecule_to_data`.
+    `max_atoms` and `canonical` are as for `molecule_to_data`, `workers` is as for
+    `molecules_to_data`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a column is missing (the message lists those there) or a quote is not closed.
+        ValueError: a column is missing (the message lists those there), a quote is not closed, or
+            `workers` is no number from 1 up.
     """
     records, again = tee(iter_records(path, (smiles_column, *label_columns)))
     texts = (record[smiles_column] for _, record in again)
-    graphs = molecules_to_data(texts, max_atoms=max_atoms, canonical=canonical)
-    for data, (number, record) in zip(graphs, records, strict=True):
-        try:
-            if isinstance(data, MoleculeError):
-                raise data
-            if label_columns:
-                values = [_number(name, record[name]) for name in label_columns]
-                data.y = torch.tensor([values], dtype=torch.float32)
-        except MoleculeError as error:
-            yield RejectedRow(number, record[smiles_column], str(error))
-            continue
-        data.row = number
-        yield data
+    graphs = molecules_to_data(texts, max_atoms=max_atoms, canonical=canonical, workers=workers)
+    with closing(graphs):
+        for data, (number, record) in zip(graphs, records, strict=True):
+            try:
+                if isinstance(data, MoleculeError):
+                    raise data
+                if label_columns:
+                    values = [_number(name, record[name]) for name in label_columns]
+                    data.y = torch.tensor([values], dtype=torch.float32)
+            except MoleculeError as error:
+                yield RejectedRow(number, record[smiles_column], str(error))
+                continue
+            data.row = number
+            yield data
 
 
 def iter_records(
@@ -176,12 +194,18 @@ def read_table(
     *,
     max_atoms: int = 500,
     canonical: bool = False,
+    workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:
     """All rows of a CSV file: the graphs, and the rows left out. See `iter_table`."""
     graphs: list[Data] = []
     rejected: list[RejectedRow] = []
     for item in iter_table(
-        path, smiles_column, label_columns, max_atoms=max_atoms, canonical=canonical
+        path,
+        smiles_column,
+        label_columns,
+        max_atoms=max_atoms,
+        canonical=canonical,
+        workers=workers,
     ):
         if isinstance(item, RejectedRow):
             rejected.append(item)
@@ -221,28 +245,31 @@ def load_bace(
 
 
 def _graphs(
-    molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
-) -> list[Data | MoleculeError]:
-    with rdBase.BlockLogs():
-        found = read_molecules(molecules, max_atoms)
-        readable = [one for one in found if isinstance(one, ReadMolecule)]
-        arrays = molecule_features([one.mol for one in readable])
-        if canonical:
-            for one, (features, _, _) in zip(readable, arrays, strict=True):
-                chirality = canonical_chirality(one.mol)
-                if chirality is not None:
-                    features[:, ATOM_FEATURE_NAMES.index("chirality")] = chirality
-    graphs = iter([_graph(*pair) for pair in zip(readable, arrays, strict=True)])
-    return [one if isinstance(one, MoleculeError) else next(graphs) for one in found]
+    molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool
+) -> Generator[Data | MoleculeError, None, None]:
+    """In turns of so many molecules as take least time."""
+    remaining = iter(molecules)
+    while group := list(islice(remaining, TURN)):
+        yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
 
 
-def _graph(readable: ReadMolecule, arrays: tuple[NDArray[np.int64], ...]) -> Data:
-    features, ends, bonds = map(torch.from_numpy, arrays)
+def _graphs_from_workers(
+    molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool, workers: int
+) -> Generator[Data | MoleculeError, None, None]:
+    with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as found:
+        for one in found:
+            yield _graph(one)
+
+
+def _graph(found: Featurised | MoleculeError) -> Data | MoleculeError:
+    if isinstance(found, MoleculeError):
+        return found
+    text, mol, *arrays = found
     data = Data()  # keys are set four times faster than the constructor sets attributes
-    data["x"], data["edge_index"], data["edge_attr"] = features, ends, bonds
-    data["smiles"], data["vocabulary"] = readable.text, "ogb"
-    if readable.is_given:
-        data.mol = readable.mol
+    data["x"], data["edge_index"], data["edge_attr"] = map(torch.from_numpy, arrays)
+    data["smiles"], data["vocabulary"] = text, "ogb"
+    if mol is not None:
+        data.mol = mol
     return data
 
 
