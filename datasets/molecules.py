@@ -32,6 +32,7 @@ __all__ = [
     "molecule_to_data",
     "molecules_to_data",
     "read_table",
+    "require_graphs",
 ]
 
 BACE_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/bace.csv"
@@ -115,6 +116,22 @@ def molecules_to_data(
     if checked_workers(workers) == 1:
         return _graphs(molecules, max_atoms, canonical)
     return _graphs_from_workers(molecules, max_atoms, canonical, workers)
+
+
+def require_graphs(
+    molecules: Iterable[str | Chem.Mol], *, max_atoms: int = 500, canonical: bool = False
+) -> list[Data]:
+    """The graphs of molecules that must all become one, as from `molecules_to_data`.
+
+    Raises:
+        MoleculeError: of the first molecule that cannot.
+    """
+    graphs: list[Data] = []
+    for data in molecules_to_data(molecules, max_atoms=max_atoms, canonical=canonical):
+        if isinstance(data, MoleculeError):
+            raise data
+        graphs.append(data)
+    return graphs
 
 
 def iter_table(

@@ -18,7 +18,7 @@ from graphxai.datasets.features import (
     ATOM_FEATURE_NAMES,
     BOND_CARDINALITIES,
 )
-from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import Split
 
@@ -153,7 +153,7 @@ def distil(
     teacher = Ensemble(tasks, train, y[list(split.train)], links)
     say(f"recombining {molecules:,} molecules, which they label")
     new = recombine(train, molecules, seed=settings.seed, exclude=held_out, max_atoms=60)
-    extra = encode_all([molecule_to_data(text) for text in new], first.config)
+    extra = encode_all(require_graphs(new), first.config)
     halfway = (y[list(split.train)] + teacher.left_out()) / 2
     y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
     return finetune(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
 
 from .checkpoint import save_checkpoint
@@ -68,7 +68,7 @@ def pretrain(
         )
     )
     config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
-    graphs = encode_all([molecule_to_data(text) for text in molecules.smiles], config)
+    graphs = encode_all(require_graphs(molecules.smiles), config)
     for graph, y in zip(graphs, targets, strict=True):
         graph.y = y[None]
     order = np.random.default_rng(settings.seed).permutation(len(graphs))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
 from graphxai.datasets.rules import RuleTask, get_rule
 
@@ -133,7 +133,7 @@ def _pretrained(task: Task, start: str | os.PathLike[str]) -> Graphormer:
 
 
 def _graphs(dataset: RuleDataset) -> list[Data]:
-    graphs = [molecule_to_data(text, canonical=True) for text in dataset.smiles]
+    graphs = require_graphs(dataset.smiles, canonical=True)
     for graph, label in zip(graphs, dataset.labels.tolist(), strict=True):
         graph.y = torch.tensor([[label]], dtype=torch.float32)
     return graphs

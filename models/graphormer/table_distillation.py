@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import Split
 
@@ -90,7 +90,7 @@ def distil_table(
         smiles, molecules, seed=seed, exclude=_smiles([*held_out, *tested]), max_atoms=MAX_ATOMS
     )
     say(f"learning from the network and a forest together on {len(new):,} recombined molecules")
-    extra = encode_all([molecule_to_data(text) for text in new], model.config)
+    extra = encode_all(require_graphs(new), model.config)
     if new:
         inputs = np.concatenate([inputs, forest_inputs(new)])
     each = zip(teachers, shares, task_readings(model, [*train, *extra]), strict=True)
