@@ -153,7 +153,7 @@ PLAIN = Rules(positive_addition, positive_product, into_queries_and_keys=False)
 
 def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
     """The sum over the graph that each entry of the first axis belongs to."""
-    sums = x.flatten(1).sum(1)
+    sums = x.flatten(1).sum(1) if x.dim() > 1 else x
     if graph is None or not len(graph):
         return sums
     return sums.new_zeros(int(graph.max()) + 1).index_add(0, graph, sums)[graph]

@@ -12,6 +12,7 @@ from torch_geometric.nn import (
     GATConv,
     GCNConv,
     GPSConv,
+    ResGatedGraphConv,
     SuperGATConv,
     TransformerConv,
     global_add_pool,
@@ -202,6 +203,74 @@ def test_nothing_else_is_named(which, sizes):
         warnings.simplefilter("error", UserWarning)
         for method in ("rollout", "gae", "attention_flow"):
             gx.explain(model, graphs, method)
+
+
+class GatedReadOut(nn.Module):
+    """One number a node after gated convolutions (Li 2016; Bresson 2017)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gate, self.head = (
+            nn.Linear(6, DIM),
+            nn.Linear(2 * DIM, 1),
+            nn.Linear(DIM, 1),
+        )
+        self.layers = nn.ModuleList(
+            [GPSConv(DIM, ResGatedGraphConv(DIM, DIM), heads=2, norm=None) for _ in range(2)]
+        )
+
+    def forward(self, x, edge_index, batch):
+        h = first = self.embed(x)
+        for layer in self.layers:
+            h = layer(h, edge_index, batch)
+        gate = self.gate(torch.cat([h, first], -1)).sigmoid()
+        return self.head(global_add_pool(gate * h, batch))
+
+
+class PaddedReadOut(nn.Module):
+    """A softmax over the nodes of each graph, (B, N), which may be square."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = GATConv(6, DIM)
+        self.gate, self.head = nn.Linear(DIM, 1), nn.Linear(DIM, 1)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.conv(x, edge_index), batch)
+        weights = self.gate(h).squeeze(-1).masked_fill(~mask, -1e9).softmax(-1)
+        return self.head((weights[..., None] * h).sum(1))
+
+
+@pytest.mark.parametrize("model", [GatedReadOut, PaddedReadOut])
+@pytest.mark.parametrize("sizes", [(7,), (1,), (5, 8, 7), (3, 2, 3), (4, 8, 8, 8, 8, 8, 8, 8)])
+def test_a_gated_read_out_is_not_named(model, sizes):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        gx.explain(wrapped(started(model())), [graph(n) for n in sizes], "rollout")
+
+
+class Narrow(nn.Module):
+    """Linear attention whose keys have another width than the values."""
+
+    def __init__(self, width, heads=2):
+        super().__init__()
+        self.first, self.heads = GATConv(6, DIM), heads
+        self.q, self.k = nn.Linear(DIM, heads * width), nn.Linear(DIM, heads * width)
+        self.v, self.head = nn.Linear(DIM, heads * DIM), nn.Linear(heads * DIM, 1)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.first(x, edge_index), batch)
+        each = (part(h).unflatten(-1, (self.heads, -1)) for part in (self.q, self.k, self.v))
+        q, k, v = (part.transpose(1, 2) for part in each)  # (B, H, N, width or DIM)
+        q, k = F.elu(q) + 1, (F.elu(k) + 1) * mask[:, None, :, None]
+        out = q @ (k.mT @ v) / (q @ k.sum(2)[..., None])
+        return self.head((out.transpose(1, 2).flatten(2) * mask[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("nodes", range(2, 10))
+def test_linear_attention_is_named_whatever_its_width_and_the_number_of_nodes(nodes):
+    with pytest.warns(UserWarning, match="has no softmax.*leave it out: the model"):
+        gx.explain(wrapped(started(Narrow(width=5))), graph(nodes), "rollout")
 
 
 def test_a_read_out_by_attention_is_not_named():

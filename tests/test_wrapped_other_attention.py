@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.nn import GATConv, GCNConv, global_add_pool
-from torch_geometric.utils import to_dense_batch
+from torch_geometric.utils import softmax, to_dense_batch
 
 import graphxai as gx
 from small_graphs import graph, started, wrapped
@@ -175,3 +175,108 @@ def test_a_product_and_its_sum_are_explained_as_an_einsum(method):
     )
     for found, wanted in zip(as_product, as_einsum, strict=True):
         np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
+
+
+class PairStates(nn.Module):
+    """The logits of a layer go into those of the next one, padding and all (Zhou 2023, Uni-Mol)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.layers = nn.ModuleList([nn.Linear(8, 24) for _ in range(2)])
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x), batch)
+        logits = torch.zeros(len(h), 1, h.shape[1]).masked_fill(~mask[:, None], -torch.inf)
+        for layer in self.layers:
+            q, k, v = layer(h).chunk(3, -1)
+            logits = q @ k.mT + logits
+            h = h + logits.softmax(-1) @ v
+        return self.head((h * mask[..., None]).sum(1))
+
+
+class KeysFirst(nn.Module):
+    """A softmax along axis -2, transposed before it meets the values."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.head = nn.Linear(6, 24), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch, keys_first=True):
+        h, mask = to_dense_batch(self.qkv(x), batch)
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in h.chunk(3, -1))
+        logits = (k @ q.mT).masked_fill(~mask[:, None, :, None], -1e9)
+        weights = logits.softmax(-2).mT if keys_first else logits.mT.softmax(-1)
+        out = (weights @ v).transpose(1, 2).flatten(2)
+        return self.head((out * mask[..., None]).sum(1))
+
+
+class QueriesFirst(KeysFirst):
+    def forward(self, x, edge_index, batch):
+        return super().forward(x, edge_index, batch, keys_first=False)
+
+
+class OfEdges(nn.Module):
+    """Attention whose scores are sums of one number each, (E,) (Xiong 2020, AttentiveFP)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.a, self.b, self.head = (
+            *(nn.Linear(6, 8), nn.Linear(8, 1), nn.Linear(8, 1), nn.Linear(8, 1)),
+        )
+
+    def forward(self, x, edge_index, batch):
+        h, (source, target) = self.embed(x), edge_index
+        scores = self.a(h).squeeze(-1)[target] + self.b(h).squeeze(-1)[source]
+        weights = softmax(scores, target, num_nodes=len(h))
+        out = torch.zeros_like(h).index_add(0, target, weights[:, None] * h[source])
+        return self.head(global_add_pool(h + out, batch))
+
+
+@pytest.mark.parametrize("model", [PairStates, KeysFirst, OfEdges])
+@pytest.mark.parametrize("method", ["transformer_attribution", "masked_lrp", "partial_lrp"])
+def test_the_positive_rules_are_the_same_alone_and_in_a_batch(model, method):
+    model, graphs = wrapped(started(model())), [graph(n) for n in (5, 8, 7)]
+    for found, one in zip(gx.explain(model, graphs, method), graphs, strict=True):
+        wanted = gx.explain(model, one, method).relevance
+        assert np.isfinite(wanted).all()
+        assert abs(wanted).max() > 1e-4
+        np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["rollout", "transformer_attribution", "masked_lrp"])
+def test_it_does_not_matter_which_way_round_attention_is_computed(method):
+    one, other = wrapped(started(KeysFirst())), wrapped(started(QueriesFirst()))
+    for n in (5, 8):
+        found, wanted = (gx.explain(model, graph(n), method).relevance for model in (one, other))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+
+
+class ReadByAQuery(nn.Module):
+    """Attention between nodes, and a learned query that reads them out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.query, self.head = (
+            nn.Linear(6, 8),
+            nn.Parameter(torch.ones(8)),
+            nn.Linear(8, 1),
+        )
+        self.between = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.reading = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x), batch)
+        h = h + self.between(h, h, h, key_padding_mask=~mask)[0]
+        query = self.query.expand(len(h), 1, -1)
+        return self.head(self.reading(query, h, h, key_padding_mask=~mask)[0][:, 0])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_small_graph_is_read_the_same_before_and_after_a_larger_one(nodes):
+    before, after = wrapped(started(ReadByAQuery())), wrapped(started(ReadByAQuery()))
+    first = gx.explain(before, graph(nodes), "rollout").relevance
+    gx.explain(after, graph(7), "rollout")
+    np.testing.assert_allclose(
+        first, gx.explain(after, graph(nodes), "rollout").relevance, rtol=1e-5
+    )

@@ -22,11 +22,11 @@ REMEMBERED = 16  # gathers of node rows among which the sources of edges are fou
 
 
 class LaidOut(NamedTuple):
-    """Where the nodes stand in attention of this shape, and which axis is what; None: edges."""
+    """Where the nodes stand in these weights, and which axis is what; None: edges."""
 
     layout: Layout | None
     reading: Reading | None
-    shape: torch.Size
+    weights: Tensor
 
 
 class Exposure:
@@ -61,7 +61,7 @@ class Exposure:
             softmax.pools = True
         elif (source := self._source_of(softmax.index)) is not None:
             layout = self._layout_here()
-            self.laid_out[softmax] = LaidOut(layout, None, weights.shape)
+            self.laid_out[softmax] = LaidOut(layout, None, weights)
             softmax.attention, weights = expose_sparse(weights, softmax.index, source, layout)
         if softmax.attention is None and not softmax.pools and self._layout is not None:
             self.unplaced.add(softmax)
@@ -79,8 +79,8 @@ class Exposure:
         reading = self._readings.choose(place, wide, key_of_wide, layout)
         if reading is not None and self._readings.guessed:
             self.guessed.add(softmax)
-        softmax.pools = reading is None and _reads_out(weights, key)
-        self.laid_out[softmax] = LaidOut(layout, reading, wide.shape)
+        softmax.pools = reading is None and _reads_out(weights, key, len(layout.mask))
+        self.laid_out[softmax] = LaidOut(layout, reading, wide)
         attention, exposed = expose_dense(wide, layout, reading)
         return attention, exposed.reshape(weights.shape)
 
@@ -165,9 +165,11 @@ def axis_of_keys(weights: Tensor, softmax: Softmax) -> int:
     return likely
 
 
-def _reads_out(weights: Tensor, key: int) -> bool:
+def _reads_out(weights: Tensor, key: int, graphs: int) -> bool:
     """Whether weights that fit no nodes are a pooling's: one row a graph, or one gate a row."""
     shape = weights.shape
+    if weights.dim() == 2 and key == 1 and shape[0] == graphs:
+        return True  # as many graphs as nodes is no attention between nodes
     square = shape.count(shape[key]) > 1
     if weights.dim() == 2 or (weights.dim() == 3 and key == 1):
         return not square

@@ -53,7 +53,6 @@ from .operations import (
     uses_batch_statistics,
     vanishes_at_zero,
 )
-from .softless import kept
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .transforms import is_transformed, plain_calls
 from .vocabulary import (
@@ -273,7 +272,7 @@ class Interception(TorchFunctionMode):
             if propagation.current_rules().activation and is_activation(module, args, output):
                 by_ratio = propagation.by_ratio(args[0], module.forward)
                 if torch.allclose(by_ratio, output, rtol=1e-2, atol=1e-3):  # else not by entry
-                    return self._like(args[0], by_ratio)
+                    return self._like(args[0], by_ratio, by_entry=True)
         return None
 
     def _written_out(self, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
@@ -429,7 +428,7 @@ class Interception(TorchFunctionMode):
         out = operation(func, self._constant, *args, **kwargs)
         if out is x and (trace := self._traces.of(x)) is not None:
             self._mark_written(out, trace)
-        return self._like(x, out)
+        return self._like(x, out, by_entry=name in RATIO)
 
     # -- traces --------------------------------------------------------------------------------
 
@@ -464,10 +463,10 @@ class Interception(TorchFunctionMode):
             self._traces.mark(out[1], Trace(trace.curves - {curve}))
         return out
 
-    def _like(self, x: Tensor, out: Tensor) -> Tensor:
+    def _like(self, x: Tensor, out: Tensor, by_entry: bool = False) -> Tensor:
         trace = self._traces.of(x)
         if trace is not None:
-            product = kept(trace.product, "", x, out)
+            product = trace.product if by_entry else None
             return self._traces.mark(out, Trace(trace.curves, product=product))
         self._traces.mark_if_new(out)  # made outside of the mode by a hook, of constants
         return out

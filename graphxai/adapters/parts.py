@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import select
 
@@ -72,6 +72,28 @@ def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
         if role.names is None and role.along in kept and key in graph:
             made[key] = _cut(graph, key, kept[role.along], role.square)
     made.num_nodes = int(keep.sum())
+    return made
+
+
+def several(graph: Data, times: int) -> Data:
+    """So many copies of a graph as one graph, which no edge joins."""
+    roles, _ = told_roles([graph])
+    joined, made = Batch.from_data_list([graph] * times), copy(graph)
+    for key, role in roles.items():
+        if role.square and _is_tensor(graph[key]) and graph[key].layout == torch.strided:
+            made[key] = _blocks(graph[key], times)
+        elif role.along is not None or role.names is not None:
+            made[key] = joined[key]
+    made.num_nodes = times * int(graph.num_nodes or 0)
+    return made
+
+
+def _blocks(matrix: Tensor, times: int) -> Tensor:
+    """A matrix (n, n, ...) so many times on the diagonal; all else is zero."""
+    n = len(matrix)
+    made = matrix.new_zeros(n * times, n * times, *matrix.shape[2:])
+    for start in range(0, n * times, n):
+        made[start : start + n, start : start + n] = matrix
     return made
 
 

@@ -3,8 +3,9 @@
 Its shape alone does not tell: heads may come before graphs, and what is (N, N) may be attention
 between latents of which there happen to be N. Three things do. The keys lie on the axis of the
 softmax. Padded keys have no weight for real queries. And an axis of nodes is as long as the longest
-graph in every batch: a small pass on one graph less one and less two of its nodes, once per model,
-shows all of them at other lengths. Of rows of tokens a pass on one input more shows which axis is
+graph in every batch: a small pass on one graph less one and less two of its nodes (or, of a graph
+of one or two nodes, on several copies of it as one), once per model, shows all of them at other
+lengths. Of rows of tokens a pass on one input more shows which axis is
 theirs.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphxai.copying import copied
 from graphxai.propagation import record
@@ -126,25 +128,21 @@ class Readings:
                 if (apart := _copied(model)) is not None:
                     Context().run(_attend, apart, lambda: _one_more(batch))
             return
-        self.probed = True
         largest = int(batch.num_nodes.argmax())
         size = int(batch.num_nodes[largest])
-        if size < 3:
-            self.probed = False  # a larger graph may come
-            return
         graph, apart = batch.examples()[largest], _copied(model)
-        if apart is None:
+        self.probed = size > 0
+        if not self.probed or apart is None:
             return
-        nodes = torch.arange(size, device=batch.x.device)
-        less = [model.induced(graph, nodes < size - without) for without in (1, 2)]
-        Context().run(_attend, apart, lambda: model.collate(less))
+        sizes, others = _of_other_sizes(model, graph, size)
+        Context().run(_attend, apart, lambda: model.collate(others()))
         self.one_by_one = any(
-            lengths.count(size - 2) == lengths.count(size - 1) > 0
+            lengths.count(sizes[0]) == lengths.count(sizes[1]) > 0
             for lengths in self._lengths.values()
         )
         if self.one_by_one:
             self._known.clear()
-            Context().run(_attend, apart, lambda: model.collate(less[:1]))
+            Context().run(_attend, apart, lambda: model.collate(others()[:1]))
 
 
 def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
@@ -206,6 +204,21 @@ def _alone(model: Any, batch: Any, row: int) -> Any:
     if batch.readout is None:
         return one
     return replace(one, readout=batch.readout[row : row + 1, : one.mask.shape[1]])
+
+
+def _of_other_sizes(
+    model: Any, graph: Data, size: int
+) -> tuple[tuple[int, int], Callable[[], list[Data]]]:
+    """Two graphs made of one with `size` nodes: their sizes, and a function that makes them.
+
+    Less one and less two of its nodes, or of fewer than three nodes several copies, unjoined.
+    """
+    if size < 3:
+        times = (5 - size, 6 - size)
+        return (size * times[0], size * times[1]), lambda: [model.repeated(graph, n) for n in times]
+    nodes = torch.arange(size, device=graph.x.device)
+    left = (size - 1, size - 2)
+    return left, lambda: [model.induced(graph, nodes < n) for n in left]
 
 
 def _one_more(batch: Any) -> Any:

@@ -330,14 +330,13 @@ class _PositiveInterception(Interception):
         left, right = self._keep(u), self._keep(v)
 
         def hand(relevance: Tensor) -> tuple[Tensor, ...]:
-            return addition(left.tensor, right.tensor * minus, relevance)
+            return addition(_finite(left.tensor), _finite(right.tensor) * minus, relevance)
 
         return handed(value, hand, u, v)
 
     def _share_with_constant(self, x: Tensor, constant: Tensor, value: Tensor) -> Tensor:
         x = x.expand(value.shape)
-        kept, added = self._keep(x), constant.detach().to(value).expand(value.shape)
-        added = added.masked_fill(added.isinf(), 0.0)  # an excluded key, of probability zero
+        kept, added = self._keep(x), _finite(constant.detach().to(value).expand(value.shape))
         addition = self._addition_of(value)
         return handed(value, lambda r: addition(kept.tensor, added, r)[:1], x)
 
@@ -445,3 +444,8 @@ def _plus_product(
     for factor in scale.values():
         product = product * factor
     return term * beta + product
+
+
+def _finite(term: Tensor) -> Tensor:
+    """A term of a sum without the keys that it excludes, whose probability is zero."""
+    return term.masked_fill(term.isinf(), 0.0)

@@ -80,12 +80,13 @@ class PositiveWatch(AttentionWatch):
         """
         trace = self._traces.of(weights)
         known = self.exposure.laid_out.get(trace.softmax) if trace and trace.softmax else None
-        layout, reading, shape = known or (None, None, torch.Size())
-        if layout is None or reading is None:
+        layout, reading, made = known or (None, None, weights)
+        shape = made.shape
+        if layout is None or reading is None or not _are_same(weights, made):
             return None
         axes = len(shape)
         usual = reading == Reading(axes - 2, axes - 1, 0) and name in ("matmul", "bmm")
-        if usual or weights.shape != shape:
+        if usual:
             return None
         parts = torch.zeros_like(reading.apart(weights.detach(), len(layout.mask)))
         graphs, heads = parts.clone(), parts
@@ -148,3 +149,9 @@ class PositiveWatch(AttentionWatch):
         self._note_left_out(softmax)
         self._note_mapped()
         softmax.used = True
+
+
+def _are_same(weights: Tensor, made: Tensor) -> bool:
+    """Whether weights are those that a softmax made, and not, say, transposed since."""
+    same_axes = weights.shape == made.shape
+    return same_axes and torch.allclose(weights.double(), made.double(), rtol=1e-2, atol=1e-8)

@@ -2,9 +2,9 @@
 
 `relu(q k^T) v`, sparsemax and linear attention, `phi(q) (phi(k)^T v)`, give no probabilities that
 could be recorded. They are told by what is multiplied. A product of two signals may hold a number
-for each two nodes, or each edge ("pairs"), or may be summed over nodes ("moments"), as may be the
-"terms" of which either is the sum. What is made of one entry by entry is still that. One that meets
-values again mixes nodes.
+for each two nodes, or each edge ("pairs"), or may be summed over nodes ("moments"). If it is made
+in two steps, the first gives what will be summed: over channels ("by edge") or over nodes ("by
+node"). What is made of one entry by entry is still that. One that meets values again mixes nodes.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class Softless:
             return trace
         product = self._made_by(name, args, signals, out)
         for tensor, known in signals:
-            product = product or kept(known.product, name, tensor, out)
+            product = product or _kept(known.product, name, tensor, out)
         return trace if product is None else replace(trace, product=product)
 
     def meets_values(self, name: str, args: tuple[Any, ...]) -> bool:
@@ -88,7 +88,9 @@ class Softless:
         axes = axes_of(name, args) if name in MIXING else None
         if axes is None:
             return False
-        return bool((axes.summed if product == "pairs" else self._kept(axes)) & self._lengths)
+        # the graphs may be as many as the nodes of one, but not as all of them
+        of_values = axes.first | axes.second | (axes.both & {self._rows})
+        return bool((axes.summed if product == "pairs" else of_values) & self._lengths)
 
     def _made_by(
         self, name: str, args: tuple[Any, ...], signals: list[Signal], out: Tensor
@@ -108,34 +110,31 @@ class Softless:
         if not (axes.first | axes.second) - {1} and any(map(self._are_edges, axes.both)):
             return "pairs"
         is_pooled = not (axes.first - {1} and axes.second - {1})  # a weighted sum of rows
-        if is_pooled or self._kept(axes) & self._lengths:
+        per_node = self._rows in axes.both - axes.summed
+        if is_pooled or per_node:
             return None
         return "moments" if axes.summed & self._lengths else None
-
-    def _kept(self, axes: Axes) -> set[int]:
-        """Axes of the result that may be of nodes: what both factors have may be the graphs."""
-        return axes.first | axes.second | (axes.both & {self._rows})
 
     def _made_entrywise(self, name: str, first: Tensor, second: Tensor) -> Product | None:
         axes = _broadcast(first, second)
         if name in MULTIPLICATIONS:
             length = first.shape[0] if first.dim() else 1
-            by_edge = first.shape == second.shape and self._are_edges(length)
-            by_node = axes.first and axes.second and self._rows in axes.both
-            if by_edge or by_node:
-                return "terms"
+            if first.shape == second.shape and self._are_edges(length):
+                return "by edge"
+            if axes.first and axes.second and self._rows in axes.both:
+                return "by node"
         return "pairs" if axes.first & axes.second & self._lengths else None
 
 
-def kept(product: Product | None, name: str, before: Tensor, out: Tensor) -> Product | None:
+def _kept(product: Product | None, name: str, before: Tensor, out: Tensor) -> Product | None:
     """What the result of an operation on a product of signals, or on a constant, still is."""
     if product is None or name in MIXING:
         return None
     if name in SUMS_OF_ROWS:
         along_last = out.shape in (before.shape[:-1], (*before.shape[:-1], 1))
         if along_last and name not in GATHERED_SUMS:
-            return "pairs" if product == "terms" else product
-        return None if product == "pairs" else "moments"
+            return "pairs" if product == "by edge" else product
+        return "moments" if product in ("by node", "moments") else None
     return product if out.numel() == before.numel() or name in GATHERED else None
 
 

@@ -15,7 +15,7 @@ from .descent import Ancestors
 
 Rule = Literal["attention", "layernorm", "activation"]
 Role = Literal["exponential", "sum", "probability", "pairs", "gate", "scale"]
-Product = Literal["pairs", "moments", "terms", "probability"]
+Product = Literal["pairs", "moments", "by edge", "by node", "probability"]
 
 
 @dataclass(frozen=True)

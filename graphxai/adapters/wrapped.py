@@ -43,7 +43,7 @@ from .compiled import as_written
 from .interception import Interception, intercepted, interception_class
 from .layout import Layout
 from .linear_attention import PADS_WRONGLY
-from .parts import has_matrices, part
+from .parts import has_matrices, part, several
 from .placing import OneGraphAtATime, Readings
 from .singly import one_by_one
 from .tasks import tasks_told
@@ -235,6 +235,11 @@ class WrappedModel:
             raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
         rest = part(data, choice)
         return rest if self._transform is None else self._transform(rest)
+
+    def repeated(self, data: Data, times: int) -> Data:
+        """One graph of so many copies, with its structure computed afresh."""
+        made = several(data, times)
+        return made if self._transform is None else self._transform(made)
 
     # -- the contract --------------------------------------------------------------------------
 
