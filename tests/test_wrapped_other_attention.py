@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv, GCNConv, global_add_pool
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GCNConv, JumpingKnowledge, global_add_pool
 from torch_geometric.utils import softmax, to_dense_batch
 
 import graphxai as gx
+from graphxai.explainers.layers import pass_with_gradients
 from small_graphs import graph, started, wrapped
 
 
@@ -280,3 +282,83 @@ def test_a_small_graph_is_read_the_same_before_and_after_a_larger_one(nodes):
     np.testing.assert_allclose(
         first, gx.explain(after, graph(nodes), "rollout").relevance, rtol=1e-5
     )
+
+
+class OverLayers(nn.Module):
+    """A softmax over the layers of each node, of which there may be as many as nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.layers = nn.ModuleList([GATConv(8, 8) for _ in range(3)])
+        self.jump = JumpingKnowledge("lstm", 8, 3)
+
+    def forward(self, x, edge_index, batch):
+        h, found = self.embed(x), []
+        for layer in self.layers:
+            h = layer(h, edge_index)
+            found.append(h)
+        return self.head(global_add_pool(self.jump(found), batch))
+
+
+@pytest.mark.parametrize("nodes", range(2, 7))
+def test_a_softmax_over_layers_is_no_attention_between_nodes(nodes):
+    model = wrapped(started(OverLayers()))
+    batch = model.collate([graph(nodes)])
+    _, attention = pass_with_gradients(model, batch)
+    assert len(attention) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        gx.explain(model, graph(nodes), "rollout")
+
+
+class OfBonds(nn.Module):
+    """Bonds attend to bonds that share an atom; a ring has as many of them as atoms."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.first, self.conv = nn.Linear(6, 8), GATConv(8, 8), GATConv(8, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch):
+        h = self.first(self.embed(x), edge_index)
+        a, b = edge_index[:, edge_index[0] < edge_index[1]]
+        share = (a[:, None] == a) | (a[:, None] == b) | (b[:, None] == a) | (b[:, None] == b)
+        z = self.conv(h[a] + h[b], share.fill_diagonal_(False).nonzero().T)
+        h = h.index_add(0, a, z).index_add(0, b, z)
+        return self.head(global_add_pool(h, batch))
+
+
+@pytest.mark.parametrize(("nodes", "ring"), [(7, False), (7, True), (4, True)])
+def test_attention_between_bonds_is_not_taken_for_one_between_atoms(nodes, ring):
+    start = torch.arange(nodes - 1 + ring)
+    edges = torch.stack([start, (start + 1) % nodes])
+    one = Data(x=graph(nodes).x, edge_index=torch.cat([edges, edges.flip(0)], 1))
+    with pytest.warns(UserWarning, match="leave it out: conv"):
+        gx.explain(wrapped(started(OfBonds())), one, "rollout")
+
+
+class Triangles(nn.Module):
+    """Pairs attend to pairs of the same row (Jumper 2021): no heads, but nodes again."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.first, self.head = nn.Linear(6, 8), GATConv(8, 8), nn.Linear(8, 1)
+        self.a, self.b, self.qkv = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 24)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.first(self.embed(x), edge_index), batch)
+        pairs = self.a(h)[:, :, None] + self.b(h)[:, None]  # (B, N, N, D)
+        q, k, v = self.qkv(pairs).chunk(3, -1)
+        weights = (q @ k.mT).masked_fill(~mask[:, None, None], -1e9).softmax(-1)
+        both = (mask[:, :, None] & mask[:, None])[..., None]
+        return self.head(((pairs + weights @ v) * both).sum((1, 2)))
+
+
+def test_attention_between_pairs_is_left_out_with_a_warning():
+    model, graphs = wrapped(started(Triangles())), [graph(n) for n in (5, 8)]
+    with pytest.warns(UserWarning, match="leave it out: the model"):
+        together = gx.explain(model, graphs, "rollout")
+    with pytest.warns(UserWarning, match="leave it out: the model"):
+        alone = gx.explain(model, graphs[0], "rollout")
+    np.testing.assert_allclose(together[0].relevance, alone.relevance, rtol=1e-4)

@@ -29,6 +29,17 @@ class LaidOut(NamedTuple):
     weights: Tensor
 
 
+class Gather(NamedTuple):
+    """Rows were gathered by an index; score: how much speaks for ends of edges.
+
+    of_nodes: whether the rows may be those of the nodes, by their number.
+    """
+
+    score: int
+    by: Tensor
+    of_nodes: bool
+
+
 class Exposure:
     """The softmaxes of the passes in one block that can be recorded, and how.
 
@@ -39,7 +50,7 @@ class Exposure:
     def __init__(self, traces: Traces, layout: Layout | None) -> None:
         self._traces, self._layout = traces, layout
         # by what rows were gathered, the latest last, and how much speaks for ends of edges
-        self._indices: list[tuple[int, Tensor]] = []
+        self._indices: list[Gather] = []
         self._readings = (layout and layout.readings) or Readings()
         self._counts: Counter[str] = Counter()  # of dense softmaxes, by module
         self.laid_out: dict[Softmax, LaidOut] = {}
@@ -59,7 +70,7 @@ class Exposure:
             softmax.attention, weights = self._expose_dense(weights, softmax)
         elif self._pools(softmax.index):
             softmax.pools = True
-        elif (source := self._source_of(softmax.index)) is not None:
+        elif (source := self._source_of(softmax)) is not None:
             layout = self._layout_here()
             self.laid_out[softmax] = LaidOut(layout, None, weights)
             softmax.attention, weights = expose_sparse(weights, softmax.index, source, layout)
@@ -73,16 +84,20 @@ class Exposure:
             softmax.pools = True
             return expose_dense(weights, layout)
         key = axis_of_keys(weights, softmax)
-        place = Place(softmax.place, self._counts[softmax.place], weights.dim())
-        self._counts[softmax.place] += 1
+        place = self._place_of(softmax, weights.dim())
         wide, key_of_wide = (weights[None], key + 1) if weights.dim() == 2 else (weights, key)
         reading = self._readings.choose(place, wide, key_of_wide, layout)
         if reading is not None and self._readings.guessed:
             self.guessed.add(softmax)
-        softmax.pools = reading is None and _reads_out(weights, key, len(layout.mask))
+        pools = reading is None and _reads_out(weights, key, len(layout.mask))
+        softmax.pools = self._readings.always(place, "pools", pools) and reading is None
         self.laid_out[softmax] = LaidOut(layout, reading, wide)
         attention, exposed = expose_dense(wide, layout, reading)
         return attention, exposed.reshape(weights.shape)
+
+    def _place_of(self, softmax: Softmax, axes: int) -> Place:
+        self._counts[softmax.place] += 1
+        return Place(softmax.place, self._counts[softmax.place], axes)
 
     def _layout_here(self) -> Layout | None:
         """Where the nodes stand in the operation at hand."""
@@ -104,25 +119,38 @@ class Exposure:
         self.undecided.add(self._traces.place() or "the model")
         return False
 
-    def _source_of(self, target: Tensor) -> Tensor | None:
-        """The other end of the edges: the latest other index by which rows were gathered."""
-        fitting = self.gathered_by(len(target))
+    def _source_of(self, softmax: Softmax) -> Tensor | None:
+        """The other end of the edges: the latest other index by which rows of nodes were gathered.
+
+        None also where the rows of another pass were no nodes': bonds that attend may be as many.
+        """
+        target = softmax.index
+        assert target is not None
+        fitting = self.gathered_by(len(target), rows_of_nodes=True)
         others = [index for index in fitting if not torch.equal(index, target)]
         found = others or fitting
-        return found[-1] if found else None
+        strange = len(target) > 0 and not found
+        if self._readings.always(self._place_of(softmax, 1), "no nodes", strange) or not found:
+            return None
+        return found[-1]
 
-    def gathered_by(self, length: int) -> list[Tensor]:
-        """Indices of this length by which nodes were gathered, the latest last.
+    def gathered_by(self, length: int, rows_of_nodes: bool = False) -> list[Tensor]:
+        """Indices of this length by which rows were gathered, the latest last.
 
         Others have less that speaks for them: one of types of edges gathers rows of a parameter.
+        rows_of_nodes: only if these may be rows of nodes, and not, say, of bonds that attend.
         """
         known = [
-            (score, index)
-            for score, index in self._indices
-            if len(index) == length and self.origins.of(index) != "graphs"
+            gather
+            for gather in self._indices
+            if len(gather.by) == length and self.origins.of(gather.by) != "graphs"
         ]
-        best = max((score for score, _ in known), default=0)
-        return [index for score, index in known if score == best]
+        best = max((gather.score for gather in known), default=0)
+        return [
+            gather.by
+            for gather in known
+            if gather.score == best and (gather.of_nodes or not rows_of_nodes)
+        ]
 
     def group_index(self, inputs: list[Tensor]) -> Tensor | None:
         """The index (E,) by which entries were summed into groups."""
@@ -147,7 +175,9 @@ class Exposure:
                     self._traces.of(inputs[0]) is not None,
                     inputs[0].dim() > 0 and len(inputs[0]) == rows,
                 ]
-                self._indices = [*self._indices[1 - REMEMBERED :], (sum(of_nodes), index)]
+                may_be = rows is None or rows in inputs[0].shape
+                gather = Gather(sum(of_nodes), index, may_be)
+                self._indices = [*self._indices[1 - REMEMBERED :], gather]
 
     def are_edges(self, length: int) -> bool:
         """Whether an axis of this length may be of edges."""

@@ -3,12 +3,13 @@
 Its shape alone does not tell: heads may come before graphs, and what is (N, N) may be attention
 between latents of which there happen to be N. Three things do. The keys lie on the axis of the
 softmax. Padded keys have no weight for real queries. And an axis of nodes is as long as the longest
-graph in every batch: a small pass on one graph less one and less two of its nodes (or, of a graph
-of one or two nodes, on several copies of it as one), once per model, shows all of them at other
+graph in every batch: a small pass on one graph less one and less two of its nodes (and, of a small
+one, on several copies of it as one), once per model, shows all of them at other
 lengths. Of rows of tokens a pass on one input more shows which axis is
 theirs.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -23,6 +24,8 @@ from graphxai.copying import copied
 from graphxai.propagation import record
 
 from .layout import Layout
+
+FEW = 6  # nodes; a graph of fewer is shown to a model in several copies
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class Reading:
             parts = parts.reshape(size, moved[0] // size, *moved[1:]).transpose(0, 1)
         back = sorted(range(len(axes)), key=axes.__getitem__)
         return parts.reshape(moved).permute(back)
+
+    def heads(self, shape: Sequence[int], size: int) -> int:
+        """How many heads weights of this shape have, of `size` graphs."""
+        rest = [n for axis, n in enumerate(shape) if axis not in (self.query, self.key)]
+        return math.prod(rest) // (1 if self.graphs is None else size)
 
     def _axes(self, count: int) -> list[int]:
         named = [self.query, self.key] if self.graphs is None else [self.graphs]
@@ -95,7 +103,9 @@ class Readings:
         self.one_by_one = False  # whether the model attends in one graph after the other
         self.guessed = False  # whether the last reading is one of several
         self._known: dict[Place, frozenset[Reading]] = {}
+        self._heads: dict[tuple[Place, Reading], int] = {}  # which no number of nodes changes
         self._lengths: dict[str, list[int]] = {}  # of square attention, by module
+        self._held: set[tuple[Place, str]] = set()
 
     def __deepcopy__(self, _: Any) -> "Readings":
         return self
@@ -108,12 +118,20 @@ class Readings:
         found = fitting(weights.shape, key, layout)
         if (known := self._known.get(place)) is not None:
             found = [reading for reading in found if reading in known]
+        heads = {r: r.heads(weights.shape, len(layout.mask)) for r in found}
+        found = [r for r in found if self._heads.setdefault((place, r), heads[r]) == heads[r]]
         if len(found) > 1:
             found = [r for r in found if leaves_padding_out(weights, r, layout)] or found
         self._known[place] = frozenset(found)
         several = len(found) > 1 and len(layout.mask) > 1
         self.guessed = several and weights.dim() == 3 and any(r.heads_first for r in found)
         return found[0] if found else None
+
+    def always(self, place: Place, what: str, here: bool) -> bool:
+        """Whether something holds of a softmax: here, or in an earlier pass."""
+        if here:
+            self._held.add((place, what))
+        return (place, what) in self._held
 
     def probe(self, model: Any, batch: Any) -> None:
         """Let the model attend to graphs of two other sizes, apart from all rules and records.
@@ -134,15 +152,20 @@ class Readings:
         self.probed = size > 0
         if not self.probed or apart is None:
             return
-        sizes, others = _of_other_sizes(model, graph, size)
-        Context().run(_attend, apart, lambda: model.collate(others()))
-        self.one_by_one = any(
-            lengths.count(sizes[0]) == lengths.count(sizes[1]) > 0
-            for lengths in self._lengths.values()
-        )
-        if self.one_by_one:
+        for sizes, others in _of_other_sizes(model, graph, size):
+            self._probe_sizes(apart, sizes, others)
+
+    def _probe_sizes(self, apart: Any, sizes: tuple[int, int], make: Callable[[], Any]) -> None:
+        Context().run(_attend, apart, lambda: apart.collate(make()))
+        if not self.one_by_one:
+            self.one_by_one = any(
+                lengths.count(sizes[0]) == lengths.count(sizes[1]) > 0
+                for lengths in self._lengths.values()
+            )
+            if not self.one_by_one:
+                return
             self._known.clear()
-            Context().run(_attend, apart, lambda: model.collate(others()[:1]))
+        Context().run(_attend, apart, lambda: apart.collate(make()[:1]))
 
 
 def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
@@ -206,19 +229,24 @@ def _alone(model: Any, batch: Any, row: int) -> Any:
     return replace(one, readout=batch.readout[row : row + 1, : one.mask.shape[1]])
 
 
-def _of_other_sizes(
-    model: Any, graph: Data, size: int
-) -> tuple[tuple[int, int], Callable[[], list[Data]]]:
-    """Two graphs made of one with `size` nodes: their sizes, and a function that makes them.
+Two = tuple[tuple[int, int], Callable[[], list[Data]]]
 
-    Less one and less two of its nodes, or of fewer than three nodes several copies, unjoined.
+
+def _of_other_sizes(model: Any, graph: Data, size: int) -> list[Two]:
+    """Pairs of graphs made of one with `size` nodes: their sizes, and a function that makes them.
+
+    One is less one and less two of its nodes. A graph of few nodes, whose number many other things
+    of a model may have by chance, comes in several copies too, unjoined.
     """
-    if size < 3:
-        times = (5 - size, 6 - size)
-        return (size * times[0], size * times[1]), lambda: [model.repeated(graph, n) for n in times]
-    nodes = torch.arange(size, device=graph.x.device)
-    left = (size - 1, size - 2)
-    return left, lambda: [model.induced(graph, nodes < n) for n in left]
+    pairs: list[Two] = []
+    if size < FEW:
+        times = -(-FEW // size) + 1, -(-FEW // size)
+        sizes = (size * times[0], size * times[1])
+        pairs.append((sizes, lambda: [model.repeated(graph, n) for n in times]))
+    if size > 2:
+        nodes, left = torch.arange(size, device=graph.x.device), (size - 1, size - 2)
+        pairs.append((left, lambda: [model.induced(graph, nodes < n) for n in left]))
+    return pairs
 
 
 def _one_more(batch: Any) -> Any:
