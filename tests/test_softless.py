@@ -168,6 +168,10 @@ def _rms(q, k, v, mask):
     return v * torch.rsqrt((v * v).mean(-1, keepdim=True) + 1e-3) + q * k
 
 
+def _gates_of_channels(q, k, v, mask):
+    return q.sigmoid() @ torch.ones(DIM, DIM) + v
+
+
 class Convs(nn.Module):
     """Attention, and convolutions of other kinds."""
 
@@ -185,7 +189,10 @@ class Convs(nn.Module):
 
 
 ORDINARY = {
-    **{mix.__name__: Dense(mix) for mix in (_bilinear, _without_projections, _second_order, _rms)},
+    **{
+        mix.__name__: Dense(mix)
+        for mix in (_bilinear, _without_projections, _second_order, _rms, _gates_of_channels)
+    },
     "transformer": Convs(TransformerConv(DIM, DIM), TransformerConv(DIM, DIM)),
     "gps": Convs(GPSConv(DIM, GCNConv(DIM, DIM), heads=2, norm="layer_norm")),
     "performer": Convs(GPSConv(DIM, None, heads=2, norm=None, attn_type="performer")),

@@ -148,7 +148,8 @@ class AttentionWatch:
         """What mixes values and is no softmax, as gates or exponentials of pairs."""
         if self.softless.meets_values(name, values):
             self.left_out.add(self._traces.place() or "the model")
-        for tensor in tensors_in(values) if name in MIXING else ():
+        several = name in MIXING and self._count(values) > 1
+        for tensor in tensors_in(values) if several else ():
             trace = self._traces.of(tensor)
             square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1
             if square and trace is not None and trace.role in ("gate", "exponential"):

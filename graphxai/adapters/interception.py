@@ -278,8 +278,11 @@ class Interception(TorchFunctionMode):
     def _written_out(self, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
         """The output of linear attention whose matrix is made, in operations that the mode sees."""
         x, mask = args[0], args[1] if len(args) > 1 else None
-        forward = WRITTEN_OUT[type(module).__name__]
-        return forward(module, self._as_attention, self._attention.keys(x, mask), x)
+        forward, watch = WRITTEN_OUT[type(module).__name__], self._attention
+        before = set(watch.left_out)
+        out = forward(module, self._as_attention, watch.keys(x, mask), x)
+        watch.left_out &= before  # all of its attention was recorded
+        return out
 
     def _as_attention(self, weights: Tensor) -> Tensor:
         """Weights (B, H, N, N), made in any way, as the probabilities of a softmax."""

@@ -335,8 +335,8 @@ class WrappedModel:
         if tape is not None and not tape.with_biases and not tape.attention:
             raise ValueError(
                 f"no attention between nodes was seen in {type(self.module).__name__}: methods that"
-                " read attention cannot explain it. (Attention over more rows than the nodes, as"
-                " with a class token that the model adds, is not between nodes.)"
+                " read attention cannot explain it. (Not read is attention without a softmax, and"
+                " over more rows than the nodes, as with a class token that the model adds.)"
             )
         if tape is not None and tape.with_biases:
             outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
