@@ -329,7 +329,7 @@ class OfBonds(nn.Module):
         return self.head(global_add_pool(h, batch))
 
 
-@pytest.mark.parametrize(("nodes", "ring"), [(7, False), (7, True), (4, True)])
+@pytest.mark.parametrize(("nodes", "ring"), [(7, False), (7, True), (3, True)])
 def test_attention_between_bonds_is_not_taken_for_one_between_atoms(nodes, ring):
     start = torch.arange(nodes - 1 + ring)
     edges = torch.stack([start, (start + 1) % nodes])

@@ -236,17 +236,27 @@ def _of_other_sizes(model: Any, graph: Data, size: int) -> list[Two]:
     """Pairs of graphs made of one with `size` nodes: their sizes, and a function that makes them.
 
     One is less one and less two of its nodes. A graph of few nodes, whose number many other things
-    of a model may have by chance, comes in several copies too, unjoined.
+    of a model may have by chance, comes in several copies too, unjoined and less one node.
     """
     pairs: list[Two] = []
     if size < FEW:
         times = -(-FEW // size) + 1, -(-FEW // size)
-        sizes = (size * times[0], size * times[1])
-        pairs.append((sizes, lambda: [model.repeated(graph, n) for n in times]))
+        sizes = (size * times[0] - 1, size * times[1] - 1)
+
+        def copies() -> list[Data]:
+            return [_less_one(model, model.repeated(graph, n)) for n in times]
+
+        pairs.append((sizes, copies))
     if size > 2:
         nodes, left = torch.arange(size, device=graph.x.device), (size - 1, size - 2)
         pairs.append((left, lambda: [model.induced(graph, nodes < n) for n in left]))
     return pairs
+
+
+def _less_one(model: Any, graph: Data) -> Data:
+    """A graph without its last node, so that a ring has fewer bonds than atoms."""
+    size = int(graph.num_nodes or 0)
+    return model.induced(graph, torch.arange(size, device=graph.x.device) < size - 1)
 
 
 def _one_more(batch: Any) -> Any:
