@@ -35,14 +35,21 @@ class Dense(nn.Module):
 PLAIN = {
     "nan_to_num": lambda s, pairs: torch.nan_to_num(s.softmax(-1)),
     "masked": lambda s, pairs: s.softmax(-1).masked_fill(~pairs, 0.0),
+    "distances": lambda s, pairs: 0.3 * s.softmax(-1).nan_to_num() + 0.7 * _near(pairs),
+    "half": lambda s, pairs: 0.5 * s.softmax(-1).nan_to_num() + 0.5 * pairs.float(),
     "renormalised": lambda s, pairs: _renormalised(s.nan_to_num(neginf=0.0).softmax(-1) * pairs),
 }
 OTHER = {
     "sigmoid": lambda s, pairs: s.sigmoid(),
     "logsumexp": lambda s, pairs: (s - s.logsumexp(-1, keepdim=True)).nan_to_num(-1e9).exp(),
     "difference": lambda s, pairs: s.softmax(-1).nan_to_num() - 0.1 * s.sigmoid(),
-    "half": lambda s, pairs: 0.5 * s.softmax(-1).nan_to_num() + 0.5 * pairs.float(),
 }
+
+
+def _near(pairs):
+    """Constants of every pair, as MAT adds them (Maziarka 2020)."""
+    steps = torch.arange(pairs.shape[-1])
+    return torch.exp(-(steps[:, None] - steps).abs().float()) * pairs
 
 
 def _renormalised(weights):
@@ -60,6 +67,8 @@ def test_attention_that_is_repaired_after_the_softmax_is_read_as_it_acts(how):
             for found, one in zip(together, graphs, strict=True):
                 wanted = gx.explain(model, one, method).relevance
                 np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-6)
+        for found in gx.explain(model, graphs, "lrp"):
+            assert found.ledger.unexplained == pytest.approx(0, abs=1e-4 * abs(found.ledger.output))
         last = gx.explain(model, graphs[0], "attention_last").relevance
     np.testing.assert_allclose(last, module.weights[0].mean(0).detach(), rtol=1e-5)
 

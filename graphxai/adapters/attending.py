@@ -35,6 +35,8 @@ UNMET = "a softmax whose result enters no product"
 FACTORS = MULTIPLICATIONS | {
     "masked_fill", "masked_fill_", "where", "div", "div_", "nan_to_num", "nan_to_num_",
 }  # fmt: skip
+TERMS = {"add", "add_", "sub", "sub_", "rsub"}  # a constant for each pair, as of their distance
+ON_THE_WAY = FACTORS | TERMS
 
 
 class AttentionWatch:
@@ -62,9 +64,11 @@ class AttentionWatch:
     ) -> tuple[Trace, Any]:
         """Attention with entries scaled or taken out: the result, not the softmax's, is read."""
         old = trace.softmax
-        if trace.role != "probability" or name not in FACTORS or old is None or old.used:
+        if trace.role != "probability" or name not in ON_THE_WAY or old is None or old.used:
             return trace, out
         before = next(t for t in inputs if _has_role(self._traces, t, "probability"))
+        if name in TERMS and (name == "rsub" or out.shape != before.shape):
+            return replace(trace, role=None, softmax=None), out
         axis = None if old.index is not None else axis_of_keys(before, old)
         new = Softmax(old.place, old.index, axis=axis)
         if name.endswith("_"):
@@ -117,7 +121,7 @@ class AttentionWatch:
         if trace.role in ("sum", "total"):
             kept = STILL_A_SUM
         if trace.role == "probability":
-            kept = kept | FACTORS
+            kept = kept | ON_THE_WAY
         return (trace.role, trace.softmax) if name in kept else (None, None)
 
     # -- products ------------------------------------------------------------------------------
