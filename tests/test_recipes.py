@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,11 @@ from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, env
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import random_split
 from graphxai.models.graphormer import Task, load_checkpoint, recipes
-from graphxai.models.graphormer.ensemble import Ensemble, Link
-from graphxai.models.graphormer.gaussian_process import TanimotoProcess, tanimoto
+from graphxai.models.graphormer.ensemble import PROCESS_SHARE, Ensemble, Link
+from graphxai.models.graphormer.gaussian_process import NOISE, TanimotoProcess, tanimoto
 from graphxai.models.graphormer.recipes import blend, distil
 from graphxai.models.graphormer.recipes_pretraining import pretrain
-from graphxai.models.graphormer.teacher import Forests, ecfp6_counts
+from graphxai.models.graphormer.teacher import Forests, atom_pair_counts, ecfp6_counts
 from graphxai.models.graphormer.training import TrainingSettings, predict
 
 DRUGS = [
@@ -148,16 +149,23 @@ def test_a_gaussian_process_says_what_scikit_learns_does() -> None:
     train, test = DRUGS[:9], DRUGS[9:]
     process = TanimotoProcess(train, y[:9])
     known = ~np.isnan(y[:9, 0])
-    counts, means = ecfp6_counts(train), np.nanmean(y[:9], axis=0)
+    kinds, means = (
+        (partial(ecfp6_counts, stereo=False), atom_pair_counts),
+        np.nanmean(y[:9], axis=0),
+    )
+    counts = np.concatenate([kind(train) for kind in kinds], 1)
+
+    def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (tanimoto(a[:, :4096], b[:, :4096]) + tanimoto(a[:, 4096:], b[:, 4096:])) / 2
 
     def fitted(rows: np.ndarray, column: int, mean: float) -> GaussianProcessRegressor:
-        similar = PairwiseKernel(metric=lambda a, b, **_: float(tanimoto(a[None], b[None])[0, 0]))
-        machine = GaussianProcessRegressor(similar, alpha=0.3, optimizer=None)
+        similar = PairwiseKernel(metric=lambda a, b, **_: float(alike(a[None], b[None])[0, 0]))
+        machine = GaussianProcessRegressor(similar, alpha=NOISE, optimizer=None)
         return machine.fit(counts[rows], y[:9][rows, column] - mean)
 
     for column, rows in ((0, known), (1, np.ones(9, dtype=bool))):
         machine = fitted(rows, column, means[column])
-        expected = machine.predict(ecfp6_counts(test)) + means[column]
+        expected = machine.predict(np.concatenate([k(test) for k in kinds], 1)) + means[column]
         np.testing.assert_allclose(process.predict(test)[:, column], expected, rtol=1e-6)
         for left_out in np.flatnonzero(rows):
             others = rows & (np.arange(9) != left_out)
@@ -177,9 +185,11 @@ def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_
     forests, process = Forests(tasks, DRUGS, y.astype(np.float32)), TanimotoProcess(DRUGS, y)
     each = [forests.predict(DRUGS).astype(float), process.predict(DRUGS)]
     each = [np.stack([one[:, 0].clip(0, 1), one[:, 1]], 1) for one in each]
-    np.testing.assert_allclose(plain.predict(DRUGS), np.mean(each, 0))
+    shares = [1 - PROCESS_SHARE, PROCESS_SHARE]
+    np.testing.assert_allclose(plain.predict(DRUGS), np.average(each, 0, shares))
     read = [1 / (1 + np.exp(-2.0 * (one[:, 1] - 13.5))) for one in each]
-    expected = np.mean([one[:, 0] for one in each] + read, 0)
+    halves = [(one[:, 0] + other) / 2 for one, other in zip(each, read, strict=True)]
+    expected = np.average(halves, 0, shares)
     np.testing.assert_allclose(linked.predict(DRUGS)[:, 0], expected)
     assert ((linked.left_out()[:, 0] >= 0) & (linked.left_out()[:, 0] <= 1)).all()
     seen, unseen = plain.predict(DRUGS)[:, 1], plain.left_out()[:, 1]

@@ -15,6 +15,7 @@ from .teacher import Forests
 __all__ = ["Ensemble", "Link"]
 
 FloatArray = NDArray[np.float64]
+PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds within BACE's training molecules
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,10 @@ class Link:
 
 
 class Ensemble:
-    """The mean of forests and a Gaussian process, fitted to training molecules alone.
+    """The weighted mean of a Gaussian process and forests, fitted to training molecules alone.
 
-    `smiles` (n,) and `y` (n, tasks), NaN where a label is missing; no multi-class tasks.
+    The process, which foretells new scaffolds better, has `PROCESS_SHARE` of the say. `smiles` (n,)
+    and `y` (n, tasks), NaN where a label is missing; no multi-class tasks.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Ensemble:
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Probabilities (binary) and values (regression), (n, tasks)."""
         forests = self._linked(self._forests.predict(smiles).astype(np.float64))
-        return (forests + self._linked(self._process.predict(smiles))) / 2
+        return _weighted(self._linked(self._process.predict(smiles)), forests)
 
     def left_out(self) -> FloatArray:
         """What it says of each training molecule without having seen it; NaN without a label.
@@ -59,7 +61,7 @@ class Ensemble:
         fitted to all others.
         """
         forests, process = self._forests.out_of_bag, self._process.left_out
-        return self._linked((forests + self._probabilities(process)) / 2)
+        return self._linked(_weighted(self._probabilities(process), forests))
 
     def _linked(self, values: FloatArray) -> FloatArray:
         """Values (n, tasks) whose classes, within 0 to 1, are half those of the linked value."""
@@ -75,3 +77,7 @@ class Ensemble:
         """A copy whose binary tasks lie within 0 to 1."""
         is_binary = np.array([task.kind == "binary" for task in self._tasks])
         return np.where(is_binary, values.clip(0, 1), values)
+
+
+def _weighted(process: FloatArray, forests: FloatArray) -> FloatArray:
+    return PROCESS_SHARE * process + (1 - PROCESS_SHARE) * forests

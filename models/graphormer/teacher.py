@@ -26,11 +26,17 @@ def ecfp4(smiles: Sequence[str], bits: int = 2048) -> FloatArray:
     return _rows(generator.GetFingerprintAsNumPy, smiles)
 
 
-def ecfp6_counts(smiles: Sequence[str], bits: int = 4096) -> FloatArray:
-    """ECFP6 with chirality, counted, (n, bits)."""
+def ecfp6_counts(smiles: Sequence[str], bits: int = 4096, *, stereo: bool = True) -> FloatArray:
+    """ECFP6, counted, (n, bits); stereo: whether the hand of a centre counts."""
     generator = rdFingerprintGenerator.GetMorganGenerator(
-        radius=3, fpSize=bits, includeChirality=True
+        radius=3, fpSize=bits, includeChirality=stereo
     )
+    return _rows(generator.GetCountFingerprintAsNumPy, smiles)
+
+
+def atom_pair_counts(smiles: Sequence[str], bits: int = 4096) -> FloatArray:
+    """Pairs of atoms with the bonds between them (Carhart 1985), counted, (n, bits)."""
+    generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=bits)
     return _rows(generator.GetCountFingerprintAsNumPy, smiles)
 
 
