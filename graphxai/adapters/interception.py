@@ -53,6 +53,7 @@ from .operations import (
     uses_batch_statistics,
     vanishes_at_zero,
 )
+from .softless import mapped
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .transforms import is_transformed, plain_calls
 from .vocabulary import (
@@ -469,7 +470,7 @@ class Interception(TorchFunctionMode):
     def _like(self, x: Tensor, out: Tensor, by_entry: bool = False) -> Tensor:
         trace = self._traces.of(x)
         if trace is not None:
-            product = trace.product if by_entry else None
+            product = trace.product if by_entry else mapped(trace.product, x, out)
             return self._traces.mark(out, Trace(trace.curves, product=product))
         self._traces.mark_if_new(out)  # made outside of the mode by a hook, of constants
         return out

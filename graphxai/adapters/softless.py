@@ -126,6 +126,13 @@ class Softless:
         return "pairs" if axes.first & axes.second & self._lengths else None
 
 
+def mapped(product: Product | None, before: Tensor, out: Tensor) -> Product | None:
+    """What a linear map or a norm leaves: numbers of pairs, if only the channels are others."""
+    same_axes = out.dim() == before.dim()
+    others = sum(a != b for a, b in zip(before.shape, out.shape, strict=False))
+    return product if product == "pairs" and same_axes and others < 2 else None
+
+
 def _kept(product: Product | None, name: str, before: Tensor, out: Tensor) -> Product | None:
     """What the result of an operation on a product of signals, or on a constant, still is."""
     if product is None or name in MIXING:
