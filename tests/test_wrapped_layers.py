@@ -191,3 +191,17 @@ def test_what_a_first_call_of_pygs_explainer_showed_holds_for_the_next(method):
     assert torch.equal(mask, again)
     wanted = gx.explain(wrapped(started(Gps(GATConv))), one, method).relevance
     np.testing.assert_allclose(again, wanted, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["rollout", "gae", "transformer_attribution"])
+def test_a_part_may_be_put_in_place_of_another(method):
+    module = started(Siblings())
+    model, one = wrapped(module), graph(7)
+    before = gx.explain(model, one, method).relevance
+    fresh = started(Siblings())
+    for edited in (module, fresh):
+        edited.second = GATConv(DIM, DIM, heads=4, concat=False)
+        started(edited)
+    found = gx.explain(model, one, method).relevance
+    np.testing.assert_allclose(found, gx.explain(wrapped(fresh), one, method).relevance, rtol=1e-5)
+    assert abs(found - before).max() > 1e-3

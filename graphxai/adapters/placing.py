@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.copying import copied
@@ -99,6 +99,10 @@ class Readings:
     """How the attention of one model is read, as far as passes have shown; kept with the model."""
 
     def __init__(self) -> None:
+        self.form: tuple[Any, ...] = ()  # of the model when it was probed
+        self._forget()
+
+    def _forget(self) -> None:
         self.probed = False  # whether the small pass was made
         self.one_by_one = False  # whether the model attends in one graph after the other
         self.guessed = False  # whether the last reading is one of several
@@ -138,6 +142,10 @@ class Readings:
 
         Rows of tokens may have to keep their length: of those there is one more.
         """
+        form = _form(model.module)
+        if form != self.form:  # a part was put in place of another
+            self._forget()
+            self.form = form
         if self.probed:
             return
         if batch.graphs is None:
@@ -166,6 +174,13 @@ class Readings:
                 return
             self._known.clear()
         Context().run(_attend, apart, lambda: apart.collate(make()[:1]))
+
+
+def _form(module: nn.Module) -> tuple[Any, ...]:
+    """What a module is made of; the same of its copies."""
+    parts = list(module.modules())
+    weights = (p for part in parts for p in part._parameters.values() if p is not None)
+    return *map(type, parts), *(p.shape for p in weights)
 
 
 def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:

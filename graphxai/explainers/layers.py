@@ -44,20 +44,24 @@ class Layers:
         return iter(self.indices or ((k,) for k in range(self.count)))
 
 
-_known: "WeakKeyDictionary[Any, Layers]" = WeakKeyDictionary()
+# by model, with the form that it had
+_known: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], Layers]]" = WeakKeyDictionary()
 
 
 def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
     """The layers of a model that attends `count` times.
 
-    passed: gives the outputs and the attention of a pass with gradients. It is asked once a model.
+    passed: gives the outputs and the attention of a pass with gradients. It is asked once a
+    model, and again when parts of it are others.
     """
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
     kept_by = getattr(model, "readings", model)
-    known = _known.get(kept_by)
-    if known is None or known.count != count:
-        known = _known[kept_by] = _found_in(*passed())
+    form = getattr(kept_by, "form", ())
+    known_of, known = _known.get(kept_by, ((), Layers(0)))
+    if known.count != count or known_of != form:
+        known = _found_in(*passed())
+        _known[kept_by] = form, known
     return known if known.count == count else Layers(count)
 
 
