@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.explain import Explainer
 from torch_geometric.nn import GCNConv, TransformerConv, global_mean_pool
+from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
 import graphxai.pyg
@@ -362,3 +363,66 @@ def test_an_entry_a_node_that_names_a_hidden_node_is_named():
     with pytest.warns(UserWarning, match="parent_index has one entry a node"):
         rest = part(data, torch.tensor([True, False, True, True]))
     assert rest.parent_index.tolist() == [0, 1, 1]
+
+
+# -- nothing left ------------------------------------------------------------------------------
+
+
+class MeanOverNodes(nn.Module):
+    """The mean over no nodes is no number."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x).tanh(), batch)
+        return self.head((h * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("method", ["occlusion", "shapley_sampling"])
+def test_where_nothing_is_left_zeros_stand_with_a_warning(method):
+    model, graphs = wrapped(started(MeanOverNodes())), [graph(5), graph(1)]
+    with pytest.warns(UserWarning, match="stood there as zeros"):
+        together = gx.explain(model, graphs, method)
+    with torch.no_grad():
+        h = model.module.embed(graphs[1].x).tanh()
+        nothing = model.module.embed(torch.zeros(1, 6)).tanh()
+        expected = ((h - nothing) @ model.module.head.weight.T).item()
+    assert together[1].relevance[0] == pytest.approx(expected, abs=1e-5)
+    assert np.isfinite(together[0].relevance).all()
+
+
+def test_curves_of_a_model_that_says_nothing_of_nothing():
+    model = wrapped(started(MeanOverNodes()))
+    with pytest.warns(UserWarning, match="stood there as zeros"):
+        rows = gx.evaluate(model, [graph(5), graph(8)], ["lrp"], operators="mask", progress=False)
+    assert np.isfinite(rows.rows["value"]).all()
+    with pytest.warns(UserWarning, match="use 'mask' or 'zero'"):
+        gx.evaluate(model, [graph(5), graph(8)], ["lrp"], operators="delete", progress=False)
+
+
+class OwnMatrix(nn.Module):
+    """A matrix over pairs of nodes, which PyG cannot batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x, edge_index, dist, batch):
+        return self.head(global_mean_pool((1.0 + dist.float()).softmax(-1) @ x, batch))
+
+
+def test_matrices_of_single_nodes_keep_them_apart_too():
+    model = wrapped(started(OwnMatrix()))
+    graphs = [graph(1), graph(1)]
+    graphs[1].x = graphs[0].x.flip(1)
+    for one in graphs:
+        one.dist, one.tag = torch.zeros(1, 1), ["C"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        together = gx.explain(model, graphs, "lrp")
+        for found, one in zip(together, graphs, strict=True):
+            wanted = gx.explain(model, one, "lrp")
+            assert found.ledger.output == pytest.approx(wanted.ledger.output)
+            np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-5)

@@ -205,3 +205,19 @@ def test_a_part_may_be_put_in_place_of_another(method):
     found = gx.explain(model, one, method).relevance
     np.testing.assert_allclose(found, gx.explain(wrapped(fresh), one, method).relevance, rtol=1e-5)
     assert abs(found - before).max() > 1e-3
+
+
+def test_a_part_may_have_other_heads_and_the_same_weights():
+    module, one = started(Gps(GCNConv)), graph(7)
+    model = wrapped(module)
+    gx.explain(model, one, "rollout")
+    fresh = started(Gps(GCNConv))
+    for edited in (module, fresh):
+        edited.layers[1].attn = nn.MultiheadAttention(DIM, 4, batch_first=True)
+        started(edited)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = gx.explain(model, one, "rollout").relevance
+    np.testing.assert_allclose(
+        found, gx.explain(wrapped(fresh), one, "rollout").relevance, rtol=1e-5
+    )

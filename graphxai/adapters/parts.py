@@ -188,7 +188,7 @@ def has_matrices(graph: Data) -> bool:
     square = [
         key
         for key, value in graph
-        if _is_tensor(value) and value.dim() > 1 and value.shape[:2] == (n, n) and n > 1
+        if _is_tensor(value) and value.dim() > 1 and value.shape[:2] == (n, n) and n
     ]
     if not square:
         return False
@@ -341,10 +341,11 @@ def _lengths(graphs: Sequence[Data], key: str) -> list[int] | None:
 
 
 def _is_square(graphs: Sequence[Data], key: str) -> bool:
-    """Whether there is one column for each node too, in graphs of more than one node."""
+    """Whether there is one column for each node too; of single nodes only its name tells."""
     values, n = [graph[key] for graph in graphs], [int(graph.num_nodes or 0) for graph in graphs]
     tensors = all(_is_tensor(value) and value.dim() > 1 for value in values)
-    return tensors and [value.shape[1] for value in values] == n and max(n) > 1
+    told = max(n) > 1 or bool(_words(key) & OF_PAIRS)
+    return tensors and [value.shape[1] for value in values] == n and told
 
 
 def _may_name_nodes(value: Any, n: int) -> bool:

@@ -25,6 +25,7 @@ from graphxai.propagation import record
 
 from .layout import Layout
 
+NUMBER_OF_HEADS = ("heads", "num_heads", "n_heads", "nhead", "n_head", "num_attention_heads")
 FEW = 6  # nodes; a graph of fewer is shown to a model in several copies
 
 
@@ -179,8 +180,9 @@ class Readings:
 def _form(module: nn.Module) -> tuple[Any, ...]:
     """What a module is made of; the same of its copies."""
     parts = list(module.modules())
+    heads = (vars(part).get(name) for part in parts for name in NUMBER_OF_HEADS)
     weights = (p for part in parts for p in part._parameters.values() if p is not None)
-    return *map(type, parts), *(p.shape for p in weights)
+    return *map(type, parts), *heads, *(p.shape for p in weights)
 
 
 def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:

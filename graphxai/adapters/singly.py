@@ -29,7 +29,7 @@ def one_by_one(
     """
     graphs, times = batch.examples(), len(tokens) // len(batch)
     shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
-    roles = None if keep is None else roles_of(graphs)
+    roles = None if keep is None else roles_of(graphs, model.read_of_graphs())
     outputs = []
     for row, (of_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
         graph = graphs[row % len(graphs)]
@@ -53,10 +53,24 @@ def _of_nothing(model: "WrappedModel", graph: Data, empty: Data, like: Tensor) -
         found = None
     if found is not None and bool(torch.isfinite(found).all()):
         return found
+    warn_of_nothing(model)
+    zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
+    return model.encode(zeros, model.collate([graph]))
+
+
+def warn_of_nothing(model: "WrappedModel") -> None:
+    """Say what stands for the output of no nodes, where that is no number."""
     warnings.warn(
         f"{type(model.module).__name__} has no finite output of a graph without nodes: where all"
         " are hidden, they stood there as zeros instead.",
-        stacklevel=4,
+        stacklevel=5,
     )
-    zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
-    return model.encode(zeros, model.collate([graph]))
+
+
+def warn_of_empty(model: "WrappedModel") -> None:
+    """Say that what is read of graphs without nodes is no number."""
+    warnings.warn(
+        f"{type(model.module).__name__} has no finite output of a graph without nodes, and what is"
+        " made of it, as curves by the operator 'delete', is no number: use 'mask' or 'zero'.",
+        stacklevel=5,
+    )

@@ -45,7 +45,7 @@ from .layout import Layout
 from .linear_attention import PADS_WRONGLY
 from .parts import has_matrices, part, several
 from .placing import OneGraphAtATime, Readings
-from .singly import one_by_one
+from .singly import one_by_one, warn_of_empty, warn_of_nothing
 from .tasks import tasks_told
 from .transforms import plain_calls
 
@@ -396,9 +396,21 @@ class WrappedModel:
         if not int(batch.num_nodes[last]):
             raise ValueError("there is no graph with nodes among these.")
         shown = batch.mask & keep
-        rest = batch.without(shown, last, None if self._forward else names_read(self.module))
+        rest = batch.without(shown, last, self.read_of_graphs())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
-        return self._pass(rows, rest, rest.mask)[:-1]
+        outputs = self._pass(rows, rest, rest.mask)[:-1]
+        hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
+        if not bool(torch.isfinite(outputs[empty]).all()):
+            warn_of_empty(self)
+        if bool(torch.isfinite(outputs[hidden]).all()):
+            return outputs
+        warn_of_nothing(self)
+        zeros = tokens.masked_fill(hidden[:, None, None], 0.0)
+        return self._outputs_of_rest(zeros, batch, keep | (hidden[:, None] & batch.mask))
+
+    def read_of_graphs(self) -> set[str] | None:
+        """Names of the attributes of a graph that the model is given; None: it may read any."""
+        return None if self._forward else names_read(self.module)
 
     def _call(
         self,
