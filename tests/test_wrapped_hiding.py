@@ -426,3 +426,27 @@ def test_matrices_of_single_nodes_keep_them_apart_too():
             wanted = gx.explain(model, one, "lrp")
             assert found.ledger.output == pytest.approx(wanted.ledger.output)
             np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-5)
+
+
+def test_graphs_with_matrices_are_deleted_from_one_at_a_time():
+    model, graphs = wrapped(started(OwnMatrix())), [graph(3), graph(4)]
+    for one in graphs:
+        steps = torch.arange(one.num_nodes)
+        one.dist = (steps[:, None] - steps).abs().float()
+    keep = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
+    found = outputs_of_parts(model, graphs[0], keep, "delete")
+    for row, stays in zip(found, keep, strict=True):
+        wanted = gx.explain(model, part(graphs[0], stays), "gradient_input").ledger.output
+        assert row.item() == pytest.approx(wanted, rel=1e-5)
+    result = gx.evaluate(model, graphs, ["lrp"], operators="delete", progress=False)
+    assert {"auac", "au_mse"} <= set(result.rows["metric"])
+
+
+def test_graphs_may_hold_attributes_that_others_lack():
+    model = wrapped(started(MeanOverNodes()))
+    for labelled in (0, 1):
+        graphs = [graph(5), graph(8)]
+        graphs[labelled].y = torch.ones(1)
+        for found, one in zip(gx.explain(model, graphs, "lrp"), graphs, strict=True):
+            wanted = gx.explain(model, one, "lrp").relevance
+            np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-6)

@@ -154,13 +154,23 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
     """PyG's batch of the graphs, and where its nodes stand."""
-    graphs = [_counted(graph) for graph in graphs]
+    graphs = _with_common_attributes([_counted(graph) for graph in graphs])
     batch = Batch.from_data_list(graphs)
     num_nodes = torch.tensor([int(g.num_nodes or 0) for g in graphs], device=batch.x.device)
     mask = _mask(num_nodes, pad_to)
     x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
     x[mask] = batch.x.detach()
     return WrappedBatch(mask, x, num_nodes, graphs=batch, singles=tuple(graphs))
+
+
+def _with_common_attributes(graphs: list[Data]) -> list[Data]:
+    """The graphs without what some of them lack: a batch has every attribute of each or none."""
+    common = set.intersection(*(set(graph.keys()) for graph in graphs))
+    made = [graph if len(graph.keys()) == len(common) else copy(graph) for graph in graphs]
+    for graph in made:
+        for key in set(graph.keys()) - common:
+            del graph[key]
+    return made
 
 
 def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:

@@ -58,6 +58,19 @@ def _of_nothing(model: "WrappedModel", graph: Data, empty: Data, like: Tensor) -
     return model.encode(zeros, model.collate([graph]))
 
 
+def output_of_empty(model: "WrappedModel", empty: Data) -> Tensor:
+    """Output (1, C) of a graph without nodes; NaN, with a warning, if the model has none."""
+    try:
+        batch = model.collate([empty])
+        found = model.pass_on(model.embed(batch)[0, :0], batch)
+        if bool(torch.isfinite(found).all()):
+            return found
+    except (RuntimeError, ValueError, IndexError):
+        pass
+    warn_of_empty(model)
+    return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
+
+
 def warn_of_nothing(model: "WrappedModel") -> None:
     """Say what stands for the output of no nodes, where that is no number."""
     warnings.warn(

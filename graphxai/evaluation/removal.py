@@ -16,6 +16,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
+from graphxai.adapters import WrappedModel
+from graphxai.adapters.singly import output_of_empty
 from graphxai.api import Model
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
@@ -103,6 +105,8 @@ def _runner(
                 _induced(model, graphs[g], choice[1 : int(graphs[g].num_nodes or 0) + 1])
                 for g, choice in zip(owner.tolist(), kept, strict=True)
             ]
+            if isinstance(model, WrappedModel) and any(map(model.goes_alone, graphs)):
+                return torch.cat([_alone(model, part) for part in parts])
             outputs: Tensor = model(model.collate(parts, pad_to=1).to(device))
             return outputs
 
@@ -120,6 +124,14 @@ def _runner(
         return _encode_kept(model, batch, tokens, bias, owner.to(device), kept.to(device))
 
     return zeroed if operator == "zero" else masked
+
+
+def _alone(model: WrappedModel, part: Data) -> Tensor:
+    """Output (1, C) of what is left of a graph that cannot share a batch."""
+    if not part.num_nodes:
+        return output_of_empty(model, part)
+    found: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
+    return found
 
 
 def _encode_kept(
