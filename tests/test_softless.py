@@ -101,14 +101,18 @@ DENSE = [
 ]
 
 
-class Dense(nn.Module):
-    """A graph attention, then `mix` of queries, keys and values (B, N, D)."""
+class Mixing(nn.Module):
+    """A graph attention, then `mix` of queries, keys and values."""
 
     def __init__(self, mix):
         super().__init__()
         self.mix, self.embed = mix, nn.Linear(6, DIM)
         self.first = GATConv(DIM, DIM)
         self.qkv, self.head = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, 1)
+
+
+class Dense(Mixing):
+    """Of all nodes of each graph, (B, N, D)."""
 
     def forward(self, x, edge_index, batch):
         h = self.first(self.embed(x), edge_index)
@@ -132,14 +136,8 @@ def _flat_moments(q, k, v, source, target, batch):
     return torch.einsum("nd,nde->ne", q, moments[batch].unflatten(1, (DIM, DIM)))
 
 
-class Sparse(nn.Module):
-    """A graph attention, then `mix` of queries, keys and values (n, D)."""
-
-    def __init__(self, mix):
-        super().__init__()
-        self.mix, self.embed = mix, nn.Linear(6, DIM)
-        self.first = GATConv(DIM, DIM)
-        self.qkv, self.head = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, 1)
+class Sparse(Mixing):
+    """Of all nodes of a batch, (n, D), along edges."""
 
     def forward(self, x, edge_index, batch):
         h = self.first(self.embed(x), edge_index)
@@ -185,6 +183,11 @@ def _rms(q, k, v, mask):
     return v * torch.rsqrt((v * v).mean(-1, keepdim=True) + 1e-3) + q * k
 
 
+def _gated_attention(q, k, v, mask):
+    weights = (q @ k.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+    return torch.einsum("bij,bjd,bid->bid", weights, v, q)
+
+
 def _gates_of_channels(q, k, v, mask):
     return q.sigmoid() @ torch.ones(DIM, DIM) + v
 
@@ -208,7 +211,14 @@ class Convs(nn.Module):
 ORDINARY = {
     **{
         mix.__name__: Dense(mix)
-        for mix in (_bilinear, _without_projections, _second_order, _rms, _gates_of_channels)
+        for mix in (
+            _bilinear,
+            _without_projections,
+            _second_order,
+            _rms,
+            _gates_of_channels,
+            _gated_attention,
+        )
     },
     "transformer": Convs(TransformerConv(DIM, DIM), TransformerConv(DIM, DIM)),
     "gps": Convs(GPSConv(DIM, GCNConv(DIM, DIM), heads=2, norm="layer_norm")),

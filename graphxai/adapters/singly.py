@@ -47,11 +47,7 @@ def one_by_one(
 
 def _of_nothing(model: "WrappedModel", graph: Data, empty: Data, like: Tensor) -> Tensor:
     """Output (1, C) of a graph all of whose nodes are hidden; like (N, D)."""
-    try:
-        found = model.pass_on(like[:0], model.collate([empty]))
-    except (RuntimeError, ValueError, IndexError):
-        found = None
-    if found is not None and bool(torch.isfinite(found).all()):
+    if (found := _finite_output(model, empty, like[:0])) is not None:
         return found
     warn_of_nothing(model)
     zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
@@ -60,15 +56,20 @@ def _of_nothing(model: "WrappedModel", graph: Data, empty: Data, like: Tensor) -
 
 def output_of_empty(model: "WrappedModel", empty: Data) -> Tensor:
     """Output (1, C) of a graph without nodes; NaN, with a warning, if the model has none."""
-    try:
-        batch = model.collate([empty])
-        found = model.pass_on(model.embed(batch)[0, :0], batch)
-        if bool(torch.isfinite(found).all()):
-            return found
-    except (RuntimeError, ValueError, IndexError):
-        pass
+    if (found := _finite_output(model, empty)) is not None:
+        return found
     warn_of_empty(model)
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
+
+
+def _finite_output(model: "WrappedModel", empty: Data, rows: Tensor | None = None) -> Tensor | None:
+    """What the model says of no nodes, (1, C), if that is a number; rows (0, D) of its tokens."""
+    try:
+        batch = model.collate([empty])
+        found = model.pass_on(model.embed(batch)[0, :0] if rows is None else rows, batch)
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    return found if bool(torch.isfinite(found).all()) else None
 
 
 def warn_of_nothing(model: "WrappedModel") -> None:

@@ -71,11 +71,13 @@ class Softless:
             return False
         found = ((tensor, self._traces.of(tensor)) for tensor in tensors_in(args))
         signals = [(tensor, trace) for tensor, trace in found if trace is not None]
+        if not _are_no_attention(signals):
+            return False
         if name == "einsum" and len(signals) > 2:
             return True
         made = [(t, known.product) for t, known in signals if known.product in WEIGHTS]
         values = [t for t, known in signals if known.product not in WEIGHTS]
-        if len(made) != 1 or len(values) != 1 or not _are_no_attention(signals):
+        if len(made) != 1 or len(values) != 1:
             return False
         return self._meets(name, args, *made[0], values[0])
 
