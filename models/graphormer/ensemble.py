@@ -30,12 +30,28 @@ class Link:
     threshold: float
     slope: float = 1.5
 
+    def agreeing(self, classes: NDArray[np.floating], values: NDArray[np.floating]) -> FloatArray:
+        """The values (n,) of which the class is read: those that contradict theirs give way.
+
+        A value on the wrong side of the threshold, such as that of a weak binder listed as active
+        because its crystal structure is known, says nothing of why it was given its class. The mean
+        of the class stands in its place; NaN where the class has no other value.
+        """
+        reached = values >= self.threshold
+        agreed = np.isnan(classes) | np.isnan(values) | (reached == (classes > 0.5))
+        found = np.where(agreed, values, np.nan)
+        for given in (0.0, 1.0):
+            rest = found[(classes == given) & ~np.isnan(found)]
+            found[~agreed & (classes == given)] = rest.mean() if len(rest) else np.nan
+        return found
+
 
 class Ensemble:
     """The weighted mean of a Gaussian process and forests, fitted to training molecules alone.
 
-    The process, which foretells new scaffolds better, has `PROCESS_SHARE` of the say. `smiles` (n,)
-    and `y` (n, tasks), NaN where a label is missing; no multi-class tasks.
+    The process, which foretells new scaffolds better, has `PROCESS_SHARE` of the say. A linked
+    class is half what is said of it and half what is read of its value (`Link.agreeing`). `smiles`
+    (n,) and `y` (n, tasks), NaN where a label is missing; no multi-class tasks.
     """
 
     def __init__(
@@ -46,13 +62,22 @@ class Ensemble:
         links: Sequence[Link] = (),
     ) -> None:
         self._tasks, self._links = tuple(tasks), tuple(links)
-        self._forests = Forests(tasks, smiles, y.astype(np.float32))
-        self._process = TanimotoProcess(smiles, y)
+        names = [task.name for task in tasks]
+        self._linked_columns = [names.index(link.binary) for link in links]
+        # Columns of y, then one a link: the values that its class is read of.
+        read = [
+            link.agreeing(y[:, k], y[:, names.index(link.regression)])
+            for link, k in zip(links, self._linked_columns, strict=True)
+        ]
+        labels = np.column_stack([y, *read])
+        fitted = [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
+        self._forests = Forests(fitted, smiles, labels.astype(np.float32))
+        self._process = TanimotoProcess(smiles, labels)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Probabilities (binary) and values (regression), (n, tasks)."""
-        forests = self._linked(self._forests.predict(smiles).astype(np.float64))
-        return _weighted(self._linked(self._process.predict(smiles)), forests)
+        forests = self._forests.predict(smiles).astype(np.float64)
+        return self._weighted(self._process.predict(smiles), forests)
 
     def left_out(self) -> FloatArray:
         """What it says of each training molecule without having seen it; NaN without a label.
@@ -60,24 +85,20 @@ class Ensemble:
         (n, tasks): of the trees that were grown without the molecule, and of the process that was
         fitted to all others.
         """
-        forests, process = self._forests.out_of_bag, self._process.left_out
-        return self._linked(_weighted(self._probabilities(process), forests))
+        return self._weighted(self._process.left_out, self._forests.out_of_bag)
+
+    def _weighted(self, process: FloatArray, forests: FloatArray) -> FloatArray:
+        own = self._linked(process), self._linked(forests)
+        return PROCESS_SHARE * own[0] + (1 - PROCESS_SHARE) * own[1]
 
     def _linked(self, values: FloatArray) -> FloatArray:
-        """Values (n, tasks) whose classes, within 0 to 1, are half those of the linked value."""
-        values = self._probabilities(values)
-        names = [task.name for task in self._tasks]
-        for link in self._links:
-            k, r = names.index(link.binary), names.index(link.regression)
-            read = 1 / (1 + np.exp(-link.slope * (values[:, r] - link.threshold)))
-            values[:, k] = (values[:, k] + read) / 2
-        return values
-
-    def _probabilities(self, values: FloatArray) -> FloatArray:
-        """A copy whose binary tasks lie within 0 to 1."""
+        """Columns of the tasks, of values (n, tasks + links); classes within 0 to 1."""
+        count = len(self._tasks)
         is_binary = np.array([task.kind == "binary" for task in self._tasks])
-        return np.where(is_binary, values.clip(0, 1), values)
-
-
-def _weighted(process: FloatArray, forests: FloatArray) -> FloatArray:
-    return PROCESS_SHARE * process + (1 - PROCESS_SHARE) * forests
+        found = np.where(is_binary, values[:, :count].clip(0, 1), values[:, :count])
+        for link, k, value in zip(
+            self._links, self._linked_columns, values[:, count:].T, strict=True
+        ):
+            read = 1 / (1 + np.exp(-link.slope * (value - link.threshold)))
+            found[:, k] = (found[:, k] + read) / 2
+        return found

@@ -29,7 +29,7 @@ from .loading import encode_all
 from .model import Graphormer
 from .training import TrainingSettings, fit, initialise
 
-__all__ = ["blend", "distil", "finetune", "labelled", "molecule_config"]
+__all__ = ["distil", "finetune", "labelled", "molecule_config"]
 
 PRETRAINED = "molecules"
 FINETUNING = TrainingSettings(
@@ -45,7 +45,7 @@ FINETUNING = TrainingSettings(
 )
 DISTILLING = replace(
     FINETUNING,
-    epochs=4,
+    epochs=8,
     batch_size=64,
     learning_rate=4e-4,
     head_learning_rate=None,
@@ -104,7 +104,7 @@ def distil(
     split: Split,
     out: str | Path,
     *,
-    molecules: int = 20_000,
+    molecules: int = 40_000,
     links: Sequence[Link] = (),
     start: str | Path | None = PRETRAINED,
     first_settings: TrainingSettings = FINETUNING,
@@ -174,21 +174,3 @@ def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:
     for graph, row in zip(found, y, strict=True):
         graph.y = torch.from_numpy(row).float()[None]
     return found
-
-
-@torch.no_grad()
-def blend(model: Graphormer, link: Link, share: float = 0.5) -> None:
-    """Let the class logit of `link` read the regressed value too, in the weights of the head.
-
-    The logit becomes (1 - share) * logit + share * slope * (value - threshold). Both are linear in
-    the graph token, so the model stays one model.
-    """
-    if not isinstance(model.head, torch.nn.Linear):
-        raise ValueError("the value can only be folded into a linear head.")
-    _, binary = model.config.task_columns(link.binary)
-    task, regression = model.config.task_columns(link.regression)
-    weight, bias = model.head.weight, model.head.bias
-    factor = share * link.slope
-    weight[binary] = (1 - share) * weight[binary] + factor * task.scale * weight[regression]
-    value = task.offset + task.scale * bias[regression]
-    bias[binary] = (1 - share) * bias[binary] + factor * (value - link.threshold)

@@ -22,7 +22,7 @@ from .config import Task
 from .ensemble import Link
 from .loading import encode_all
 from .model import Graphormer
-from .recipes import DISTILLING, FINETUNING, blend, distil, molecule_config
+from .recipes import DISTILLING, FINETUNING, distil, molecule_config
 from .report import ClassifierReport, fit_temperature, report_classifier, scale_logits
 from .teacher import reference_forest
 from .training import predict, require_lightning
@@ -65,7 +65,7 @@ def train_bace(
     split: str = "random",
     seed: int = 0,
     epochs: int | None = None,
-    molecules: int = 20_000,
+    molecules: int = 40_000,
     resume: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
@@ -120,7 +120,6 @@ def train_bace(
         resume=resume,
         say=say,
     )
-    blend(model, LINK)
     y = torch.cat([graph.y for graph in graphs])
     valid = list(parts.valid)
     logits = predict(model, [graphs[k] for k in valid])[:, 0]
