@@ -200,10 +200,11 @@ positions stand in `config.json`.
 on the measured labels, then also on molecules recombined from the training molecules, with the
 predictions of an ensemble as labels: random forests and a Gaussian process on fingerprints. The
 measured labels count half there, and half what the ensemble says of a molecule that it has not
-seen. All of it saw the training part alone. The class logit is the mean of its own read-out and of
-{LINK.slope} (pIC50 - {LINK.threshold:g}), folded into the weights of the head. Epochs and settings
-were chosen on validation data. The class logit is divided by a temperature of {temperature:.2f},
-fitted on validation data.
+seen. It reads half of the class from the pIC50,
+sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})); where the measured two contradict each other, as
+for those 17 ligands, the mean pIC50 of the class takes the value's place there. All of it saw the
+training part alone. Epochs and settings were chosen on validation data. The class logit is divided
+by a temperature of {temperature:.2f}, fitted on validation data.
 
     {command}
 
