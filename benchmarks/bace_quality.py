@@ -3,7 +3,7 @@
     python benchmarks/bace_quality.py --out runs/bace-quality [--data FOLDER] [--seeds 0 1 2 3 4]
 
 Writes one run folder a split (an interrupted benchmark goes on), `bace_quality.json` and the table
-`bace_quality_table.md`. A split takes about eight minutes on one core.
+`bace_quality_table.md`. A split takes some 15 to 20 minutes on one core.
 """
 
 import argparse

@@ -200,9 +200,9 @@ positions stand in `config.json`.
 on the measured labels, then also on molecules recombined from the training molecules, with the
 predictions of an ensemble as labels: random forests and a Gaussian process on fingerprints. The
 measured labels count half there, and half what the ensemble says of a molecule that it has not
-seen. It reads half of the class from the pIC50,
-sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})); where the measured two contradict each other, as
-for those 17 ligands, the mean pIC50 of the class takes the value's place there. All of it saw the
+seen. The ensemble reads half of a class from the pIC50, as
+sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})); where the two contradict each other, as for
+those 17 ligands, the mean pIC50 of the class stands for the measured one. All of it saw the
 training part alone. Epochs and settings were chosen on validation data. The class logit is divided
 by a temperature of {temperature:.2f}, fitted on validation data.
 
