@@ -157,7 +157,7 @@ class Contrast(Drawn):
         self,
         *,
         difference: bool = False,
-        scale: "Scale | None" = None,
+        scale: "Scale | float | None" = None,
         palette: str = "red-blue",
         **options: Any,
     ) -> str:

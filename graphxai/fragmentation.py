@@ -48,7 +48,7 @@ class Fragment:
     relevance: float
     scheme: str
 
-    def svg(self, *, scale: "Scale | None" = None, palette: str = "red-blue") -> str:
+    def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
         """A small drawing of the fragment in the colour of its relevance."""
         from graphxai.visualization.fragments import fragment_svg
 
@@ -93,7 +93,7 @@ class Fragments(Drawn, Sequence[Fragment]):
         return pd.DataFrame(rows, columns=["name", "smiles", "relevance", "atoms"])
 
     def svg(
-        self, *, scale: "Scale | None" = None, palette: str = "red-blue", **options: Any
+        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
         """The molecule, every fragment in the colour of its relevance, with a numbered list.
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphxai.explanation import Explanation
+
+if TYPE_CHECKING:
+    from graphxai.visualization import Scale
 
 PANEL = {"width": 400, "height": 310}  # pixels of a molecule among others
 SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
@@ -81,6 +84,7 @@ def grid(
     subtitle: str = "",
     titles: Sequence[str] | None = None,
     shared_scale: bool = True,
+    scale: "Scale | float | None" = None,
     palette: str = "red-blue",
     **options: Any,
 ) -> Picture:
@@ -89,22 +93,27 @@ def grid(
     title, subtitle: above all panels, by default the method. titles: one above each panel,
     instead of the prediction. shared_scale: one colour scale for all, with one bar; it ends at the
     97.5 % quantile of |relevance|, so that one strong atom does not bleach the other molecules,
-    and its pointed ends say so. Otherwise each panel has its own scale. Options as for
-    `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise. Inputs that
-    could not be explained (None) are left out.
+    and its pointed ends say so. Otherwise each panel has its own scale, as always where methods
+    differ: their scores have different units, and each panel names its own. scale: where given,
+    that of all panels. Options as for `Explanation.svg`; a molecule takes 400 x 310 pixels unless
+    they say otherwise. Inputs that could not be explained (None) are left out.
     """
     if titles is not None:
         titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
     explanations = _drawable(explanations)
-    titles = titles or [e.headline for e in explanations]
-    title = title or explanations[0].title
+    one_method = len({e.title for e in explanations}) == 1
+    if one_method:
+        title = title or explanations[0].title
+        titles = titles or [e.headline for e in explanations]
+    titles = titles or [f"{e.title}: {e.prediction}" for e in explanations]
     from graphxai.visualization import Scale, grid_svg
 
     values = np.concatenate([e.relevance for e in explanations])
-    scale = None
-    if shared_scale:
+    if scale is None and shared_scale and one_method:
         limit = float(np.quantile(np.abs(values), SATURATED))
         scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
+    elif scale is not None:
+        scale = Scale.chosen(scale, palette=palette)
     shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None}
     panels = [
         e.svg(scale=scale, palette=palette, title=name, **shared, **_panel(e, options))

@@ -74,6 +74,19 @@ class Scale:
                 limit = max(limit, float(np.abs(values).max()))
         return cls(limit or 1.0, palette)
 
+    @classmethod
+    def chosen(
+        cls, wanted: Scale | float | None, *arrays: ArrayLike, palette: str = "red-blue"
+    ) -> Scale:
+        """Return the scale a user asked for: one as it is, one of this limit, or (None) `fit`.
+
+        Raises:
+            ValueError: as the constructor and `fit`.
+        """
+        if isinstance(wanted, Scale):
+            return wanted
+        return cls.fit(*arrays, palette=palette) if wanted is None else cls(float(wanted), palette)
+
     def rgb(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return the colours of ``values``.
 

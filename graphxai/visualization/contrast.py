@@ -36,7 +36,7 @@ def contrast_svg(
     panels: Sequence[Panel],
     mapping: NDArray[np.integer],
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     palette: str = "red-blue",
     title: str = "",
     subtitle: str = "",
@@ -59,7 +59,7 @@ def contrast_svg(
         options: as for ``molecule_svg``.
     """
     values = np.concatenate([finite(panel.relevance) for panel in panels])
-    scale = scale or Scale.fit(values, palette=palette)
+    scale = Scale.chosen(scale, values, palette=palette)
     first = laid_out(panels[0].mol)
     second = aligned(panels[1].mol, first, mapping)
     drawn = [first, second, *[first for _ in panels[2:]]]

@@ -31,7 +31,7 @@ def fragments_svg(
     mol: Mol,
     fragments: Sequence[Listed],
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
     legend: Sequence[str] = ("against", "for"),
@@ -54,7 +54,7 @@ def fragments_svg(
         ValueError: if a sum is not finite, or the picture is too small.
     """
     sums = finite([relevance for *_, relevance in fragments])
-    scale = scale or Scale.fit(sums, palette=palette)
+    scale = Scale.chosen(scale, sums, palette=palette)
     head, top = heading(title, subtitle, width)
     bottom = height - BAR_ROOM
     room = (width - _LIST_WIDTH - 3 * MARGIN, bottom - top - 2 * MARGIN)
@@ -89,7 +89,7 @@ def fragment_svg(
     smiles: str,
     relevance: float,
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     width: float = 180,
     height: float = 120,
     palette: str = "red-blue",
@@ -113,7 +113,7 @@ def fragment_svg(
     mol = Chem.MolFromSmiles(smiles) or Chem.MolFromSmiles(smiles, relaxed)
     if mol is None:
         raise ValueError(f"{smiles!r} is not a fragment that RDKit can read.")
-    scale = scale or Scale.fit([relevance], palette=palette)
+    scale = Scale.chosen(scale, [relevance], palette=palette)
     color = scale.hex(finite(relevance))[0]
     room = (width - 2 * _FREE, height - 2 * _FREE)
     drawing, points, bond = structure(mol, room)

@@ -37,7 +37,7 @@ def molecule_svg(
     mol: Mol,
     relevance: ArrayLike,
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
     legend: Sequence[str] = ("against", "for"),
@@ -80,7 +80,7 @@ def molecule_svg(
             f"relevance must have one number per atom: the molecule has {mol.GetNumAtoms()} atoms,"
             f" relevance has {_shape(values)}"
         )
-    scale = scale or Scale.fit(values, palette=palette)
+    scale = Scale.chosen(scale, values, palette=palette)
 
     def colored(points: NDArray[np.float64], bond: float) -> str:
         contour = _contour(mol, outlined, points, bond)

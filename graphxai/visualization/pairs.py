@@ -34,7 +34,7 @@ def pairs_svg(
     read: ArrayLike,
     pairs: Sequence[Pair],
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     palette: str = "red-blue",
     **options: Any,
 ) -> str:
@@ -56,8 +56,7 @@ def pairs_svg(
     if rings.shape != (mol.GetNumAtoms(),):
         raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
     values = np.concatenate([rings, between])
-    if scale is None:
-        scale = Scale.fit(between if between.any() else rings, palette=palette)
+    scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
 
     def drawn(points: NDArray[np.float64], bond: float) -> str:
         parts = [

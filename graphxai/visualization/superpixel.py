@@ -22,7 +22,7 @@ def superpixel_svg(
     segments: ArrayLike,
     relevance: ArrayLike,
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
     legend: Sequence[str] = ("against", "for"),
@@ -53,7 +53,7 @@ def superpixel_svg(
     """
     picture = _Picture(image, segments, size)
     values = picture.check(relevance, "relevance")
-    scale = scale or Scale.fit(values, palette=palette)
+    scale = Scale.chosen(scale, values, palette=palette)
     panels = [picture.image(boundaries=True)] if show_image else []
     panels.append(picture.relevance(values, scale))
     width = max(2 * MARGIN + _row_width(len(panels), picture.width), 300.0 if color_bar else 0.0)
@@ -81,7 +81,7 @@ def superpixel_row_svg(
     segments: ArrayLike,
     relevances: Mapping[str, ArrayLike],
     *,
-    scale: Scale | None = None,
+    scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
     legend: Sequence[str] = ("against", "for"),
@@ -106,6 +106,7 @@ def superpixel_row_svg(
     """
     picture = _Picture(image, segments, size)
     values = {name: picture.check(array, name) for name, array in relevances.items()}
+    scale = None if scale is None else Scale.chosen(scale, palette=palette)
     scales = [scale or Scale.fit(array, palette=palette) for array in values.values()]
     panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
     panels += [
