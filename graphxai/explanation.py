@@ -105,9 +105,13 @@ class Explanation:
             return Chem.MolFromSmiles(self.smiles)
 
     def svg(
-        self, *, scale: "Scale | None" = None, palette: str = "red-blue", **options: Any
+        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
-        """The picture as SVG text; `scale` may be shared over several explanations."""
+        """The picture as SVG text.
+
+        scale: the relevance of the fullest colours, to share over several explanations; by default
+        the largest of this one.
+        """
         from graphxai import visualization as draw
 
         options.setdefault("title", self.headline)
@@ -131,19 +135,20 @@ class Explanation:
         return svg_to_png(self.svg(**options), zoom)
 
     @property
-    def _has_picture(self) -> bool:
+    def has_picture(self) -> bool:
+        """Whether there is a molecule, or an image with its segments, to draw relevance on."""
         return self.molecule is not None or self.segments is not None
 
     def _repr_svg_(self) -> str | None:
         from graphxai.visualization import displayed
 
-        return displayed(self.svg()) if self._has_picture else None
+        return displayed(self.svg()) if self.has_picture else None
 
     def _repr_html_(self) -> str | None:
         from graphxai.notebook import explanation_html
 
         # A notebook keeps every form it is given: two would double its size.
-        return None if self._has_picture else explanation_html(self)
+        return None if self.has_picture else explanation_html(self)
 
     @property
     def legend(self) -> tuple[str, str]:
@@ -222,10 +227,10 @@ class Explanation:
         return to_pyg(self)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf) or the values, by suffix; see `graphxai.export`.
+        """Write the picture (.svg, .png, .pdf), a page (.html) or the values, by suffix.
 
-        Values: .csv, .parquet, .json, and for molecules .sdf, .smi. Options of pictures as for
-        `svg`. Raises ValueError for another suffix.
+        Values: .csv, .parquet, .json, and for molecules .sdf, .smi; see `graphxai.export`.
+        Options of pictures and pages as for `svg`. Raises ValueError for another suffix.
         """
         from graphxai.export import save
 

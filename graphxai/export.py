@@ -3,6 +3,7 @@
 | suffix | what | opens in |
 |---|---|---|
 | .svg .png .pdf | pictures; a PDF of many has a page for each, the others a grid | anything |
+| .html | a page by itself: pictures, strongest nodes, ledgers, where they come from | browsers |
 | .csv .parquet | a row an atom (or node), see `Explanation.to_frame` | pandas, R, spreadsheets |
 | .json | everything but the picture | anything |
 | .sdf | structures, relevance as atom properties (`atom.dprop.Relevance`) | RDKit, KNIME |
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from graphxai.explanation import Explanation
 
 PICTURES = (".svg", ".png", ".pdf")
+PAGES = (".html",)
 TABLES = (".csv", ".parquet", ".json", ".sdf", ".smi")
-SUFFIXES = PICTURES + TABLES
+SUFFIXES = PICTURES + PAGES + TABLES
 PROPERTY = "Relevance"
 DIGITS = ".9g"  # enough for every single-precision number to be read back exactly
 METADATA = b"graphxai"  # key of the Parquet schema under which all but the picture stands as JSON
@@ -43,7 +45,9 @@ def save(explanation: "Explanation", path: str | Path, **options: Any) -> Path:
     path = _writable(path)
     if path.suffix.lower() in PICTURES:
         return write_picture(explanation.svg(**options), path)
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in PAGES:
+        _write_page([explanation], path, options)
+    elif path.suffix.lower() == ".csv":
         explanation.to_frame().to_csv(path)
     elif path.suffix.lower() == ".parquet":
         _write_parquet(explanation.to_frame().reset_index(), explanation.to_dict(), path)
@@ -60,7 +64,7 @@ def save_all(
     """Write many explanations into one file; those that are None are left out.
 
     In tables, `input` is the place of the explanation in the list. Pictures go as in `grid`, with
-    its options; the pages of a PDF as in `Explanation.svg`. Errors as for `save`.
+    its options; those of PDF and HTML one by one, as in `Explanation.svg`. Errors as for `save`.
     """
     path = _writable(path)
     suffix = path.suffix.lower()
@@ -73,6 +77,8 @@ def save_all(
         from graphxai.pictures import grid
 
         write_picture(grid(list(found.values()), **options), path)
+    elif suffix in PAGES:
+        _write_page(list(found.values()), path, options)
     elif suffix == ".csv":
         to_frame(explanations).to_csv(path, index=False)
     elif suffix == ".parquet":
@@ -235,6 +241,12 @@ def _require_suffix(path: Path, allowed: Sequence[str]) -> None:
     if suffix not in allowed:
         use = ", ".join(allowed)
         raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {use}.")
+
+
+def _write_page(explanations: "Sequence[Explanation]", path: Path, options: dict[str, Any]) -> None:
+    from graphxai.notebook import explanations_page
+
+    path.write_text(explanations_page(explanations, **options), encoding="utf-8")
 
 
 def _write_json(content: Any, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""HTML of the tables that results show in a notebook."""
+"""HTML of the tables that results show in a notebook, and of pages by themselves."""
 
 from collections.abc import Iterable
 from html import escape
@@ -8,6 +8,22 @@ def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table as HTML, everything in it escaped."""
     body = "".join(_row("td", row) for row in rows)
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
+
+
+def page_html(title: str, body: str) -> str:
+    """A whole page around a body of HTML that is escaped already."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body>{body}</body></html>\n"
+    )
+
+
+_STYLE = (
+    "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+    "img{max-width:100%}td,th{padding:0 .8em;text-align:right}"
+    "section+section{border-top:1px solid #ccc;margin-top:2em;padding-top:1em}"
+)
 
 
 def _row(cell: str, values: Iterable[object]) -> str:

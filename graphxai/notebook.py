@@ -1,5 +1,6 @@
 """How results show themselves in a notebook, and methods side by side. Everything is escaped."""
 
+from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphxai.explanation import Explanation
-from graphxai.markup import table_html
+from graphxai.markup import page_html, table_html
 
 if TYPE_CHECKING:
     from graphxai.api import Model
@@ -18,9 +19,30 @@ TOP = 5
 
 
 def explanation_html(explanation: Explanation) -> str:
-    """The strongest nodes, the ledger and where it comes from: what a graph without picture has."""
+    """What is said, the strongest nodes, the ledger, and where it comes from."""
+    told = f"<p><b>{escape(explanation.headline)}</b>: {escape(explanation.caption)}</p>"
+    return told + _details(explanation)
+
+
+def explanations_page(explanations: Sequence[Explanation | None], **options: Any) -> str:
+    """A page by itself: pictures, else headlines, and details; options as for `svg`."""
+    found = [e for e in explanations if e is not None]
+    shown = [
+        _image(e, options) + _details(e) if e.has_picture else explanation_html(e) for e in found
+    ]
+    title = found[0].headline if len(found) == 1 else f"{len(found)} explanations"
+    return page_html(title, "".join(f"<section>{html}</section>" for html in shown))
+
+
+def _image(explanation: Explanation, options: dict[str, Any]) -> str:
+    """The picture as a document of its own, since ids of two pictures may be the same."""
+    code = b64encode(explanation.svg(**options).encode()).decode()
+    told = escape(f"{explanation.headline}. {explanation.caption}")
+    return f'<p><img alt="{told}" src="data:image/svg+xml;base64,{code}"></p>'
+
+
+def _details(explanation: Explanation) -> str:
     return (
-        f"<p><b>{escape(explanation.headline)}</b>: {escape(explanation.caption)}</p>"
         f"{_most_relevant(explanation)}"
         f"<details><summary>Ledger and provenance</summary>{explanation.ledger._repr_html_()}"
         f"<p>{escape(_told(explanation))}</p></details>"
@@ -133,8 +155,13 @@ def _target_of(explanation: Explanation) -> Any:
 
 def _most_relevant(explanation: Explanation) -> str:
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")[:TOP]
-    rows = [(int(i), f"{explanation.relevance[i]:+z.4f}") for i in order]
-    return table_html(("node", "relevance"), rows)
+    values = [f"{explanation.relevance[i]:+z.4f}" for i in order]
+    molecule = explanation.molecule
+    if molecule is None:
+        return table_html(("node", "relevance"), zip(order.tolist(), values, strict=True))
+    symbols = [molecule.GetAtomWithIdx(i).GetSymbol() for i in order.tolist()]
+    rows = zip(order.tolist(), symbols, values, strict=True)
+    return table_html(("atom", "symbol", "relevance"), rows)
 
 
 def _told(explanation: Explanation) -> str:

@@ -1,9 +1,11 @@
 """Files that other tools read, read back with those tools; and what a notebook shows."""
 
+import base64
 import csv
 import io
 import json
 import pickle
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,8 +24,8 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanations import SHOWN
 from graphxai.export import SUFFIXES, cxsmiles, sdf_record
 from graphxai.models.graphormer import Task, save_checkpoint
-from graphxai.notebook import explanation_html, explanations_html
-from graphxai.visualization import displayed
+from graphxai.notebook import explanation_html, explanations_html, explanations_page
+from graphxai.visualization import Scale, displayed
 from graphxai.visualization.pdf import pictures_to_pdf
 from graphxai.visualization.render import COLUMN
 from toy import random_graphormer
@@ -136,6 +138,7 @@ def test_names_cannot_break_out_of_files_and_pages():
     for shown in (both._repr_svg_(), both[0]._repr_svg_(), explanations_html(both, 12)):
         assert "<script" not in shown
     assert "<script" not in explanation_html(both[0])
+    assert "<script" not in explanations_page(both)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_pyg_takes_the_explanation_for_one_of_its_own(one, digit):
 
 def test_what_cannot_be_written_is_said(one, digit, tmp_path, monkeypatch):
     for name in ("a.pt", "a.pkl", "a.doc", "a"):
-        with pytest.raises(ValueError, match=r"cannot write .*use \.svg, \.png, \.pdf, \.csv"):
+        with pytest.raises(ValueError, match=r"cannot write .*use \.svg, \.png, \.pdf, \.html"):
             one.save(tmp_path / name)
     assert ".pt" not in SUFFIXES
     with pytest.raises(ValueError, match="without a molecule"):
@@ -244,6 +247,33 @@ def test_pictures_of_a_list_are_a_grid(several, tmp_path):
     assert written.read_text() == several[:3].grid(columns=2)
     with Image.open(several[:3].save(tmp_path / "all.png")) as picture:
         assert picture.format == "PNG"
+
+
+def test_a_page_holds_pictures_and_numbers(one, several, tmp_path):
+    page = several[:3].save(tmp_path / "all.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert page.count("data:image/svg+xml;base64,") == sum(e is not None for e in several[:3])
+    assert "<td>C</td>" in page
+    code = re.search('base64,([^"]+)', one.save(tmp_path / "one.html", scale=2).read_text())[1]
+    assert base64.b64decode(code).decode() == one.svg(scale=2)
+
+
+def test_a_grid_of_several_methods_names_each_and_shares_no_scale(model, one):
+    other = gx.explain(model, one.smiles, "gradient_input")
+    picture = gx.grid([one, other])
+    assert "LRP: " in picture
+    assert "Gradient x Input: " in picture
+    limits = [re.search("full colour at ([0-9.]+)", e.svg())[1] for e in (one, other)]
+    assert re.findall("full colour at ([0-9.]+)", picture) == limits
+
+
+def test_the_colour_scale_may_be_a_number(one, several):
+    assert one.svg(scale=2) == one.svg(scale=Scale(2.0))
+    both = [e for e in several if e is not None][:2]
+    assert gx.grid(both, scale=2) == gx.grid(both, scale=Scale(2.0))
+    assert gx.grid(both, scale=2) != gx.grid(both)
+    with pytest.raises(ValueError, match="finite and above 0"):
+        one.svg(scale=-1)
 
 
 # --- notebooks ---------------------------------------------------------------------------------
