@@ -94,8 +94,9 @@ def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
         raise MoleculeError(f"{_shown(text)} has no atoms: remove it from the input.")
     if size > max_atoms:
         raise MoleculeError(
-            f"{_shown(text)} has {size} atoms, more than the limit of {max_atoms}: raise "
-            "max_atoms if it is no mistake (time and memory grow with the square of the size)."
+            f"{_shown(text)} has {size} atoms, more than the limit of {max_atoms} (time and memory "
+            "grow with the square of the size): split it or, in Python, make its graph with "
+            "graphxai.datasets.molecules.molecule_to_data(..., max_atoms=...)."
         )
     return ReadMolecule(mol, text, is_given)
 

@@ -22,7 +22,7 @@ TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 INTERRUPTED = 130
 PICTURES = (".svg", ".png", ".pdf")
-WRITABLE = (*PICTURES, ".csv", ".parquet", ".json", ".sdf", ".smi")
+WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
 
 app = typer.Typer(
     name="graphxai",
@@ -72,8 +72,8 @@ def explain(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Picture (.svg, .png, .pdf), values (.csv, .parquet, .json), structure with values"
-            " (.sdf, .smi); a folder for a table."
+            help="Picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet, .json),"
+            " structure with values (.sdf, .smi); a folder for a table."
         ),
     ] = None,
     smiles_column: ColumnOption = "smiles",
@@ -120,6 +120,10 @@ def explain(
             raise typer.BadParameter("a table is explained by one --method at a time.")
         if pictures not in ("svg", "png", "none"):
             raise typer.BadParameter("--pictures takes 'svg', 'png' or 'none'.")
+        if out is not None and out.suffix.lower() in WRITABLE and not out.is_dir():
+            raise typer.BadParameter(
+                f"--out {out}: a table is explained into a folder, not a file."
+            )
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
@@ -286,10 +290,26 @@ def _kind_of(source: str) -> str:
         if not Path(source).is_file():
             raise FileNotFoundError(f"{source}: no such file.")
         return "table" if suffix in TABLES else "image"
-    if len(source) < 4096 and Path(source).exists():
+    if _exists(source) and not _is_smiles(source):
         known = ", ".join(TABLES + IMAGES)
         raise ValueError(f"{source}: files of this type are not read; use {known}.")
     return "smiles"
+
+
+def _exists(source: str) -> bool:
+    """Whether there is such a file or folder; the empty text would name the current one."""
+    try:
+        return bool(source.strip()) and Path(source).exists()
+    except OSError:  # a SMILES longer than a file name may be
+        return False
+
+
+def _is_smiles(source: str) -> bool:
+    """Whether RDKit reads a molecule, which a file of the same name does not hide."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return Chem.MolFromSmiles(source) is not None
 
 
 def _value(source: str, kind: str) -> str | Path:
@@ -338,7 +358,7 @@ def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float 
     scale = None if limit is None else Scale(limit, palette.value)
     if len(found) == 1:
         options: dict[str, Any] = {}
-        if out.suffix.lower() in PICTURES:
+        if out.suffix.lower() in (*PICTURES, ".html"):
             options = {"scale": scale, "palette": palette.value}
         found[0].save(out, **options)
         return

@@ -173,6 +173,8 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
         (("explain", "CCO", "--out", "x.doc"), "use one of .svg"),
         (("explain", "CCO", "--scale", "-1"), "--scale takes"),
         (("explain", "CCO", "--palette", "rainbow"), "rainbow"),
+        (("explain", ""), "the SMILES is empty"),
+        (("predict", "C" * 501), "has 501 atoms, more than the limit of 500"),
     ],
 )
 def test_bad_input_is_one_readable_line(run, checkpoint, arguments, message):
@@ -181,6 +183,29 @@ def test_bad_input_is_one_readable_line(run, checkpoint, arguments, message):
     assert code != 0
     assert message in " ".join(error.replace("│", " ").split())
     assert "Traceback" not in error
+
+
+def test_a_smiles_may_be_longer_than_a_file_name(run, checkpoint):
+    code, text, error = run("predict", "C" * 300, "--model", checkpoint)
+    assert code == 0, error
+    assert text.startswith("activity: ")
+
+
+def test_a_file_called_like_a_molecule_does_not_hide_it(run, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("CCO", "letter.doc"):
+        (tmp_path / name).touch()
+    assert run("predict", "CCO", "--model", checkpoint)[0] == 0
+    code, _, error = run("predict", "letter.doc", "--model", checkpoint)
+    assert code == 1
+    assert "files of this type are not read; use .csv" in error
+
+
+def test_a_table_is_not_explained_into_a_file(run, checkpoint, table, tmp_path):
+    code, _, error = run("explain", table, "--model", checkpoint, "--out", tmp_path / "a.svg")
+    assert code != 0
+    assert "a folder, not a file" in " ".join(error.replace("│", " ").split())
+    assert not (tmp_path / "a.svg").exists()
 
 
 def test_a_missing_column_lists_those_there(run, checkpoint, table, tmp_path):
