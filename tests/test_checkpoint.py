@@ -1,10 +1,11 @@
 """Checkpoints: what is written comes back; what is broken is named."""
 
 import json
+import math
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 
 from graphxai.models.graphormer import (
     CheckpointError,
@@ -96,6 +97,21 @@ def bad_setting(folder):
     (folder / "config.json").write_text(json.dumps(content))
 
 
+def set_value(name, value):
+    def damage(folder):
+        content = json.loads((folder / "config.json").read_text())
+        content["model"][name] = value
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def round_off(folder):
+    tensors = load((folder / "model.safetensors").read_bytes())
+    tensors["graph_token"] = tensors["graph_token"].int()
+    save_file(tensors, folder / "model.safetensors")
+
+
 def unknown_setting(folder):
     content = json.loads((folder / "config.json").read_text())
     content["model"]["colour"] = "red"
@@ -115,6 +131,11 @@ def unknown_setting(folder):
         (foreign_format, r"config\.json: 'format' is not"),
         (bad_setting, r"config\.json: invalid model configuration: .*multiple of num_heads"),
         (unknown_setting, r"config\.json: .*unknown configuration names: colour"),
+        (round_off, r"model\.safetensors: key 'graph_token' holds torch\.int32, not numbers"),
+        (set_value("dropout", math.nan), r"config\.json: .*dropout must be in \[0, 1\), not nan"),
+        (set_value("layernorm_eps", math.nan), r"config\.json: .*layernorm_eps must be positive"),
+        (set_value("num_hops", -1), r"config\.json: .*num_hops must not be negative"),
+        (set_value("max_degree", -2), r"config\.json: .*max_degree must not be negative"),
     ],
 )
 def test_a_damaged_checkpoint_is_named(folder, damage, message):
@@ -138,7 +159,7 @@ def test_a_published_checkpoint_with_a_missing_key_is_named(tmp_path):
     config = {"model_type": "graphormer", "num_hidden_layers": 3}
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"encoder.x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: missing key 'encoder\."):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: missing key 'classifier\."):
         load_huggingface(tmp_path)
     with pytest.raises(CheckpointError, match="load_huggingface"):
         load_checkpoint(tmp_path)

@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import (
+    CheckpointError,
     Graphormer,
     GraphormerConfig,
     StructureEncoding,
@@ -163,6 +164,45 @@ def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
     found = get_explainer("gradient_input").attribute(model, batch)
     assert found.relevance.abs().max() > 1e-3  # taken after the LayerNorm, it does not vanish
     assert get_explainer("lrp").attribute(model, batch).unexplained.abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
+def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
+    """By the key of the file, not by ours; tensors that nothing reads do no harm."""
+    folder = published(variant, tmp_path)
+    whole = load((folder / "model.safetensors").read_bytes())
+    unread = set()
+    for key, value in whole.items():
+        rest = {name: tensor for name, tensor in whole.items() if name != key}
+        damaged = [rest, rest | {key: torch.zeros(3, 3)}, rest | {key: value.float() * torch.nan}]
+        told = []
+        for tensors in damaged:
+            save_file(tensors, folder / "model.safetensors")
+            try:
+                load_huggingface(folder)
+            except CheckpointError as error:
+                told.append(str(error))
+        if not told:
+            unread.add(key.rsplit(".", 1)[0].rsplit(".", 1)[-1])
+            continue
+        assert len(told) == len(damaged), key
+        assert all("model.safetensors: " in line and repr(key) in line for line in told), told
+    # with pre-LN, fairseq's encoder has a last LayerNorm that nothing calls
+    assert unread <= {"masked_lm_pooler", "final_layer_norm"}, unread
+
+
+@pytest.mark.parametrize(
+    ("variant", "config"),
+    [
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": -1'}),
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 999'}),
+        ("preln", {'"num_attention_heads": 8': '"num_attention_heads": 4'}),
+        ("ms_v1", {'"num_heads": 8': '"num_heads": 16'}),
+    ],
+)
+def test_a_published_configuration_that_does_not_fit_is_told(variant, config, tmp_path):
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        load_huggingface(published(variant, tmp_path, config=config))
 
 
 def test_fairseq_names_of_the_read_out_are_understood(tmp_path):

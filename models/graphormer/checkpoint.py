@@ -143,6 +143,10 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
                 f"{path}: key {key!r} has shape {tuple(value.shape)}, but {CONFIG} asks for"
                 f" {tuple(own[key].shape)}."
             )
+        if not value.is_floating_point():
+            raise CheckpointError(
+                f"{path}: key {key!r} holds {value.dtype}, not numbers of floating point."
+            )
         if not torch.isfinite(value).all():
             raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
     model.load_state_dict(tensors)

@@ -1,5 +1,6 @@
 """What a Graphormer is made of: tasks, inputs and sizes, as they stand in `config.json`."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ class Task:
             raise ValueError(f"task {self.name!r}: unknown kind {self.kind!r}.")
         if self.kind == "binary" and len(self.classes) != 2:
             raise ValueError(f"task {self.name!r}: a binary task has two classes.")
+        if not (math.isfinite(self.offset) and math.isfinite(self.scale)):
+            raise ValueError(f"task {self.name!r}: offset and scale must be finite.")
         if self.kind == "multiclass" and len(self.classes) < 2:
             raise ValueError(f"task {self.name!r}: a multiclass task needs two classes or more.")
 
@@ -103,9 +106,7 @@ class GraphormerConfig(TaskSet):
         if not tasks:
             raise ValueError("tasks is empty: name at least one task.")
         self._check_types()
-        for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        self._check_sizes()
         if self.hidden_dim % self.num_heads:
             raise ValueError(
                 f"hidden_dim ({self.hidden_dim}) must be a multiple of num_heads"
@@ -117,6 +118,19 @@ class GraphormerConfig(TaskSet):
             raise ValueError(f"ties must be 'average' or 'floyd', not {self.ties!r}.")
         if self.head not in ("linear", "transform"):
             raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
+
+    def _check_sizes(self) -> None:
+        for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name in ("max_degree", "max_distance", "num_hops"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}.")
+        if not 0 < self.layernorm_eps < math.inf:
+            raise ValueError(f"layernorm_eps must be positive, not {self.layernorm_eps}.")
 
     def _check_types(self) -> None:
         """Values come from a file: name the one that is of another type."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-from .checkpoint import WEIGHTS, CheckpointError, fill, name_of, read_config, read_weights
+from .checkpoint import CONFIG, WEIGHTS, CheckpointError, fill, name_of, read_config, read_weights
 from .config import GraphormerConfig, Task
 from .model import Graphormer, Origin
 
@@ -40,16 +40,17 @@ def load_huggingface(
     content = read_config(folder)
     tensors, digest = read_weights(folder)
     read = _Reader(tensors, folder / WEIGHTS)
-    layout = _V1 if "downstream_out_proj.weight" in tensors else _FAIRSEQ
+    layout = _V1 if "n_layers" in content else _FAIRSEQ
     try:
         config = layout.config(content, read, spatial_pos_max)
         model = Graphormer(config)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{folder}: not a Graphormer that is understood: {error}") from error
     state = _tables(read, layout.names, config, atom_offset)
-    state |= layout.layers(read, config)
+    for ours, theirs in layout.keys(read, config).items():
+        state[ours] = read.like(theirs, model.state_dict()[ours])
     fill(model, state, folder / WEIGHTS)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
     model.origin = Origin(name_of(folder), digest, metadata, folder)
@@ -69,14 +70,28 @@ class _Reader:
     def __call__(self, key: str) -> Tensor:
         if key not in self.tensors:
             raise CheckpointError(f"{self.path}: missing key {key!r}.")
-        return self.tensors[key].float()
+        value = self.tensors[key].float()
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{self.path}: key {key!r} holds values that are not finite.")
+        return value
 
-    def rows(self, key: str, rows: Tensor) -> Tensor:
+    def like(self, key: str, own: Tensor) -> Tensor:
+        """The tensor that takes the place of one of ours, which has its shape."""
+        value = self(key)
+        if value.shape != own.shape:
+            raise CheckpointError(
+                f"{self.path}: key {key!r} has shape {tuple(value.shape)}, but {CONFIG} asks for"
+                f" {tuple(own.shape)}."
+            )
+        return value
+
+    def rows(self, key: str, rows: Tensor, width: int) -> Tensor:
+        """These rows of a table (any number, width)."""
         table = self(key)
-        if table.dim() != 2 or len(table) <= int(rows.max()):
+        if table.dim() != 2 or table.shape[1] != width or len(table) <= int(rows.max()):
             raise CheckpointError(
                 f"{self.path}: key {key!r} has shape {tuple(table.shape)}; at least"
-                f" {int(rows.max()) + 1} rows are needed."
+                f" {int(rows.max()) + 1} rows of width {width} are needed."
             )
         return table[rows]
 
@@ -95,7 +110,7 @@ class _Names:
 class _Layout:
     names: _Names
     config: Callable[[dict[str, Any], _Reader, int | None], GraphormerConfig]
-    layers: Callable[[_Reader, GraphormerConfig], dict[str, Tensor]]
+    keys: Callable[[_Reader, GraphormerConfig], dict[str, str]]  # our names: theirs
 
 
 def _feature_rows(cardinalities: tuple[int, ...], offset: int) -> Tensor:
@@ -112,31 +127,38 @@ def _tables(
     read: _Reader, names: _Names, config: GraphormerConfig, atom_offset: int
 ) -> dict[str, Tensor]:
     """Embedding and bias tables under our names."""
-    heads = config.num_heads
+    dim, heads = config.hidden_dim, config.num_heads
     degrees = torch.arange(config.max_degree + 1) + 1  # row 0 is padding
     distances = torch.arange(config.max_distance + 2) + 1  # distance + 1; unreachable comes last
+    atoms = _feature_rows(ATOM_CARDINALITIES, atom_offset)
     bonds = _feature_rows(BOND_CARDINALITIES, EDGE_OFFSET)
-    hops = read(names.bias + "edge_dis_encoder.weight").reshape(-1, heads, heads)
-    if len(hops) < config.num_hops:
-        raise CheckpointError(
-            f"{read.path}: key '{names.bias}edge_dis_encoder.weight' has {len(hops)} hops, fewer"
-            f" than multi_hop_max_dist = {config.num_hops}."
-        )
-    hops = hops[: config.num_hops]
-    no_hop = read.rows(names.bias + "edge_encoder.weight", torch.tensor([0]))[0]
-    spatial = read.rows(names.bias + "spatial_pos_encoder.weight", distances)
+    first = torch.tensor([0])
+    hops = _hops(read, names.bias + "edge_dis_encoder.weight", config)
+    no_hop = read.rows(names.bias + "edge_encoder.weight", first, heads)[0]
+    spatial = read.rows(names.bias + "spatial_pos_encoder.weight", distances, heads)
+    virtual = names.bias + "graph_token_virtual_distance.weight"
     return {
-        "node_embedding.table": read.rows(
-            names.node + "atom_encoder.weight", _feature_rows(ATOM_CARDINALITIES, atom_offset)
-        ),
-        "node_embedding.in_degree": read.rows(names.degree_in, degrees),
-        "node_embedding.out_degree": read.rows(names.degree_out, degrees),
-        "graph_token": read(names.node + "graph_token.weight")[0],
-        "bias.graph_token": read(names.bias + "graph_token_virtual_distance.weight")[0],
-        "bias.bond": read.rows(names.bias + "edge_encoder.weight", bonds),
+        "node_embedding.table": read.rows(names.node + "atom_encoder.weight", atoms, dim),
+        "node_embedding.in_degree": read.rows(names.degree_in, degrees, dim),
+        "node_embedding.out_degree": read.rows(names.degree_out, degrees, dim),
+        "graph_token": read.rows(names.node + "graph_token.weight", first, dim)[0],
+        "bias.graph_token": read.rows(virtual, first, heads)[0],
+        "bias.bond": read.rows(names.bias + "edge_encoder.weight", bonds, heads),
         "bias.hop": hops,
         "bias.spatial": spatial + _padded_hops(no_hop, hops, len(spatial)),
     }
+
+
+def _hops(read: _Reader, key: str, config: GraphormerConfig) -> Tensor:
+    """The maps of a bond's bias by its place on the path, (num_hops, H, H)."""
+    heads = config.num_heads
+    table = read(key)
+    if table.numel() % heads**2 or table.numel() < config.num_hops * heads**2:
+        raise CheckpointError(
+            f"{read.path}: key {key!r} has shape {tuple(table.shape)}; {heads} x {heads} numbers"
+            f" are needed for each of multi_hop_max_dist = {config.num_hops} hops."
+        )
+    return table.reshape(-1, heads, heads)[: config.num_hops]
 
 
 def _padded_hops(no_hop: Tensor, hops: Tensor, num_distances: int) -> Tensor:
@@ -175,13 +197,22 @@ def _tasks(num_outputs: int, labels: dict[str, str] | None) -> tuple[Task, ...]:
     return (Task("output", "multiclass", classes),)
 
 
-def _copy_layers(
-    read: _Reader, config: GraphormerConfig, prefix: str, parts: dict[str, str]
-) -> dict[str, Tensor]:
+def _layer_keys(config: GraphormerConfig, prefix: str, parts: dict[str, str]) -> dict[str, str]:
+    """Our names of the layers' parameters, and theirs."""
+    return _both(
+        {
+            f"layers.{index}.{ours}": f"{prefix}layers.{index}.{theirs}"
+            for index in range(config.num_layers)
+            for ours, theirs in parts.items()
+        }
+    )
+
+
+def _both(modules: dict[str, str]) -> dict[str, str]:
+    """Weight and bias of modules, our names and theirs."""
     return {
-        f"layers.{index}.{ours}.{kind}": read(f"{prefix}layers.{index}.{theirs}.{kind}")
-        for index in range(config.num_layers)
-        for ours, theirs in parts.items()
+        f"{ours}.{kind}": f"{theirs}.{kind}"
+        for ours, theirs in modules.items()
         for kind in ("weight", "bias")
     }
 
@@ -196,10 +227,10 @@ _FAIRSEQ_NAMES = _Names(
 
 
 def _fairseq_head(read: _Reader) -> tuple[str, str]:
-    """Keys of the last linear map and of its scalar bias: Hugging Face's or fairseq's."""
-    if "classifier.classifier.weight" in read:
-        return "classifier.classifier.weight", "classifier.lm_output_learned_bias"
-    return "encoder.embed_out.weight", "encoder.lm_output_learned_bias"
+    """Keys of the last linear map and of its scalar bias: fairseq's or Hugging Face's."""
+    if "encoder.embed_out.weight" in read or "encoder.lm_output_learned_bias" in read:
+        return "encoder.embed_out.weight", "encoder.lm_output_learned_bias"
+    return "classifier.classifier.weight", "classifier.lm_output_learned_bias"
 
 
 def _fairseq_config(
@@ -228,7 +259,7 @@ def _fairseq_config(
     )
 
 
-def _fairseq_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor]:
+def _fairseq_keys(read: _Reader, config: GraphormerConfig) -> dict[str, str]:
     parts = {
         "attention.query": "self_attn.q_proj",
         "attention.key": "self_attn.k_proj",
@@ -239,21 +270,15 @@ def _fairseq_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor
         "ffn.contract": "fc2",
         "ffn_norm": "final_layer_norm",
     }
-    state = _copy_layers(read, config, _GRAPH, parts)
     output, bias = _fairseq_head(read)
-    state |= {
-        "head.output.weight": read(output),
-        "head.bias": read(bias),
-    }
+    keys = _layer_keys(config, _GRAPH, parts) | {"head.output.weight": output, "head.bias": bias}
     moved = {
         "head.transform": "encoder.lm_head_transform_weight",
         "head.norm": "encoder.layer_norm",
     }
     if config.embedding_layernorm:
         moved["embedding_norm"] = _GRAPH + "emb_layer_norm"
-    for ours, theirs in moved.items():
-        state |= {f"{ours}.{kind}": read(f"{theirs}.{kind}") for kind in ("weight", "bias")}
-    return state
+    return keys | _both(moved)
 
 
 _V1_NAMES = _Names("", "", "in_degree_encoder.weight", "out_degree_encoder.weight")
@@ -278,7 +303,7 @@ def _v1_config(
     )
 
 
-def _v1_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor]:
+def _v1_keys(read: _Reader, config: GraphormerConfig) -> dict[str, str]:
     parts = {
         "attention.query": "self_attention.linear_q",
         "attention.key": "self_attention.linear_k",
@@ -289,11 +314,9 @@ def _v1_layers(read: _Reader, config: GraphormerConfig) -> dict[str, Tensor]:
         "ffn.contract": "ffn.layer2",
         "ffn_norm": "ffn_norm",
     }
-    state = _copy_layers(read, config, "", parts)
-    for ours, theirs in {"final_norm": "final_ln", "head": "downstream_out_proj"}.items():
-        state |= {f"{ours}.{kind}": read(f"{theirs}.{kind}") for kind in ("weight", "bias")}
-    return state
+    moved = {"final_norm": "final_ln", "head": "downstream_out_proj"}
+    return _layer_keys(config, "", parts) | _both(moved)
 
 
-_FAIRSEQ = _Layout(_FAIRSEQ_NAMES, _fairseq_config, _fairseq_layers)
-_V1 = _Layout(_V1_NAMES, _v1_config, _v1_layers)
+_FAIRSEQ = _Layout(_FAIRSEQ_NAMES, _fairseq_config, _fairseq_keys)
+_V1 = _Layout(_V1_NAMES, _v1_config, _v1_keys)
