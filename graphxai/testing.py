@@ -4,7 +4,9 @@
     check_all(model, ["CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]"])
 
 Each check raises AssertionError with the worst difference. `inputs` are what `graphxai.explain`
-takes; differences are relative to the largest absolute score of the graph.
+takes. Differences are relative to the largest number that a graph's scores are made of or add up
+to: a score, another term of the ledger, or the output where scores are in its units. As in any
+sum in floating point, small scores between large terms carry the rounding of these.
 """
 
 from collections.abc import Sequence
@@ -46,10 +48,11 @@ def check_batching(
     largest = max(int(graph.num_nodes) for graph in graphs)
     padded = _by_graph(explainer.attribute(model, model.collate(graphs, pad_to=largest + 7)))
     for index, graph in enumerate(graphs):
-        alone = _by_graph(explainer.attribute(model, model.collate([graph])))[0]
+        found = explainer.attribute(model, model.collate([graph]))
+        alone, size = _by_graph(found)[0], _size(found, explainer)
         what = f"{explainer.name}, input {index}"
-        _assert_close(together[index], alone, tolerance, f"{what}: in a batch and alone")
-        _assert_close(padded[index], alone, tolerance, f"{what}: padded and alone")
+        _assert_close(together[index], alone, tolerance, f"{what}: in a batch and alone", size)
+        _assert_close(padded[index], alone, tolerance, f"{what}: padded and alone", size)
 
 
 def check_renumbering(
@@ -71,11 +74,12 @@ def check_renumbering(
         graph = prepare_for(model, value).data
         order = torch.randperm(int(graph.num_nodes), generator=generator)
         moved = _encoded(model, renumbered(graph, order))
-        before = _by_graph(explainer.attribute(model, model.collate([graph])))[0]
+        found = explainer.attribute(model, model.collate([graph]))
+        before, size = _by_graph(found)[0], _size(found, explainer)
         after = _by_graph(explainer.attribute(model, model.collate([moved])))[0]
         expected = torch.cat([before[:1], before[1:][order]])
         what = f"{explainer.name}, input {index}: renumbered and as given"
-        _assert_close(after, expected, tolerance, what)
+        _assert_close(after, expected, tolerance, what, size)
 
 
 def check_ledger(
@@ -178,7 +182,16 @@ def _by_graph(attribution: Attribution) -> list[Tensor]:
     ]
 
 
-def _assert_close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    scale = max(expected.abs().max().item(), 1e-12)
+def _size(attribution: Attribution, explainer: Explainer) -> float:
+    """The largest term of the ledger beside the nodes' of one graph's attribution."""
+    terms = [attribution.graph_token, attribution.biases]
+    terms += [attribution.output] if explainer.additive or explainer.of_output else []
+    return max(term.abs().max().item() for term in terms)
+
+
+def _assert_close(
+    found: Tensor, expected: Tensor, tolerance: float, what: str, size: float = 0.0
+) -> None:
+    scale = max(expected.abs().max().item(), size, 1e-12)
     worst = (found - expected).abs().max().item() / scale
     assert worst <= tolerance, f"{what} differ by {worst:.1e} (relative), over {tolerance:.0e}."

@@ -47,6 +47,7 @@ class LrpPath(Explainer):
     title = "LRP along the activation path"
     source = "this project; Ali 2022, sections 4 and 5; Aumann 1974"
     cost = "2 forward, 2 backward"
+    of_output = True
 
     def __init__(self, floor: float = 0.1, steepness: float = 1.0) -> None:
         if not 0 < floor <= 1:
@@ -72,7 +73,8 @@ class LrpPath(Explainer):
         above = nodes - nodes.nanmedian(dim=1, keepdim=True).values
         spread = above.abs().nanmean(dim=1, keepdim=True)
         size = nodes.abs().nan_to_num().amax(dim=1, keepdim=True)
-        spread = torch.maximum(spread, 1e-4 * size).clamp(min=1e-30)  # rounding is no difference
+        # Rounding, which differs by 1e-7, is no difference: a hundredth of the largest is one.
+        spread = torch.maximum(spread, 1e-2 * size).clamp(min=1e-30)
         absent = torch.sigmoid(-self.steepness * above / spread)
         presence = (math.log(self.floor) * absent).exp().masked_fill(~batch.mask, 1.0)
         return torch.cat([torch.ones_like(relevance[:, :1]), presence], dim=1)

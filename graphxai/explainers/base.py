@@ -61,6 +61,7 @@ class Explainer(ABC):
     source: ClassVar[str]
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
+    of_output: ClassVar[bool] = False  # whether they are changes of it, but add up to nothing
     sampled: ClassVar[bool] = False  # whether random numbers, dealt out by node number, decide
 
     def attribute(

@@ -58,6 +58,7 @@ class Occlusion(_Removal):
     title = "Occlusion"
     source = "Zeiler 2014"
     cost = "1 forward a node"
+    of_output = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         n = batch.mask.shape[1]
