@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
+from graphxai.progress import Tick, unseen
+
 __all__ = ["recombine"]
 
 _ATTEMPTS = 20  # per molecule wanted, before the chemistry counts as exhausted
@@ -26,6 +28,7 @@ def recombine(
     exclude: Sequence[str] = (),
     min_fragment: int = 3,
     max_atoms: int = 70,
+    tick: Tick = unseen,
 ) -> list[str]:
     """Up to `count` new molecules, canonical SMILES, none of them given or in `exclude`.
 
@@ -38,6 +41,7 @@ def recombine(
         exclude: molecules that must not come out.
         min_fragment: atoms a half has at least.
         max_atoms: atoms a product has at most.
+        tick: is called with 1 for every new molecule.
     """
     chance = random.Random(seed)
     with rdBase.BlockLogs():
@@ -52,8 +56,9 @@ def recombine(
             if first.GetNumAtoms() + second.GetNumAtoms() - 2 > max_atoms:
                 continue
             product = _join(first, second)
-            if product and product not in known:
+            if product and product not in known and product not in products:
                 products[product] = None
+                tick(1)
             if len(products) == count:
                 break
     return list(products)

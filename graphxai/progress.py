@@ -2,11 +2,17 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 PATIENCE = 2.0  # seconds before a bar appears
 Tick = Callable[[int], None]
+_Item = TypeVar("_Item")
+
+
+def unseen(items: int) -> None:
+    """A tick for nobody."""
 
 
 @contextmanager
@@ -17,7 +23,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     away at the end.
     """
     if not (sys.stderr.isatty() if show is None else show):
-        yield lambda items: None
+        yield unseen
         return
     from rich.console import Console
     from rich.progress import (
@@ -43,3 +49,14 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def in_chunks(
+    items: Sequence[_Item], title: str, *, size: int = 500, show: bool | None = None
+) -> Iterator[Sequence[_Item]]:
+    """The items, `size` at a time, under a bar; `show` as for `progress_bar`."""
+    with progress_bar(title, len(items), show=show) as tick:
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
+            yield part
+            tick(len(part))

@@ -21,6 +21,7 @@ from graphxai.datasets.features import (
 from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import Split
+from graphxai.progress import in_chunks, progress_bar
 
 from .checkpoint import load_checkpoint, locate
 from .config import GraphormerConfig, Task
@@ -29,9 +30,10 @@ from .loading import encode_all
 from .model import Graphormer
 from .training import TrainingSettings, fit, initialise
 
-__all__ = ["distil", "finetune", "labelled", "molecule_config"]
+__all__ = ["distil", "finetune", "labelled", "molecule_config", "recombined"]
 
 PRETRAINED = "molecules"
+MAX_ATOMS = 60  # of a recombined molecule
 FINETUNING = TrainingSettings(
     epochs=20,
     batch_size=32,
@@ -150,10 +152,11 @@ def distil(
     held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
     y = torch.cat([graph.y for graph in graphs]).double().numpy()
     say("fitting forests and a Gaussian process to the training part")
-    teacher = Ensemble(tasks, train, y[list(split.train)], links)
+    teacher = Ensemble(tasks, train, y[list(split.train)], links, settings.progress)
     say(f"recombining {molecules:,} molecules, which they label")
-    new = recombine(train, molecules, seed=settings.seed, exclude=held_out, max_atoms=60)
-    extra = encode_all(require_graphs(new), first.config)
+    new, extra = recombined(train, molecules, held_out, first.config, settings)
+    show = None if settings.progress else False
+    labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=show)]
     halfway = (y[list(split.train)] + teacher.left_out()) / 2
     y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
     return finetune(
@@ -164,8 +167,27 @@ def distil(
         start=first,
         settings=settings,
         resume=resume,
-        extra=labelled(extra, teacher.predict(new)) if new else (),
+        extra=labelled(extra, np.concatenate(labels)) if new else (),
     )
+
+
+def recombined(
+    smiles: Sequence[str],
+    count: int,
+    exclude: Sequence[str],
+    config: GraphormerConfig,
+    settings: TrainingSettings,
+) -> tuple[list[str], list[Data]]:
+    """New molecules (see `recombine`) and their encoded graphs; bars where `settings` has them."""
+    show = None if settings.progress else False
+    with progress_bar("recombining", count, show=show) as tick:
+        new = recombine(
+            smiles, count, seed=settings.seed, exclude=exclude, max_atoms=MAX_ATOMS, tick=tick
+        )
+    graphs: list[Data] = []
+    for part in in_chunks(new, "encoding", show=show):
+        graphs += encode_all(require_graphs(part), config)
+    return new, graphs
 
 
 def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.datasets.molecules import require_graphs
-from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import Split
+from graphxai.progress import in_chunks
 
-from .loading import encode_all
 from .model import Graphormer
-from .recipes import FINETUNING, finetune, labelled
+from .recipes import FINETUNING, finetune, labelled, recombined
 from .table_scores import task_readings
 from .table_teacher import Teacher, forest_inputs, mixed_labels, soft_labels, stacking_share
 from .training import TrainingSettings
@@ -24,7 +22,6 @@ from .training import TrainingSettings
 __all__ = ["STUDENT", "Distilled", "distil_table"]
 
 FloatArray = NDArray[np.float64]
-MAX_ATOMS = 60
 STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
 
 
@@ -76,9 +73,10 @@ def distil_table(
     train = [graphs[k] for k in split.train]
     smiles, labels = _smiles(train), y[list(split.train)]
     inputs = forest_inputs(smiles)
+    show = None if settings.progress else False
     teachers = [
-        Teacher.fit(task, inputs, column, seed)
-        for task, column in zip(tasks, labels.T, strict=True)
+        Teacher.fit(tasks[k], inputs, labels[:, k], seed)
+        for (k,) in in_chunks(range(len(tasks)), "fitting forests", size=1, show=show)
     ]
     held_out = [graphs[k] for k in split.valid]
     shares = _shares(model, teachers, held_out, y[list(split.valid)])
@@ -86,13 +84,12 @@ def distil_table(
     if not any(shares):
         return Distilled(model, 0, told)
     tested = [graphs[k] for k in split.test]
-    new = recombine(
-        smiles, molecules, seed=seed, exclude=_smiles([*held_out, *tested]), max_atoms=MAX_ATOMS
+    new, extra = recombined(
+        smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
     )
     say(f"learning from the network and a forest together on {len(new):,} recombined molecules")
-    extra = encode_all(require_graphs(new), model.config)
-    if new:
-        inputs = np.concatenate([inputs, forest_inputs(new)])
+    described = [forest_inputs(part) for part in in_chunks(new, "describing", show=show)]
+    inputs = np.concatenate([inputs, *described])
     each = zip(teachers, shares, task_readings(model, [*train, *extra]), strict=True)
     taught = np.stack([_labels(*teaching, inputs, seed) for teaching in each], axis=1)
     for column, teacher, share in zip(labels.T, teachers, shares, strict=True):

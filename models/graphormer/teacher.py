@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdFingerprintGenerator
 
+from graphxai.progress import Tick, unseen
+
 from .config import Task
 
 __all__ = ["Forests", "ecfp4", "reference_forest"]
@@ -57,11 +59,13 @@ class Forests:
     `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are the training molecules
     alone. Multi-class tasks are not supported.
 
-    `out_of_bag` (n, tasks) is what the trees that did not see a molecule say of it; NaN where its
-    label is missing.
+    `tick` is called with 1 for every forest, two a task. `out_of_bag` (n, tasks) is what the trees
+    that did not see a molecule say of it; NaN where its label is missing.
     """
 
-    def __init__(self, tasks: Sequence[Task], smiles: Sequence[str], y: FloatArray) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], smiles: Sequence[str], y: FloatArray, tick: Tick = unseen
+    ) -> None:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         self.tasks = tuple(tasks)
@@ -80,6 +84,7 @@ class Forests:
                 else:
                     forest = RandomForestRegressor(200, max_features=0.2, **options)
                 forests.append(forest.fit(features[present], y[present, k]))
+                tick(1)
             self._fitted.append(forests)
             self.out_of_bag[present, k] = np.mean([_out_of_bag(f) for f in forests], axis=0)
 
