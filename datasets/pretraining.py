@@ -89,18 +89,14 @@ def collect(
     )
 
 
-def descriptors(smiles: Sequence[str]) -> NDArray[np.float32]:
-    """`DESCRIPTORS` of molecules, standardised over them and cut at 4 deviations, (n, 21)."""
+def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:
+    """`DESCRIPTORS` of molecules, (n, 21); what is undefined is 0."""
     with rdBase.BlockLogs():
-        values = np.array(
-            [
-                [function(mol) for function in DESCRIPTORS.values()]
-                for mol in map(Chem.MolFromSmiles, smiles)
-            ],
-            dtype=np.float64,
-        )
-    standard = (values - values.mean(0)) / (values.std(0) + 1e-6)
-    return np.clip(np.nan_to_num(standard), -4, 4).astype(np.float32)
+        values = [
+            [function(mol) for function in DESCRIPTORS.values()]
+            for mol in map(Chem.MolFromSmiles, smiles)
+        ]
+    return np.nan_to_num(np.array(values, dtype=np.float64))
 
 
 def environments(smiles: Sequence[str], count: int, radius: int = 3) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from rdkit import Chem, DataStructs
 from rdkit.Chem import rdFingerprintGenerator
 from torch_geometric.data import Data
 
+import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
 from graphxai.datasets.recombine import recombine
@@ -19,10 +20,11 @@ from graphxai.datasets.splits import random_split
 from graphxai.models.graphormer import Task, load_checkpoint, recipes
 from graphxai.models.graphormer.ensemble import PROCESS_SHARE, Ensemble, Link
 from graphxai.models.graphormer.gaussian_process import NOISE, TanimotoProcess, tanimoto
-from graphxai.models.graphormer.recipes import distil
-from graphxai.models.graphormer.recipes_pretraining import pretrain
+from graphxai.models.graphormer.recipes import distil, molecule_config, recombined
+from graphxai.models.graphormer.recipes_pretraining import _descriptor_tasks, pretrain
 from graphxai.models.graphormer.teacher import Forests, atom_pair_counts, ecfp6_counts
 from graphxai.models.graphormer.training import TrainingSettings, predict
+from graphxai.progress import in_chunks
 
 DRUGS = [
     "CC(=O)Oc1ccccc1C(=O)O",
@@ -57,6 +59,42 @@ def test_molecules_without_a_cut_give_no_products() -> None:
     assert recombine(["CC", "c1ccccc1"], 10) == []
 
 
+def test_every_new_molecule_is_ticked() -> None:
+    ticks: list[int] = []
+    products = recombine(DRUGS, 20, tick=ticks.append)
+    assert sum(ticks) == len(products) > 0
+    seen = list(in_chunks(products, "reading", size=7, show=False))
+    assert [text for part in seen for text in part] == products
+    assert {len(part) for part in seen[:-1]} <= {7}
+
+
+def test_bars_show_what_goes_on_before_the_student_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("graphxai.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    settings = replace(QUICK, progress=True)
+    y = np.arange(len(DRUGS), dtype=np.float64)[:, None]
+    Ensemble([Task("value", "regression")], DRUGS, y, progress=True)
+    config = molecule_config([Task("value", "regression")])
+    recombined(DRUGS, 5, [], config, settings)
+    told = capsys.readouterr().err
+    assert all(word in told for word in ("fitting", "recombining", "encoding"))
+    recombined(DRUGS, 5, [], config, QUICK)
+    assert not capsys.readouterr().err
+
+
+def test_descriptors_of_pre_training_are_learned_in_their_units() -> None:
+    values, tasks = _descriptor_tasks(descriptors(DRUGS), limit=1)
+    weights = [Chem.Descriptors.MolWt(Chem.MolFromSmiles(s)) for s in DRUGS]
+    assert tasks[0].offset == pytest.approx(np.mean(weights))
+    standard = (values[:, 0] - tasks[0].offset) / tasks[0].scale
+    assert abs(standard).max() == pytest.approx(1)
+    (found,) = gx.predict(gx.load("molecules"), ["CC(=O)Oc1ccccc1C(=O)O"])
+    assert found["molecular weight"].value == pytest.approx(180.2, rel=0.1)
+
+
 def test_an_amide_is_recombined_at_its_brics_bond() -> None:
     products = recombine(["CCCCC(=O)Nc1ccccc1", "CC(C)CC(=O)NC1CCCCC1"], 50, min_fragment=5)
     assert "CCCCC(=O)NC1CCCCC1" in products
@@ -70,7 +108,7 @@ def test_targets_say_what_a_molecule_holds() -> None:
     values = descriptors(DRUGS)
     assert values.shape == (len(DRUGS), len(DESCRIPTORS))
     weight = [Chem.Descriptors.MolWt(Chem.MolFromSmiles(s)) for s in DRUGS]
-    assert np.corrcoef(values[:, 0], weight)[0, 1] == pytest.approx(1.0)
+    np.testing.assert_allclose(values[:, 0], weight)
 
 
 def test_tables_are_merged_and_hidden_molecules_left_out(tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ def pretrain(
     require_lightning()
     molecules = collect(tables, exclude=exclude)
     labels, label_tasks = _label_tasks(molecules.names, molecules.labels)
+    described, descriptor_tasks = _descriptor_tasks(descriptors(molecules.smiles))
     tasks = [
-        *(Task(name, "regression") for name in DESCRIPTORS),
+        *descriptor_tasks,
         *label_tasks,
         *(Task(f"environment {k}", "binary", ("absent", "present")) for k in range(count)),
     ]
@@ -60,11 +61,12 @@ def pretrain(
     targets = torch.from_numpy(
         np.concatenate(
             [
-                descriptors(molecules.smiles),
+                described,
                 labels,
-                environments(molecules.smiles, count).astype(np.float32),
+                environments(molecules.smiles, count),
             ],
             axis=1,
+            dtype=np.float32,
         )
     )
     config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
@@ -102,6 +104,18 @@ def pretrain(
             "summary": "weights to start from",
         },
     )
+
+
+def _descriptor_tasks(
+    values: NDArray[np.float64], limit: float = 4
+) -> tuple[NDArray[np.float64], list[Task]]:
+    """Values (n, 21) cut at `limit` deviations from their means, and their tasks."""
+    mean, deviation = values.mean(0), values.std(0) + 1e-6
+    tasks = [
+        Task(name, "regression", offset=float(middle), scale=float(scale))
+        for name, middle, scale in zip(DESCRIPTORS, mean, deviation, strict=True)
+    ]
+    return np.clip(values, mean - limit * deviation, mean + limit * deviation), tasks
 
 
 def _label_tasks(
