@@ -118,3 +118,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"graphxai.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """All public names, those not loaded yet too, so that a console completes them."""
+    return sorted({*globals(), *__all__})
