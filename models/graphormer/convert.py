@@ -48,9 +48,9 @@ def load_huggingface(
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{folder}: not a Graphormer that is understood: {error}") from error
+    own = model.state_dict()
     state = _tables(read, layout.names, config, atom_offset)
-    for ours, theirs in layout.keys(read, config).items():
-        state[ours] = read.like(theirs, model.state_dict()[ours])
+    state |= {ours: read.like(key, own[ours]) for ours, key in layout.keys(read, config).items()}
     fill(model, state, folder / WEIGHTS)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
     model.origin = Origin(name_of(folder), digest, metadata, folder)
