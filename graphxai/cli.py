@@ -135,6 +135,9 @@ def explain(
         raise typer.BadParameter("--format is for tables; of one molecule, --out says the format.")
     if out is not None and out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    if out is not None and len(chosen) > 1 and out.suffix.lower() not in PICTURES:
+        allowed = ", ".join(PICTURES)
+        raise typer.BadParameter(f"several methods are compared in a picture: --out in {allowed}.")
     from graphxai.console import print_explanation
 
     loaded = load_with_warning(name)
@@ -362,9 +365,6 @@ def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float 
             options = {"scale": scale, "palette": palette.value}
         found[0].save(out, **options)
         return
-    if out.suffix.lower() not in PICTURES:
-        allowed = ", ".join(PICTURES)
-        raise typer.BadParameter(f"several methods are compared in a picture: --out in {allowed}.")
     from graphxai.pictures import compare
 
     compare(found, palette=palette.value, scale=scale).save(out)

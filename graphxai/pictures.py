@@ -93,23 +93,23 @@ def grid(
     title, subtitle: above all panels, by default the method. titles: one above each panel,
     instead of the prediction. shared_scale: one colour scale for all, with one bar; it ends at the
     97.5 % quantile of |relevance|, so that one strong atom does not bleach the other molecules,
-    and its pointed ends say so. Otherwise each panel has its own scale, as always where methods
-    differ: their scores have different units, and each panel names its own. scale: where given,
-    that of all panels. Options as for `Explanation.svg`; a molecule takes 400 x 310 pixels unless
-    they say otherwise. Inputs that could not be explained (None) are left out.
+    and its pointed ends say so. Otherwise each panel has its own scale, as always where methods or
+    tasks differ, whose scores have different units; the panels then name what differs. scale:
+    where given, that of all panels. Options as for `Explanation.svg`; a molecule takes 400 x 310
+    pixels unless they say otherwise. Inputs that could not be explained (None) are left out.
     """
     if titles is not None:
+        if len(titles) != len(explanations):
+            raise ValueError(f"{len(titles)} titles for {len(explanations)} explanations.")
         titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
     explanations = _drawable(explanations)
-    one_method = len({e.title for e in explanations}) == 1
-    if one_method:
-        title = title or explanations[0].title
-        titles = titles or [e.headline for e in explanations]
-    titles = titles or [f"{e.title}: {e.prediction}" for e in explanations]
+    title = title or (explanations[0].title if len({e.title for e in explanations}) == 1 else "")
+    titles = titles or _panel_titles(explanations)
+    in_one_unit = len({(e.title, e.prediction.task) for e in explanations}) == 1
     from graphxai.visualization import Scale, grid_svg
 
     values = np.concatenate([e.relevance for e in explanations])
-    if scale is None and shared_scale and one_method:
+    if scale is None and shared_scale and in_one_unit:
         limit = float(np.quantile(np.abs(values), SATURATED))
         scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
     elif scale is not None:
@@ -126,6 +126,18 @@ def grid(
     legend = explanations[0].legend if same else ("against", "for")
     about: dict[str, Any] = {"subtitle": subtitle, "legend": legend}
     return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
+
+
+def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
+    """The predictions; before each its method, and after it the target, where these differ."""
+    one_method = len({e.title for e in explanations}) == 1
+    one_target = len({e.target for e in explanations}) == 1
+    named = not one_target and any(e.target != e.prediction.label for e in explanations)
+    return [
+        (e.headline if one_method else f"{e.title}: {e.prediction}")
+        + (f", for {e.target}" if named else "")
+        for e in explanations
+    ]
 
 
 def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:

@@ -267,6 +267,22 @@ def test_a_grid_of_several_methods_names_each_and_shares_no_scale(model, one):
     assert re.findall("full colour at ([0-9.]+)", picture) == limits
 
 
+def test_a_grid_of_several_targets_names_each_and_shares_a_scale_of_one_unit_only(model, one):
+    tasks = [task.name for task in model.config.tasks]
+    found = [
+        gx.explain(model, one.smiles, target=t) for t in (*model.config.tasks[0].classes, tasks[1])
+    ]
+    picture = gx.grid(found)
+    for explanation in found:
+        assert f"{explanation.headline}, for {explanation.target}" in picture
+    assert len(set(re.findall("full colour at ([0-9.]+)", picture))) > 1
+    assert len(set(re.findall("full colour at ([0-9.]+)", gx.grid(found[:2])))) == 1
+    with pytest.raises(ValueError, match="1 titles for 3 explanations"):
+        gx.grid(found, titles=["one"])
+    with pytest.raises(ValueError, match="a number or None, not 'shared'"):
+        gx.grid(found, scale="shared")
+
+
 def test_the_colour_scale_may_be_a_number(one, several):
     assert one.svg(scale=2) == one.svg(scale=Scale(2.0))
     both = [e for e in several if e is not None][:2]

@@ -85,7 +85,11 @@ class Scale:
         """
         if isinstance(wanted, Scale):
             return wanted
-        return cls.fit(*arrays, palette=palette) if wanted is None else cls(float(wanted), palette)
+        if wanted is None:
+            return cls.fit(*arrays, palette=palette)
+        if isinstance(wanted, str):
+            raise ValueError(f"a colour scale is a Scale, a number or None, not {wanted!r}")
+        return cls(float(wanted), palette)
 
     def rgb(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return the colours of ``values``.
