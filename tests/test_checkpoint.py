@@ -106,6 +106,15 @@ def set_value(name, value):
     return damage
 
 
+def set_task(name, value):
+    def damage(folder):
+        content = json.loads((folder / "config.json").read_text())
+        content["model"]["tasks"][0][name] = value
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return damage
+
+
 def round_off(folder):
     tensors = load((folder / "model.safetensors").read_bytes())
     tensors["graph_token"] = tensors["graph_token"].int()
@@ -135,6 +144,11 @@ def unknown_setting(folder):
         (set_value("dropout", math.nan), r"config\.json: .*dropout must be in \[0, 1\), not nan"),
         (set_value("layernorm_eps", math.nan), r"config\.json: .*layernorm_eps must be positive"),
         (set_value("num_hops", -1), r"config\.json: .*num_hops must not be negative"),
+        (set_value("position_bands", -1), r"config\.json: .*position_bands must not be negative"),
+        (set_task("scale", 0), r"config\.json: .*scale must be positive, not 0"),
+        (set_task("offset", "x"), r"config\.json: .*offset is 'x', not a finite number"),
+        (set_task("classes", ["a", "a"]), r"config\.json: .*two classes have the same name"),
+        (set_task("name", "pIC50"), r"config\.json: .*two tasks have the same name"),
         (set_value("max_degree", -2), r"config\.json: .*max_degree must not be negative"),
     ],
 )

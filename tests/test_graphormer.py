@@ -166,6 +166,13 @@ def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
     assert get_explainer("lrp").attribute(model, batch).unexplained.abs().max() < 1e-5
 
 
+def test_tensors_that_nothing_reads_are_named(tmp_path):
+    with pytest.warns(UserWarning, match="nothing reads 'encoder.second_head.weight'"):
+        load_huggingface(
+            published("postln", tmp_path, {"encoder.second_head.weight": torch.ones(2)})
+        )
+
+
 @pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
 def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
     """By the key of the file, not by ours; tensors that nothing reads do no harm."""
@@ -196,6 +203,12 @@ def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_pa
     [
         ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": -1'}),
         ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 999'}),
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 0'}),
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 1.5'}),
+        ("postln", {'"spatial_pos_max": 1024': '"spatial_pos_max": -1'}),
+        ("postln", {'"num_hidden_layers": 3': '"num_hidden_layers": 1'}),
+        ("postln", {'"pre_layernorm": false': '"pre_layernorm": "no"'}),
+        ("ms_v1", {'"n_layers": 3': '"n_layers": 2'}),
         ("preln", {'"num_attention_heads": 8': '"num_attention_heads": 4'}),
         ("ms_v1", {'"num_heads": 8': '"num_heads": 16'}),
     ],

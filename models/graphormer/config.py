@@ -28,8 +28,14 @@ class Task:
             raise ValueError(f"task {self.name!r}: unknown kind {self.kind!r}.")
         if self.kind == "binary" and len(self.classes) != 2:
             raise ValueError(f"task {self.name!r}: a binary task has two classes.")
-        if not (math.isfinite(self.offset) and math.isfinite(self.scale)):
-            raise ValueError(f"task {self.name!r}: offset and scale must be finite.")
+        for name in ("offset", "scale"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise ValueError(f"task {self.name!r}: {name} is {value!r}, not a finite number.")
+        if self.scale <= 0:
+            raise ValueError(f"task {self.name!r}: scale must be positive, not {self.scale}.")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"task {self.name!r}: two classes have the same name.")
         if self.kind == "multiclass" and len(self.classes) < 2:
             raise ValueError(f"task {self.name!r}: a multiclass task needs two classes or more.")
 
@@ -105,6 +111,8 @@ class GraphormerConfig(TaskSet):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not tasks:
             raise ValueError("tasks is empty: name at least one task.")
+        if len({task.name for task in tasks}) < len(tasks):
+            raise ValueError("two tasks have the same name.")
         self._check_types()
         self._check_sizes()
         if self.hidden_dim % self.num_heads:
@@ -123,7 +131,9 @@ class GraphormerConfig(TaskSet):
         for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("max_degree", "max_distance", "num_hops"):
+        for name in (
+            "max_degree", "max_distance", "num_hops", "position_bands", "position_bias_bands"
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
         for name in ("dropout", "attention_dropout"):

@@ -5,6 +5,8 @@ ours have one table per feature, so conversion is a choice of rows. Facts about 
 code are in the docstrings beside the rows they explain.
 """
 
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,9 @@ from .model import Graphormer, Origin
 
 ROWS_PER_FEATURE = 512
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
+# tensors that published models hold and do not use: the pooler of their masked pre-training, and
+# with pre-LN a last LayerNorm that is never called
+_UNUSED = ("encoder.masked_lm_pooler.", "encoder.graph_encoder.final_layer_norm.")
 NO_MASK = 510  # a spatial_pos_max beyond this masks nothing: 510 is the mark of unreachable pairs
 
 
@@ -34,7 +39,8 @@ def load_huggingface(
     `transformers`, 2 in Microsoft's own). `spatial_pos_max`: pairs with distance + 1 at or over
     it do not attend (default: the configuration's, where 1024 means no mask).
 
-    Raises CheckpointError, naming file and key, for anything that does not fit.
+    Raises CheckpointError, naming file and key, for anything that does not fit; a warning names
+    tensors that nothing reads.
     """
     folder = Path(folder)
     content = read_config(folder)
@@ -52,17 +58,38 @@ def load_huggingface(
     state = _tables(read, layout.names, config, atom_offset)
     state |= {ours: read.like(key, own[ours]) for ours, key in layout.keys(read, config).items()}
     fill(model, state, folder / WEIGHTS)
+    _check_rest(read, config)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
     model.origin = Origin(name_of(folder), digest, metadata, folder)
     return model.eval()
 
 
+def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
+    """What nothing read: more layers than the configuration has are an error, the rest is named."""
+    rest = sorted(set(read.tensors) - read.seen)
+    for key in rest:
+        layer = re.search(r"(?:^|\.)layers\.(\d+)\.", key)
+        if layer and int(layer[1]) >= config.num_layers:
+            raise CheckpointError(
+                f"{read.path}: unexpected key {key!r}: {CONFIG} has {config.num_layers} layers."
+            )
+    strange = [key for key in rest if not key.startswith(_UNUSED)]
+    if strange:
+        warnings.warn(
+            f"{read.path}: nothing reads {', '.join(map(repr, strange[:3]))}"
+            + (f" and {len(strange) - 3} keys more" if len(strange) > 3 else "")
+            + "; see whether the model is what its configuration says.",
+            stacklevel=3,
+        )
+
+
 class _Reader:
-    """Tensors by name, with errors that name the key."""
+    """Tensors by name, with errors that name the key; `seen` are those that were asked for."""
 
     def __init__(self, tensors: dict[str, Tensor], path: Path) -> None:
         # fairseq saves the encoder alone; Hugging Face saves the same names
         self.tensors, self.path = tensors, path
+        self.seen: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self.tensors
@@ -70,6 +97,7 @@ class _Reader:
     def __call__(self, key: str) -> Tensor:
         if key not in self.tensors:
             raise CheckpointError(f"{self.path}: missing key {key!r}.")
+        self.seen.add(key)
         value = self.tensors[key].float()
         if not torch.isfinite(value).all():
             raise CheckpointError(f"{self.path}: key {key!r} holds values that are not finite.")
@@ -190,6 +218,14 @@ def _common(read: _Reader, names: _Names) -> dict[str, Any]:
     }
 
 
+def _count(content: dict[str, Any], name: str) -> int:
+    """A setting that counts something: a positive integer."""
+    value = content[name]
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is {value!r}, not a positive integer.")
+    return value
+
+
 def _tasks(num_outputs: int, labels: dict[str, str] | None) -> tuple[Task, ...]:
     if num_outputs == 1:
         return (Task("output", "regression"),)
@@ -240,16 +276,21 @@ def _fairseq_config(
         raise ValueError(f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'.")
     if content.get("activation_fn", "gelu") != "gelu":
         raise ValueError(f"activation_fn {content['activation_fn']!r} is not supported.")
-    limit = spatial_pos_max or int(content.get("spatial_pos_max", 1024))
+    pre_layernorm = content.get("pre_layernorm", False)
+    if not isinstance(pre_layernorm, bool):
+        raise ValueError(f"pre_layernorm is {pre_layernorm!r}, not true or false.")
+    limit = spatial_pos_max or _count({"spatial_pos_max": 1024} | content, "spatial_pos_max")
     return GraphormerConfig(
         tasks=_tasks(len(read(_fairseq_head(read)[0])), content.get("id2label")),
-        num_layers=int(content["num_hidden_layers"]),
-        hidden_dim=int(content.get("embedding_dim") or content["hidden_size"]),
-        ffn_dim=int(content["ffn_embedding_dim"]),
-        num_heads=int(content["num_attention_heads"]),
-        num_hops=int(content["multi_hop_max_dist"]),
+        num_layers=_count(content, "num_hidden_layers"),
+        hidden_dim=_count(
+            content, "embedding_dim" if content.get("embedding_dim") else "hidden_size"
+        ),
+        ffn_dim=_count(content, "ffn_embedding_dim"),
+        num_heads=_count(content, "num_attention_heads"),
+        num_hops=_count(content, "multi_hop_max_dist"),
         mask_distance=None if limit > NO_MASK + 1 else limit - 1,
-        pre_layernorm=bool(content.get("pre_layernorm", False)),
+        pre_layernorm=pre_layernorm,
         embedding_layernorm=_GRAPH + "emb_layer_norm.weight" in read,
         final_layernorm=False,  # graph_encoder.final_layer_norm exists with pre-LN, unused
         head="transform",
@@ -291,11 +332,11 @@ def _v1_config(
         raise ValueError(f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'.")
     return GraphormerConfig(
         tasks=_tasks(len(read("downstream_out_proj.weight")), None),
-        num_layers=int(content["n_layers"]),
-        hidden_dim=int(content["hidden_dim"]),
-        ffn_dim=int(content["ffn_dim"]),
-        num_heads=int(content["num_heads"]),
-        num_hops=int(content["multi_hop_max_dist"]),
+        num_layers=_count(content, "n_layers"),
+        hidden_dim=_count(content, "hidden_dim"),
+        ffn_dim=_count(content, "ffn_dim"),
+        num_heads=_count(content, "num_heads"),
+        num_hops=_count(content, "multi_hop_max_dist"),
         mask_distance=None if spatial_pos_max is None else spatial_pos_max - 1,
         dropout=float(content.get("dropout_rate", 0.1)),
         attention_dropout=float(content.get("attention_dropout_rate", 0.1)),
