@@ -72,9 +72,9 @@ class LrpPath(Explainer):
         nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
         above = nodes - nodes.nanmedian(dim=1, keepdim=True).values
         spread = above.abs().nanmean(dim=1, keepdim=True)
-        size = nodes.abs().nan_to_num().amax(dim=1, keepdim=True)
-        # Rounding, which differs by 1e-7, is no difference: a hundredth of the largest is one.
-        spread = torch.maximum(spread, 1e-2 * size).clamp(min=1e-30)
+        # Rounding is no difference; it goes by the largest relevance, that of the token included.
+        size = relevance[:, :1].abs().maximum(nodes.abs().nan_to_num().amax(dim=1, keepdim=True))
+        spread = spread.maximum(1e-2 * size).clamp(min=1e-30)
         absent = torch.sigmoid(-self.steepness * above / spread)
         presence = (math.log(self.floor) * absent).exp().masked_fill(~batch.mask, 1.0)
         return torch.cat([torch.ones_like(relevance[:, :1]), presence], dim=1)
