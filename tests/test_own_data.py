@@ -359,6 +359,18 @@ def test_a_scaffold_is_not_trained_on_and_tested(table):
     assert not scaffolds[0] & (scaffolds[1] | scaffolds[2])
 
 
+@pytest.mark.parametrize("others", [0, 6])
+def test_a_congeneric_series_is_not_split_by_scaffold(others, tmp_path):
+    series = [f"c1ccccc1{'C' * k}O" for k in range(1, 48)] + MOLECULES[:others]
+    path = tmp_path / "series.csv"
+    rows = [f"{smiles},{k}.5" for k, smiles in enumerate(series)]
+    path.write_text("smiles,pIC50\n" + "\n".join(rows) + "\n")
+    clean = clean_table(path, "smiles", ["pIC50"])
+    with pytest.raises(ValueError, match=r"one scaffold has most of them.*Try --split random"):
+        table_split(clean)
+    assert table_split(clean, "random").test
+
+
 def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
     """All positives share the rarest scaffold, which goes to the test part."""
     path = tmp_path / "t.csv"

@@ -58,7 +58,8 @@ def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Spl
     """80/10/10 of the molecules, `kind` "scaffold" (no chance involved) or "random" (by `seed`).
 
     Raises:
-        ValueError: another kind; or the training part lacks a class, or holds one value only.
+        ValueError: another kind; one scaffold has most of the molecules; or the training part
+            lacks a class, or holds one value only.
     """
     if kind not in ("scaffold", "random"):
         raise ValueError(f"split must be 'scaffold' or 'random', not {kind!r}.")
@@ -66,15 +67,23 @@ def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Spl
         split = random_split(len(table.graphs), seed)
     else:
         split = scaffold_split([graph.smiles for graph in table.graphs])
+        if len(split.train) < len(table.graphs) / 2 or not split.test:
+            raise ValueError(
+                f"a scaffold split leaves {len(split.train)} of {len(table.graphs)} molecules to"
+                f" train on and {len(split.test)} to test: one scaffold has most of them, as in a"
+                " congeneric series. Try --split random."
+            )
     labels = table.y[list(split.train)]
     for target, y in zip(table.targets, labels.T, strict=True):
         distinct = np.unique(y[~np.isnan(y)])
         if len(distinct) < max(2, len(target.classes)):
             other = "another --seed" if kind == "random" else "--split random"
+            what = "classes" if target.classes else "values"
+            rare = ", or merge rare classes" if target.classes else ""
             raise ValueError(
                 f"target {target.name!r}: the training part of the {kind} split holds"
-                f" {len(distinct)} of the {max(2, len(target.classes))} classes or values needed:"
-                f" try {other}, or merge rare classes."
+                f" {len(distinct)} of the {max(2, len(target.classes))} {what} needed: try"
+                f" {other}{rare}."
             )
     return split
 
