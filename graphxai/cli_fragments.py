@@ -123,9 +123,11 @@ def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
         Column("fragment", overflow="fold"), "mean relevance [95 % interval]", "molecules"
     )
     ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
+    shared = set(frame.name[frame.name.duplicated()])  # names of several ways to be bound
     for part in [ends] if not isinstance(ends, list) else ends:
         for row in part.itertuples():
+            name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
             interval = f" [{row.low:+z.3f}, {row.high:+z.3f}]" if row.molecules > 1 else ""
-            shown.add_row(escape(row.name), f"{row.mean:+z.3f}{interval}", str(row.molecules))
+            shown.add_row(escape(name), f"{row.mean:+z.3f}{interval}", str(row.molecules))
         shown.add_section()
     Console().print(shown)

@@ -129,9 +129,14 @@ def fragments(explanation: Explanation, scheme: Scheme = "brics") -> Fragments:
     given. Among the matches of one pattern RDKit's canonical ranks decide, so that the numbering
     of the atoms does not matter.
 
-    Raises ValueError for a graph without a molecule, an unknown scheme, and SMARTS that cannot be
-    read.
+    Raises TypeError for a list (see `fragment_table`), ValueError for a graph without a molecule,
+    an unknown scheme, and SMARTS that cannot be read.
     """
+    if not isinstance(explanation, Explanation):
+        raise TypeError(
+            f"fragments are of one explanation, not of {type(explanation).__name__}: take them one"
+            " by one, or see fragment_table."
+        )
     mol = _molecule(explanation)
     name, divide = _scheme(scheme)
     parts = _closed(divide(mol), mol.GetNumAtoms())
