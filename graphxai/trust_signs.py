@@ -238,7 +238,7 @@ def residual_sign(ledger: Ledger) -> Sign:
 def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
     """How much relevance (N,) changes when the same input is written, or numbered, anew."""
     name = "equivalent inputs"
-    how = "how the molecule is written"
+    how = "how the structure is written"
     if explanation.molecule is None:
         nodes = "nodes" if explanation.segments is None else "superpixels"
         how = f"how the {nodes} are numbered"
