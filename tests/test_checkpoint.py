@@ -147,6 +147,8 @@ def unknown_setting(folder):
         (set_value("position_bands", -1), r"config\.json: .*position_bands must not be negative"),
         (set_task("scale", 0), r"config\.json: .*scale must be positive, not 0"),
         (set_task("offset", "x"), r"config\.json: .*offset is 'x', not a finite number"),
+        (set_task("classes", "ab"), r"config\.json: .*classes must be a list of names"),
+        (set_task("name", " "), r"config\.json: .*a task's name is ' '"),
         (set_task("classes", ["a", "a"]), r"config\.json: .*two classes have the same name"),
         (set_task("name", "pIC50"), r"config\.json: .*two tasks have the same name"),
         (set_value("max_degree", -2), r"config\.json: .*max_degree must not be negative"),

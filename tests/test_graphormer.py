@@ -208,6 +208,8 @@ def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_pa
         ("postln", {'"spatial_pos_max": 1024': '"spatial_pos_max": -1'}),
         ("postln", {'"num_hidden_layers": 3': '"num_hidden_layers": 1'}),
         ("postln", {'"pre_layernorm": false': '"pre_layernorm": "no"'}),
+        ("postln", {'"pre_layernorm": false': '"pre_layernorm": true'}),
+        ("preln", {'"pre_layernorm": true': '"pre_layernorm": false'}),
         ("ms_v1", {'"n_layers": 3': '"n_layers": 2'}),
         ("preln", {'"num_attention_heads": 8': '"num_attention_heads": 4'}),
         ("ms_v1", {'"num_heads": 8': '"num_heads": 16'}),

@@ -23,6 +23,10 @@ class Task:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError(f"a task's name is {self.name!r}: give it one.")
+        if isinstance(self.classes, str) or not all(isinstance(c, str) for c in self.classes):
+            raise ValueError(f"task {self.name!r}: classes must be a list of names.")
         object.__setattr__(self, "classes", tuple(self.classes))
         if self.kind not in ("binary", "multiclass", "regression"):
             raise ValueError(f"task {self.name!r}: unknown kind {self.kind!r}.")

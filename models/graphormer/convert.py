@@ -25,7 +25,8 @@ ROWS_PER_FEATURE = 512
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
 # tensors that published models hold and do not use: the pooler of their masked pre-training, and
 # with pre-LN a last LayerNorm that is never called
-_UNUSED = ("encoder.masked_lm_pooler.", "encoder.graph_encoder.final_layer_norm.")
+_LAST_NORM = "encoder.graph_encoder.final_layer_norm."
+_UNUSED = ("encoder.masked_lm_pooler.", _LAST_NORM)
 NO_MASK = 510  # a spatial_pos_max beyond this masks nothing: 510 is the mark of unreachable pairs
 
 
@@ -73,6 +74,13 @@ def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
             raise CheckpointError(
                 f"{read.path}: unexpected key {key!r}: {CONFIG} has {config.num_layers} layers."
             )
+    has_last_norm = any(key.startswith(_LAST_NORM) for key in rest)
+    if not config.final_layernorm and has_last_norm != config.pre_layernorm:
+        raise CheckpointError(
+            f"{read.path}: {'holds' if has_last_norm else 'lacks'} keys '{_LAST_NORM}*', which"
+            f" published models have with pre-LN alone, but {CONFIG} has pre_layernorm ="
+            f" {str(config.pre_layernorm).lower()}."
+        )
     strange = [key for key in rest if not key.startswith(_UNUSED)]
     if strange:
         warnings.warn(
