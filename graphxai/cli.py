@@ -113,7 +113,7 @@ def explain(
     """
     kind = _kind_of(source)
     name = model or ("mnist-superpixels" if kind == "image" else "bace")
-    chosen = method or ["lrp"]
+    chosen = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
     limit = _limit(scale)
     if kind == "table":
         if len(chosen) > 1:

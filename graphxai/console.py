@@ -11,13 +11,16 @@ from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
 
 
 def print_explanation(explanation: Explanation, top: int = 5) -> None:
-    """Prediction, ledger and the most relevant nodes."""
+    """Prediction, ledger (scores that are no shares of the output have none), strongest nodes."""
     print(explanation.headline)
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
             print(f"{other.task}: {other}")
     print(f"{explanation.title}, relevance for {explanation.target}:")
-    print(indent(str(explanation.ledger), "  "))
+    if explanation.additive:
+        print(indent(str(explanation.ledger), "  "))
+    else:
+        print(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}")
     frame = explanation.to_frame()
     order = frame.relevance.abs().sort_values(ascending=False, kind="stable").index
     atoms = "symbol" in frame

@@ -201,6 +201,14 @@ def test_a_file_called_like_a_molecule_does_not_hide_it(run, checkpoint, tmp_pat
     assert "files of this type are not read; use .csv" in error
 
 
+def test_scores_that_are_no_shares_of_the_output_have_no_ledger(run, checkpoint):
+    _, text, _ = run("explain", "CCO", "--model", checkpoint, "--method", "gae,lrp")
+    scores, shares = text.split("LRP, relevance")
+    assert "scores, not shares of the output" in scores
+    assert "unexplained" not in scores
+    assert "unexplained" in shares
+
+
 def test_a_table_is_not_explained_into_a_file(run, checkpoint, table, tmp_path):
     code, _, error = run("explain", table, "--model", checkpoint, "--out", tmp_path / "a.svg")
     assert code != 0
