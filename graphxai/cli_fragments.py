@@ -62,6 +62,8 @@ def fragments(
     from graphxai.fragment_statistics import FragmentTable
     from graphxai.table import ExplainedRow, count_rows, explain_rows
 
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: no such file; fragments are summed over a CSV table.")
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
     table = FragmentTable(_patterns(smarts) if smarts else scheme)

@@ -27,6 +27,8 @@ def explanation_html(explanation: Explanation) -> str:
 def explanations_page(explanations: Sequence[Explanation | None], **options: Any) -> str:
     """A page by itself: pictures, else headlines, and details; options as for `svg`."""
     found = [e for e in explanations if e is not None]
+    if not found:
+        raise ValueError("there is no explanation to show.")
     shown = [
         _image(e, options) + _details(e) if e.has_picture else explanation_html(e) for e in found
     ]

@@ -193,7 +193,9 @@ def test_what_cannot_be_reported_is_said(bace, tmp_path):
         gx.report("mnist-superpixels", ["CCO"], tmp_path / "r.html")
     with pytest.raises(ValueError, match="2 names for 1"):
         gx.report(bace, ["CCO"], tmp_path / "r.html", names=["a", "b"])
-    assert not (tmp_path / "r.html").exists()
+    with pytest.raises(ValueError, match=r"r\.pdf: a report is a page; name it \.html"):
+        gx.report(bace, ["CCO"], tmp_path / "r.pdf")
+    assert not list(tmp_path.glob("r.*"))
 
 
 def test_a_table_too_long_for_a_page_stops_before_anything_is_explained(bace, tmp_path):

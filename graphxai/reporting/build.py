@@ -90,8 +90,12 @@ def report(
     most so many rows; without it 5,000 are the most. progress: a bar, by default on a terminal.
 
     Rows that cannot be used are listed in the report. Raises ValueError if there is none that
-    can, for more rows than that, or for a model that does not read molecules.
+    can, for more rows than that, for another suffix than .html, or for a model that does not read
+    molecules.
     """
+    out = Path(out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{out}: a report is a page; name it .html.")
     model = load(model) if isinstance(model, str | Path) else model
     explainer = get_explainer(method)
     rows, total, source = _rows(inputs, names, smiles_column, name_column)
@@ -114,7 +118,6 @@ def report(
         raise ValueError(f"no molecule of {source} can be explained{why}")
     name = title or f"{model.origin.name}: {source}"
     page = render(_data(contents, model, explainer, name, source), name, _card(model))
-    out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     return out
