@@ -11,6 +11,7 @@ from graphxai.cli_benchmark import benchmark
 from graphxai.cli_fragments import fragments
 from graphxai.cli_model import NameOption, load_with_warning
 from graphxai.cli_report import report
+from graphxai.cli_source import kind_of, require_kind, value_of
 from graphxai.cli_train import train
 from graphxai.progress import progress_bar
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from graphxai.explanation import Explanation
     from graphxai.models.graphormer import Graphormer
 
-TABLES = (".csv", ".tsv", ".txt")
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 INTERRUPTED = 130
 PICTURES = (".svg", ".png", ".pdf")
 WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
@@ -111,7 +110,7 @@ def explain(
 
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
-    kind = _kind_of(source)
+    kind = kind_of(source)
     name = model or ("mnist-superpixels" if kind == "image" else "bace")
     chosen = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
     limit = _limit(scale)
@@ -141,7 +140,7 @@ def explain(
     from graphxai.console import print_explanation
 
     loaded = load_with_warning(name)
-    _require_kind(loaded, source, kind)
+    require_kind(loaded, source, kind)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
@@ -168,15 +167,15 @@ def predict(
 
     `graphxai predict molecules.csv --name-column ID --out predictions.csv`
     """
-    kind = _kind_of(source)
+    kind = kind_of(source)
     if kind != "table":
         _require_no_names(name_column)
     loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
-    _require_kind(loaded, source, kind)
+    require_kind(loaded, source, kind)
     if kind != "table":
         import graphxai
 
-        for prediction in graphxai.predict(loaded, _value(source, kind)).values():
+        for prediction in graphxai.predict(loaded, value_of(source, kind)).values():
             typer.echo(f"{prediction.task}: {prediction}")
         return
     from graphxai.table import count_rows, predict_table
@@ -286,39 +285,6 @@ def _interrupted() -> SystemExit:
     return SystemExit(INTERRUPTED)
 
 
-def _kind_of(source: str) -> str:
-    """'table', 'image' or 'smiles', from the suffix."""
-    suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
-    if suffix in TABLES or suffix in IMAGES:
-        if not Path(source).is_file():
-            raise FileNotFoundError(f"{source}: no such file.")
-        return "table" if suffix in TABLES else "image"
-    if _exists(source) and not _is_smiles(source):
-        known = ", ".join(TABLES + IMAGES)
-        raise ValueError(f"{source}: files of this type are not read; use {known}.")
-    return "smiles"
-
-
-def _exists(source: str) -> bool:
-    """Whether there is such a file or folder; the empty text would name the current one."""
-    try:
-        return bool(source.strip()) and Path(source).exists()
-    except OSError:  # a SMILES longer than a file name may be
-        return False
-
-
-def _is_smiles(source: str) -> bool:
-    """Whether RDKit reads a molecule, which a file of the same name does not hide."""
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        return Chem.MolFromSmiles(source) is not None
-
-
-def _value(source: str, kind: str) -> str | Path:
-    return Path(source) if kind == "image" else source
-
-
 def _require_no_names(name_column: str | None) -> None:
     if name_column is not None:
         raise typer.BadParameter("--name-column is for tables.")
@@ -338,20 +304,14 @@ def _limit(scale: str) -> float | None:
     return limit
 
 
-def _require_kind(model: "Graphormer", source: str, kind: str) -> None:
-    from graphxai.inputs import reads_molecules
-
-    if reads_molecules(model.config) != (kind in ("smiles", "table")):
-        wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {wanted}; {source!r} is not that.")
-
-
 def _explain_one(
     model: "Graphormer", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
     import graphxai
 
-    explanation: Explanation = graphxai.explain(model, _value(source, kind), method, target=target)
+    explanation: Explanation = graphxai.explain(
+        model, value_of(source, kind), method, target=target
+    )
     return explanation
 
 
