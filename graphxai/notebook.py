@@ -54,7 +54,7 @@ def _details(explanation: Explanation) -> str:
 def drawable(explanations: Sequence[Explanation | None], limit: int) -> bool:
     """Whether the first of these have pictures."""
     shown = _first(explanations, limit)
-    return bool(shown) and all(e.molecule is not None or e.image is not None for _, e in shown)
+    return bool(shown) and all(e.has_picture for _, e in shown)
 
 
 def explanations_picture(explanations: Sequence[Explanation | None], limit: int) -> "Picture":

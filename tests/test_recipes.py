@@ -76,7 +76,7 @@ def test_bars_show_what_goes_on_before_the_student_learns(
     monkeypatch.setenv("FORCE_COLOR", "1")
     settings = replace(QUICK, progress=True)
     y = np.arange(len(DRUGS), dtype=np.float64)[:, None]
-    Ensemble([Task("value", "regression")], DRUGS, y, progress=True)
+    Ensemble([Task("value", "regression")], DRUGS, y, show=None)
     config = molecule_config([Task("value", "regression")])
     recombined(DRUGS, 5, [], config, settings)
     told = capsys.readouterr().err

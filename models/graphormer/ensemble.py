@@ -53,8 +53,8 @@ class Ensemble:
 
     The process, which foretells new scaffolds better, has `PROCESS_SHARE` of the say. A linked
     class is half what is said of it and half what is read of its value (`Link.agreeing`). `smiles`
-    (n,) and `y` (n, tasks), NaN where a label is missing; no multi-class tasks. `progress`: a
-    bar on a terminal.
+    (n,) and `y` (n, tasks), NaN where a label is missing; no multi-class tasks. `show`: as
+    for `progress_bar`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Ensemble:
         smiles: Sequence[str],
         y: NDArray[np.floating],
         links: Sequence[Link] = (),
-        progress: bool = False,
+        show: bool | None = False,
     ) -> None:
         self._tasks, self._links = tuple(tasks), tuple(links)
         names = [task.name for task in tasks]
@@ -75,7 +75,6 @@ class Ensemble:
         ]
         labels = np.column_stack([y, *read])
         fitted = [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
-        show = None if progress else False
         with progress_bar("fitting", 2 * len(fitted) + 1, show=show) as tick:
             self._forests = Forests(fitted, smiles, labels.astype(np.float32), tick)
             self._process = TanimotoProcess(smiles, labels)

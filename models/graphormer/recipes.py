@@ -152,11 +152,10 @@ def distil(
     held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
     y = torch.cat([graph.y for graph in graphs]).double().numpy()
     say("fitting forests and a Gaussian process to the training part")
-    teacher = Ensemble(tasks, train, y[list(split.train)], links, settings.progress)
+    teacher = Ensemble(tasks, train, y[list(split.train)], links, settings.show)
     say(f"recombining {molecules:,} molecules, which they label")
     new, extra = recombined(train, molecules, held_out, first.config, settings)
-    show = None if settings.progress else False
-    labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=show)]
+    labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=settings.show)]
     halfway = (y[list(split.train)] + teacher.left_out()) / 2
     y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
     return finetune(
@@ -179,13 +178,12 @@ def recombined(
     settings: TrainingSettings,
 ) -> tuple[list[str], list[Data]]:
     """New molecules (see `recombine`) and their encoded graphs; bars where `settings` has them."""
-    show = None if settings.progress else False
-    with progress_bar("recombining", count, show=show) as tick:
+    with progress_bar("recombining", count, show=settings.show) as tick:
         new = recombine(
             smiles, count, seed=settings.seed, exclude=exclude, max_atoms=MAX_ATOMS, tick=tick
         )
     graphs: list[Data] = []
-    for part in in_chunks(new, "encoding", show=show):
+    for part in in_chunks(new, "encoding", show=settings.show):
         graphs += encode_all(require_graphs(part), config)
     return new, graphs
 

@@ -73,10 +73,9 @@ def distil_table(
     train = [graphs[k] for k in split.train]
     smiles, labels = _smiles(train), y[list(split.train)]
     inputs = forest_inputs(smiles)
-    show = None if settings.progress else False
     teachers = [
         Teacher.fit(tasks[k], inputs, labels[:, k], seed)
-        for (k,) in in_chunks(range(len(tasks)), "fitting forests", size=1, show=show)
+        for (k,) in in_chunks(range(len(tasks)), "fitting forests", size=1, show=settings.show)
     ]
     held_out = [graphs[k] for k in split.valid]
     shares = _shares(model, teachers, held_out, y[list(split.valid)])
@@ -88,7 +87,7 @@ def distil_table(
         smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
     )
     say(f"learning from the network and a forest together on {len(new):,} recombined molecules")
-    described = [forest_inputs(part) for part in in_chunks(new, "describing", show=show)]
+    described = [forest_inputs(part) for part in in_chunks(new, "describing", show=settings.show)]
     inputs = np.concatenate([inputs, *described])
     each = zip(teachers, shares, task_readings(model, [*train, *extra]), strict=True)
     taught = np.stack([_labels(*teaching, inputs, seed) for teaching in each], axis=1)

@@ -61,6 +61,11 @@ class TrainingSettings:
     num_workers: int = 0
     progress: bool = True
 
+    @property
+    def show(self) -> bool | None:
+        """`show` of `progress_bar`: a bar where stderr is a terminal, or none at all."""
+        return None if self.progress else False
+
     def __post_init__(self) -> None:
         if self.monitor not in ("score", "loss"):
             raise ValueError(f"monitor must be 'score' or 'loss', not {self.monitor!r}.")
