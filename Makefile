@@ -11,7 +11,7 @@ help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run all tests"
 	@echo "make docs    build the documentation into docs/_build/html"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make format  format the code"
 	@echo "make clean   remove .venv and what was built"
 
@@ -38,6 +38,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(READY)
 	$(BIN)/ruff format .

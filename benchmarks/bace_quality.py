@@ -16,13 +16,8 @@ import torch
 
 from graphxai.datasets.molecules import load_bace
 from graphxai.models.graphormer import load_checkpoint
-from graphxai.models.graphormer.recipes_bace import (
-    ACTIVITY,
-    bace_split,
-    score_bace,
-    train_bace,
-)
-from graphxai.models.graphormer.training import evaluate
+from graphxai.models.graphormer.recipes.bace import ACTIVITY, bace_split, score_bace, train_bace
+from graphxai.models.graphormer.training.fit import evaluate
 
 
 def measure(out: Path, data: Path | None, kind: str, seed: int) -> dict[str, Any]:

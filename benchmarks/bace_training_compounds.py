@@ -9,7 +9,7 @@ part in the checkpoint's metadata; writes canonical SMILES to `training.csv`, on
 
 import graphxai
 from graphxai.datasets.molecules import load_bace
-from graphxai.models.graphormer.recipes_bace import write_training_compounds
+from graphxai.models.graphormer.recipes.bace import write_training_compounds
 
 
 def main() -> None:

@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare
+from graphxai.contract.target import Target
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.metrics import METRICS
-from graphxai.inputs import prepare
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, collate
-from graphxai.target import Target
 
 CURVES = [name for name, metric in METRICS.items() if metric.measure and metric.removal]
 RUNS = 3

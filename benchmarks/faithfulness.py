@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare
+from graphxai.contract.target import Target
 from graphxai.evaluation import Report, merged
-from graphxai.evaluation.ceiling import best_areas
+from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.explainers import get_explainer
 from graphxai.explainers.activation_path import _by_removal
-from graphxai.inputs import prepare
-from graphxai.target import Target
 
 METHODS = (
     "gradient_input",

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import graphxai as gx
+from graphxai.chemistry.fragment_table import Tally
 from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation.statistics import bootstrap
-from graphxai.fragment_statistics import Tally
 
 SIZES, SAMPLES, OFTEN = (2, 3, 5, 10, 30), 100, 200
 

@@ -14,10 +14,15 @@ import torch
 
 from graphxai import load, methods
 from graphxai.datasets.mnist import load_mnist
-from graphxai.datasets.strokes import stroke_pixels, stroke_segments
-from graphxai.datasets.superpixels import image_to_data
-from graphxai.evaluation.truth import evaluate_truth, model_score
-from graphxai.evaluation.truth_report import SCORES, benchmark_rule, mean_share, store, tables
+from graphxai.datasets.superpixels import image_to_data, stroke_pixels, stroke_segments
+from graphxai.evaluation.ground_truth import evaluate_truth, model_score
+from graphxai.evaluation.ground_truth_report import (
+    SCORES,
+    benchmark_rule,
+    mean_share,
+    store,
+    tables,
+)
 
 DIGITS = "digits"
 # Boron is left out: about 0.2 % of the molecules hold it, too few for training and test.

@@ -18,7 +18,7 @@ import torch
 import graphxai
 from browser import browsing
 from graphxai.datasets.molecules import load_bace
-from graphxai.reporting import report
+from graphxai.tables.report import report
 
 # Scrolls from the top to the end, so many pixels a frame; the time of every frame in milliseconds.
 SCROLL = """

@@ -10,20 +10,22 @@ import csv
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from .findings import RECORDS, Finding, Findings
 from .labels import Labels, LabelsKind, read_labels
 from .molecules import RejectedRow
 from .table_rows import Molecule, Rows, read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["CleanTable", "Finding", "Findings", "Target", "clean_table"]
 
@@ -34,6 +36,54 @@ MIN_MOLECULES = 20
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
 SKEWED = 1e3  # largest over smallest value of what is likely to need a logarithm
+CHECKS = ("check", "target", "count", "done")
+RECORDS = ("row", "smiles", "check", "target", "done", "reason")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: how many rows or values it concerns, what was done with them, and which rows."""
+
+    check: str
+    count: int
+    done: str
+    target: str = ""
+    rows: tuple[RejectedRow, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" in {self.target}" if self.target else ""
+        return f"{self.check}{where}: {self.count:,}, {self.done}"
+
+
+class Findings(tuple[Finding, ...]):
+    """All findings of a table, which are a table, too."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def records(self) -> Iterator[tuple[int, str, str, str, str, str]]:
+        """Number, SMILES, check, target, what was done and why, of every row that is concerned."""
+        for f in self:
+            for row in f.rows:
+                yield row.row, row.smiles, f.check, f.target, f.done, row.reason
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a check: check, target, count, done."""
+        import pandas as pd
+
+        rows = [tuple(getattr(f, name) for name in CHECKS) for f in self]
+        return pd.DataFrame(rows, columns=list(CHECKS))
+
+    def rows_to_frame(self) -> pd.DataFrame:
+        """One row for every row that a check concerns: row, smiles, check, target, done, reason."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.records()), columns=list(RECORDS))
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, escape=True, border=0))
 
 
 @dataclass(frozen=True)

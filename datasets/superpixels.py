@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from skimage.segmentation import slic
 from torch_geometric.data import Data
 
 SEGMENTS = 75
+INK = 0.5  # half of full ink: brighter pixels belong to the stroke of a digit
 MAX_SIDE = 2048
 
 # On MNIST these two give 75 superpixels on average (69 to 81) that follow the strokes;
@@ -213,3 +214,29 @@ def as_grey(image: ArrayLike) -> np.ndarray:
             f"grey values from {grey.min():g} to {grey.max():g}; expected [0, 1], or uint8"
         )
     return grey
+
+
+def stroke_pixels(image: ArrayLike, *, threshold: float = INK) -> NDArray[np.bool_]:
+    """Pixels (H, W) of the stroke: brighter than `threshold`.
+
+    image: (H, W), grey values in [0, 1], or uint8, bright ink on black. Raises SuperpixelError for
+    what is no grey image.
+    """
+    return as_grey(image) > threshold
+
+
+def stroke_segments(
+    image: ArrayLike, segments: NDArray[np.integer], *, threshold: float = INK
+) -> NDArray[np.bool_]:
+    """Superpixels (N,) of the stroke: those whose mean intensity is above `threshold`.
+
+    image: as for `stroke_pixels`; segments: (H, W), the ids 0..N-1 of its superpixels. Raises
+    SuperpixelError where the shapes differ or an id is not used.
+    """
+    grey, ids = as_grey(image), np.asarray(segments)
+    if ids.shape != grey.shape:
+        raise SuperpixelError(f"image {grey.shape} and segments {ids.shape} differ in shape")
+    size = np.bincount(ids.ravel())
+    if not size.all():
+        raise SuperpixelError(f"superpixel {int(np.argmin(size))} has no pixel")
+    return np.bincount(ids.ravel(), grey.ravel()) / size > threshold

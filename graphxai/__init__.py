@@ -4,122 +4,80 @@
     model = gx.load("bace")
     gx.explain(model, "CC(C)Cc1ccc(cc1)C(C)C(=O)O").save("ibuprofen.svg")
 
-Everything below is loaded when it is first used.
+A public name is loaded when it is first used, so that `import graphxai` is quick.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from graphxai.adapters import wrap
-    from graphxai.api import explain, load, methods, predict, pretrained_models
-    from graphxai.cliffs import Cliff, activity_cliffs
-    from graphxai.contrasts import Contrast, contrast
-    from graphxai.datasets.hygiene import CleanTable, clean_table
-    from graphxai.evaluation.benchmark import evaluate
-    from graphxai.evaluation.report import Report
-    from graphxai.explanation import Explanation, Ledger, Prediction
-    from graphxai.explanations import Explanations
-    from graphxai.fragment_statistics import fragment_table
-    from graphxai.fragmentation import Fragment, Fragments, fragments
-    from graphxai.models.graphormer.recipes_table import train_table
-    from graphxai.pairwise import Pairs, pairs
-    from graphxai.pictures import Picture, compare, grid
-    from graphxai.propagation import conservative, record
-    from graphxai.reporting import report
-    from graphxai.target import Target
-    from graphxai.training_set import TrainingSet, training_set_of
-    from graphxai.trustworthiness import Trust, trust
+if TYPE_CHECKING:  # the list of public names: type checkers import them, `__getattr__` reads it
+    from graphxai.adapters.conservative import conservative as conservative
+    from graphxai.adapters.wrapped import wrap as wrap
+    from graphxai.api import compare as compare
+    from graphxai.api import explain as explain
+    from graphxai.api import load as load
+    from graphxai.api import methods as methods
+    from graphxai.api import pairs as pairs
+    from graphxai.api import predict as predict
+    from graphxai.api import pretrained_models as pretrained_models
+    from graphxai.chemistry.cliffs import Cliff as Cliff
+    from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
+    from graphxai.chemistry.contrast import Contrast as Contrast
+    from graphxai.chemistry.contrast import contrast as contrast
+    from graphxai.chemistry.fragment_table import fragment_table as fragment_table
+    from graphxai.chemistry.fragments import Fragment as Fragment
+    from graphxai.chemistry.fragments import Fragments as Fragments
+    from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.contract.target import Target as Target
+    from graphxai.datasets.hygiene import CleanTable as CleanTable
+    from graphxai.datasets.hygiene import clean_table as clean_table
+    from graphxai.evaluation.benchmark import evaluate as evaluate
+    from graphxai.evaluation.report import Report as Report
+    from graphxai.evaluation.trust.training_set import TrainingSet as TrainingSet
+    from graphxai.evaluation.trust.training_set import training_set_of as training_set_of
+    from graphxai.evaluation.trust.trust import Trust as Trust
+    from graphxai.evaluation.trust.trust import trust as trust
+    from graphxai.explanation.explanation import Explanation as Explanation
+    from graphxai.explanation.explanations import Explanations as Explanations
+    from graphxai.explanation.grid import grid as grid
+    from graphxai.explanation.ledger import Ledger as Ledger
+    from graphxai.explanation.pairs import Pairs as Pairs
+    from graphxai.explanation.prediction import Prediction as Prediction
+    from graphxai.explanation.result import Picture as Picture
+    from graphxai.models.graphormer.recipes.table import train_table as train_table
+    from graphxai.rules.conservative import record as record
+    from graphxai.tables.report import report as report
 
-_HOME = {
-    "evaluate": "evaluation.benchmark",
-    "explain": "api",
-    "load": "api",
-    "methods": "api",
-    "predict": "api",
-    "pretrained_models": "api",
-    "Explanation": "explanation",
-    "Explanations": "explanations",
-    "Fragment": "fragmentation",
-    "Fragments": "fragmentation",
-    "Ledger": "explanation",
-    "Prediction": "explanation",
-    "Report": "evaluation.report",
-    "Cliff": "cliffs",
-    "activity_cliffs": "cliffs",
-    "Contrast": "contrasts",
-    "contrast": "contrasts",
-    "Pairs": "pairwise",
-    "pairs": "pairwise",
-    "Picture": "pictures",
-    "compare": "pictures",
-    "fragment_table": "fragment_statistics",
-    "fragments": "fragmentation",
-    "grid": "pictures",
-    "conservative": "propagation",
-    "record": "propagation",
-    "Target": "target",
-    "CleanTable": "datasets.hygiene",
-    "clean_table": "datasets.hygiene",
-    "train_table": "models.graphormer.recipes_table",
-    "TrainingSet": "training_set",
-    "training_set_of": "training_set",
-    "Trust": "trustworthiness",
-    "report": "reporting",
-    "trust": "trustworthiness",
-    "wrap": "adapters",
-}
-
-__all__ = [
-    "CleanTable",
-    "Cliff",
-    "Contrast",
-    "Explanation",
-    "Explanations",
-    "Fragment",
-    "Fragments",
-    "Ledger",
-    "Pairs",
-    "Picture",
-    "Prediction",
-    "Report",
-    "Target",
-    "TrainingSet",
-    "Trust",
-    "activity_cliffs",
-    "clean_table",
-    "compare",
-    "conservative",
-    "contrast",
-    "evaluate",
-    "explain",
-    "fragment_table",
-    "fragments",
-    "grid",
-    "load",
-    "methods",
-    "pairs",
-    "predict",
-    "pretrained_models",
-    "record",
-    "report",
-    "train_table",
-    "training_set_of",
-    "trust",
-    "wrap",
-]
 __version__ = "0.1.0"
 
 
+def _public_names() -> dict[str, str]:
+    """The names imported under TYPE_CHECKING above, each with its module."""
+    source = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (listed,) = (node for node in source.body if isinstance(node, ast.If))
+    return {
+        alias.name: str(statement.module)
+        for statement in listed.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+_MODULE_OF = _public_names()
+__all__ = sorted(_MODULE_OF)
+
+
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first asked for, so that `import graphxai` is quick."""
-    if name not in _HOME:
+    """Load a public name when it is first asked for."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"graphxai.{_HOME[name]}"), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    """All public names, those not loaded yet too, so that a console completes them."""
+    """All public names, loaded or not, so that a console completes them."""
     return sorted({*globals(), *__all__})

@@ -1,5 +1,5 @@
 """`python -m graphxai` is the command line."""
 
-from graphxai.cli import main
+from .cli.main import main
 
 main()

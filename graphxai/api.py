@@ -1,38 +1,36 @@
-"""The main job: load a model, predict, explain."""
+"""The main job: load a model, predict, explain, compare."""
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
-from graphxai.capture import evaluating
-from graphxai.explainers import Attribution, Explainer, get_explainer
-from graphxai.explainers.base import Method
-from graphxai.explanation import Explanation, Ledger, Prediction
-from graphxai.explanations import Explanations
-from graphxai.inputs import Input, as_list, prepare_for
-from graphxai.models.graphormer import Graphormer, Task
-from graphxai.models.graphormer.config import TaskSet
-from graphxai.progress import Tick, progress_bar
-from graphxai.target import Target
-
-if TYPE_CHECKING:
-    from graphxai.adapters import WrappedModel
-
-# A batch holds at most so many graphs and token pairs (B * T * T): about 64 drug molecules, or
-# one graph of 500 nodes; larger batches leave the cache and are no faster.
-MAX_GRAPHS = 64
-MAX_PAIRS = 250_000
-CHUNK = 4096  # inputs encoded at a time: about 300 MB of molecules
+from graphxai.adapters import WrappedModel
+from graphxai.contract.batching import Key, batches_for, collated, in_chunks
+from graphxai.contract.inputs import Input, as_list
+from graphxai.contract.model import evaluating
+from graphxai.contract.target import Target
+from graphxai.datasets.progress import progress_bar
+from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
+from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of
+from graphxai.explainers.registry import Method
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanations import Explanations
+from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.ledger import Ledger
+from graphxai.explanation.pairs import Pairs
+from graphxai.explanation.prediction import Prediction, read_outputs
+from graphxai.explanation.provenance import provenance
+from graphxai.explanation.result import Picture
+from graphxai.models.graphormer import Graphormer, pretrained_names
+from graphxai.models.graphormer.checkpoint import is_published, load_checkpoint, locate
+from graphxai.models.graphormer.convert import load_huggingface
 
 OnError = Literal["warn", "raise"]
-Model: TypeAlias = "Graphormer | WrappedModel"
-Key = TypeVar("Key")  # what a caller knows an input by
+Model: TypeAlias = Graphormer | WrappedModel
+COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
 def load(name_or_folder: str | Path) -> Graphormer:
@@ -42,9 +40,6 @@ def load(name_or_folder: str | Path) -> Graphormer:
     converted; for its options see `graphxai.models.graphormer.load_huggingface`. Raises
     CheckpointError, which names the file and the key, for what cannot be read.
     """
-    from graphxai.models.graphormer.checkpoint import is_published, load_checkpoint, locate
-    from graphxai.models.graphormer.convert import load_huggingface
-
     folder = locate(name_or_folder)
     with torch.inference_mode(False):  # weights made in inference mode could never be explained
         return load_huggingface(folder) if is_published(folder) else load_checkpoint(folder)
@@ -52,15 +47,11 @@ def load(name_or_folder: str | Path) -> Graphormer:
 
 def pretrained_models() -> tuple[str, ...]:
     """Names of the bundled models."""
-    from graphxai.models.graphormer import pretrained_names
-
     return pretrained_names()
 
 
 def methods() -> dict[str, type[Explainer]]:
     """All explainers by name."""
-    from graphxai.explainers import REGISTRY
-
     return dict(REGISTRY)
 
 
@@ -99,6 +90,70 @@ def explain(
     return results if several else results[0]
 
 
+def compare(
+    model: "Model | str | Path",
+    value: Any,
+    methods: Sequence[Method] = COMPARED,
+    *,
+    target: Any = None,
+    columns: int = 3,
+    **options: Any,
+) -> Picture:
+    """A picture of one input explained by several methods, each on its own colour scale.
+
+    model, value, target: as for `explain`, but one input; methods: names, explainers or functions.
+    Options as for `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise.
+    To draw explanations that you have already, see `grid`.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    (value, *others), _ = as_list(value)
+    if others:
+        raise ValueError("compare shows one input under several methods; use grid for several.")
+    if isinstance(methods, str):
+        methods = [methods]
+    found = [explain(model, value, method, target=target) for method in methods]
+    return side_by_side(found, columns=columns, **options)
+
+
+def pairs(
+    model: "Model | str | Path",
+    inputs: Any,
+    method: Method = "lrp",
+    *,
+    target: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any:
+    """Relevance of the pairs of tokens, for one input or each of a list.
+
+    Arguments, errors and results as for `explain`, with `Pairs` for `Explanation`. method: one
+    that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`); otherwise relevance also takes
+    the way through queries and keys, which is not a sum over pairs: ValueError. Any model from
+    `load` or `wrap` will do that has attention between nodes; ValueError for one that has none.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    explainer = get_explainer(method)
+    rules = rules_of(explainer)
+    values, several = as_list(inputs)
+    results: list[Pairs | None] = [None] * len(values)
+    strict = on_error == "raise" or not several
+    with progress_bar("explaining pairs", len(values), show=progress) as tick:
+        for chunk in in_chunks(model, values, strict, tick):
+            explained = dict(explain_prepared(model, chunk, explainer, target=target))
+            for part in batches_for(model, chunk):
+                batch = collated(model, part)
+                relevance = pair_relevance(model, batch, target, rules).cpu()
+                relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
+                distances = distances_of(batch, [item.data for _, item in part])
+                for row, (index, item) in enumerate(part):
+                    tokens = int(item.data.num_nodes) + 1
+                    own = relevance[row, :, :tokens, :tokens].numpy().copy()
+                    token = getattr(batch, "has_graph_token", True)
+                    results[index] = Pairs(explained[index], own, distances[row], token)
+                    tick(1)
+    return results if several else results[0]
+
+
 def predict(
     model: "Model | str | Path",
     inputs: Any,
@@ -122,23 +177,6 @@ def predict(
     return results if several else results[0]
 
 
-def in_chunks(
-    model: "Model", values: Sequence[Any], strict: bool, tick: Tick
-) -> Iterator[list[tuple[int, Input]]]:
-    """Encode the inputs that can be used, with their index, so many at a time; warn of others."""
-    for start in range(0, len(values), CHUNK):
-        chunk = []
-        for index, value in enumerate(values[start : start + CHUNK], start):
-            try:
-                chunk.append((index, prepare_for(model, value)))
-            except (ValueError, OSError) as error:
-                if strict:
-                    raise
-                warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
-                tick(1)
-        yield chunk
-
-
 def explain_prepared(
     model: "Model",
     prepared: Sequence[tuple[Key, Input]],
@@ -146,84 +184,26 @@ def explain_prepared(
     *,
     target: Any = None,
 ) -> Iterator[tuple[Key, Explanation]]:
-    """Explain encoded inputs in batches of like size; yields (key, explanation) as they come."""
+    """Explain encoded inputs in batches of similar size; yields (key, explanation) as they come."""
     wanted = Target.of(target)
-    provenance = _provenance(model, explainer)
-    device = next(model.parameters()).device
-    for part in in_batches(prepared, *constraints(model)):
+    origin = provenance(model, explainer)
+    for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # what gradients pass through must not be made in it
-            batch: Any = model.collate([_outside_inference(item.data) for _, item in part]).to(
-                device
-            )
-            attribution = explainer.attribute(model, batch, wanted)
+            attribution = explainer.attribute(model, collated(model, part), wanted)
         for row, (key, item) in enumerate(part):
-            yield key, _explanation(model, item, attribution, row, explainer, wanted, provenance)
+            yield key, _explanation(model, item, attribution, row, explainer, wanted, origin)
 
 
 def predict_prepared(
     model: "Model", prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
-    """Predictions of encoded inputs in batches of like size, with their keys."""
-    device = next(model.parameters()).device
-    for part in in_batches(prepared, *constraints(model)):
+    """Predictions of encoded inputs in batches of similar size, with their keys."""
+    for part in batches_for(model, prepared):
+        batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
-            batch: Any = model.collate([item.data for _, item in part]).to(device)
             outputs = model(batch).cpu()
         for row, (key, _) in enumerate(part):
             yield key, read_outputs(model.config, outputs[row])
-
-
-def constraints(model: "Model") -> tuple[bool, Callable[[Data], bool] | None]:
-    """Which inputs of a model can share a batch, as `in_batches` asks for it."""
-    return getattr(model, "same_size_only", False), getattr(model, "goes_alone", None)
-
-
-def _outside_inference(data: Data) -> Data:
-    """The graph itself, or a copy that gradients may pass through."""
-    return data.clone() if data.x.is_inference() else data
-
-
-def in_batches(
-    prepared: Iterable[tuple[Key, Input]],
-    same_size: bool = False,
-    goes_alone: Callable[[Data], bool] | None = None,
-) -> Iterator[list[tuple[Key, Input]]]:
-    """Group inputs of like (or of the same) size, within MAX_GRAPHS and MAX_PAIRS.
-
-    goes_alone: whether an input is by itself, as one with matrices over the pairs of its nodes.
-    """
-    part: list[tuple[Key, Input]] = []
-    for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
-        tokens = int(item[1].data.num_nodes) + 1
-        full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
-        other = bool(part) and same_size and int(part[0][1].data.num_nodes) + 1 != tokens
-        other = other or (bool(part) and goes_alone is not None and goes_alone(item[1].data))
-        if part and (full or other):
-            yield part
-            part = []
-        part.append(item)
-    if part:
-        yield part
-
-
-def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:
-    """Predictions of every task from one graph's outputs (num_outputs,)."""
-    start, found = 0, []
-    for task in config.tasks:
-        found.append(_read_task(task, outputs[start : start + task.num_outputs].double()))
-        start += task.num_outputs
-    return tuple(found)
-
-
-def _read_task(task: Task, values: Tensor) -> Prediction:
-    if task.kind == "regression":
-        value = task.offset + task.scale * float(values[0])
-        return Prediction(task.name, value=value, unit=task.unit)
-    if task.kind == "binary":
-        values = torch.stack([-values[0] / 2, values[0] / 2])  # two classes from one logit
-    probabilities = values.softmax(-1).tolist()
-    by_class = dict(zip(task.classes, probabilities, strict=True))
-    return Prediction(task.name, max(by_class, key=by_class.__getitem__), by_class)
 
 
 def _explanation(
@@ -233,7 +213,7 @@ def _explanation(
     row: int,
     explainer: Explainer,
     target: Target,
-    provenance: dict[str, Any],
+    origin: dict[str, Any],
 ) -> Explanation:
     n = int(item.data.num_nodes)
     relevance = attribution.relevance[row, :n].float().cpu()
@@ -243,6 +223,7 @@ def _explanation(
     return Explanation(
         relevance=relevance.numpy().copy(),
         target=attribution.labels[row],
+        wanted=target.settled(model.config, attribution.outputs[row]),
         prediction=next(p for p in predictions if p.task == task.name),
         predictions=predictions,
         method=explainer.name,
@@ -263,7 +244,7 @@ def _explanation(
         mol=item.molecule,
         image=item.image,
         segments=item.segments,
-        provenance=provenance,
+        provenance=origin,
     )
 
 
@@ -277,31 +258,3 @@ def _share_of(name: str, names: Sequence[str], features: Tensor | None, row: int
 def _row_of(values: dict[str, Tensor] | None, row: int) -> dict[str, float]:
     """One graph's value of each of the tensors (B,); empty if there are none."""
     return {name: float(value[row]) for name, value in (values or {}).items()}
-
-
-def _provenance(model: "Model", explainer: Explainer) -> dict[str, Any]:
-    """What makes a result reproducible: model, weights, method and its options, versions."""
-    options = {
-        name: value
-        for name, value in vars(explainer).items()
-        if isinstance(value, str | int | float | bool | None)
-    }
-    return {
-        "model": model.origin.name,
-        "sha256": model.origin.sha256,
-        "method": explainer.name,
-        "options": options,
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that a result depends on."""
-    return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

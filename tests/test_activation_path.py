@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai import propagation
+from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
 from graphxai.explainers.activation_path import LrpPath, _pass
 from graphxai.models.graphormer import StructureEncoding, collate
-from graphxai.target import Target
+from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, molecules, trained
 from toy import random_graphormer
 

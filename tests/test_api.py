@@ -12,10 +12,11 @@ from rdkit import Chem
 from torch_geometric.data import Batch, Data
 
 import graphxai as gx
-from graphxai.api import in_batches
+from graphxai.contract.batching import in_batches
+from graphxai.contract.inputs import prepare
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
-from graphxai.inputs import prepare
+from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import Task
 from toy import random_graphormer
 
@@ -143,7 +144,7 @@ def test_a_list_gives_a_list_in_order_and_bad_ones_are_named(model):
 def test_a_bar_appears_for_long_work_only(model, capsys, monkeypatch):
     gx.explain(model, ["CCO", "CC"], progress=True)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("graphxai.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("graphxai.datasets.progress.PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     gx.explain(model, ["CCO", "CC"], progress=True)
     assert "explaining" in capsys.readouterr().err
@@ -153,7 +154,7 @@ def test_a_bar_appears_for_long_work_only(model, capsys, monkeypatch):
 
 def test_long_lists_are_encoded_piece_by_piece(model, monkeypatch):
     expected = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
-    monkeypatch.setattr("graphxai.api.CHUNK", 2)
+    monkeypatch.setattr("graphxai.contract.batching.CHUNK", 2)
     found = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.relevance, b.relevance, atol=1e-5)
@@ -218,8 +219,7 @@ def test_pictures_draw_themselves_and_save_by_suffix(aspirin, tmp_path):
 
 
 def test_methods_side_by_side_and_molecules_in_a_grid(model, aspirin):
-    several = [gx.explain(model, ASPIRIN, method) for method in ("lrp", "gae")]
-    ElementTree.fromstring(gx.compare(several))
+    ElementTree.fromstring(gx.compare(model, ASPIRIN, ("lrp", "gae")))
     explained = gx.explain(model, list(MOLECULES.values())[:3])
     ElementTree.fromstring(gx.grid(explained, titles=list(MOLECULES)[:3]))
     with pytest.raises(ValueError, match="no explanation"):
@@ -295,7 +295,7 @@ def test_bundled_digit_model_reads_the_sample_digits():
         assert len(explanation) == explanation.segments.max() + 1
         assert abs(explanation.ledger.unexplained) < 1e-2
         ElementTree.fromstring(explanation.svg())
-    ElementTree.fromstring(gx.compare([found[0], gx.explain(model, digit_paths()[0], "gae")]))
+    ElementTree.fromstring(gx.compare(model, digit_paths()[0], ("lrp", "gae")))
 
 
 def test_models_and_inputs_of_different_kinds_are_told_apart(tmp_path):
@@ -396,9 +396,9 @@ def test_values_of_an_rdkit_molecule_name_their_atoms(model):
 
 def test_pictures_side_by_side_name_what_differs(model):
     classes = [gx.explain(model, "CCO", target=t) for t in ("active", "pIC50")]
-    assert 'aria-label="LRP: pIC50"' in gx.compare(classes)
+    assert 'aria-label="LRP: pIC50"' in side_by_side(classes)
     with pytest.raises(ValueError, match="one input under several methods"):
-        gx.compare(gx.explain(model, ["CCO", "CCN"]))
+        side_by_side(gx.explain(model, ["CCO", "CCN"]))
     with pytest.warns(UserWarning, match="left out"):
         found = gx.explain(model, ["CCO", "C1CC"])
     ElementTree.fromstring(gx.grid(found, titles=["a", "b"]))

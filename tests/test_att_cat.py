@@ -8,7 +8,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import global_mean_pool
 
 import graphxai as gx
-from graphxai.testing import check_batching
+from graphxai.evaluation.testing import check_batching
 from other_models import Bert, GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20]

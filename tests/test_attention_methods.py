@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.flow import maximum_flows
 from graphxai.models.graphormer import StructureEncoding, collate
-from graphxai.propagation import record
-from graphxai.testing import check_batching, check_renumbering
+from graphxai.rules.conservative import record
 from toy import random_graphormer
 
 METHODS = ("gae_rollout", "attention_flow", "cam", "grad_cam", "att_cat")

@@ -12,15 +12,15 @@ from scipy.stats import entropy, kendalltau, spearmanr
 from torch_geometric.data import Data
 
 import graphxai as gx
-from graphxai.cli import main
+from graphxai.cli.main import main
+from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import METRICS, merged, node_series, outputs_of_parts
-from graphxai.evaluation.checks import NoisyModel, shuffled_stages
 from graphxai.evaluation.curves import several_series
-from graphxai.evaluation.units import Store, Unit
+from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
+from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
-from graphxai.target import Target
 from other_models import GpsModel
 from toy import random_graphormer
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from PIL import Image
 
-from graphxai import cli
+from graphxai.cli import main as cli
 from graphxai.models.graphormer import save_checkpoint
 from toy import random_graphormer
 

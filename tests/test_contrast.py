@@ -11,7 +11,7 @@ from rdkit import Chem, DataStructs
 from rdkit.Chem import rdFingerprintGenerator, rdFMCS
 
 import graphxai as gx
-from graphxai.matching import NoCommonPartError, common_part
+from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.models.graphormer import Task
 from graphxai.visualization.contrast import aligned
 from graphxai.visualization.layout import laid_out

@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from graphxai.demo import run
+from graphxai.cli.demo import run
 
 
 def test_demonstration_draws_molecules_and_digits(tmp_path):

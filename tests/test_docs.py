@@ -23,11 +23,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 
 import graphxai as gx
-from graphxai import cli
+from graphxai.cli import main as cli
+from graphxai.contract.inputs import prepare_for
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explainers import REGISTRY
-from graphxai.inputs import prepare_for
 from graphxai.models.graphormer import locate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -281,7 +281,7 @@ DOCUMENTED = {
         "graphxai.evaluation",
         "graphxai.explainers",
         "graphxai.models.graphormer",
-        "graphxai.reporting",
+        "graphxai.tables.report",
         "graphxai.visualization",
     ],
 )

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare
+from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.evaluation import (
@@ -23,11 +25,9 @@ from graphxai.evaluation import (
     node_series,
     outputs_of_parts,
 )
-from graphxai.evaluation.ceiling import best_areas
+from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.curves import node_counts
-from graphxai.inputs import prepare
 from graphxai.models.graphormer import StructureEncoding, Task, collate
-from graphxai.target import Target
 from toy import random_graphormer
 
 SMILES = "CC(=O)Oc1ccccc1C(=O)O"

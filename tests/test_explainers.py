@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import graphxai as gx
+from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.testing import check_all, check_ledger, check_no_trace
 from graphxai.explainers import REGISTRY, Explainer, get_explainer, register
 from graphxai.models.graphormer import StructureEncoding, Task, collate
-from graphxai.propagation import record
-from graphxai.target import Target
-from graphxai.testing import check_all, check_ledger, check_no_trace
+from graphxai.rules.conservative import record
 from toy import random_graphormer
 
 METHODS = (
@@ -126,7 +126,7 @@ def test_lrp_equals_removing_a_token_from_the_network_of_constants(monkeypatch, 
     found = get_explainer("lrp").attribute(model, batch)
     frozen = Frozen()
     for name in ("softmax_attention", "layer_norm", "gelu"):
-        monkeypatch.setattr(f"graphxai.propagation.{name}", getattr(frozen, name))
+        monkeypatch.setattr(f"graphxai.rules.conservative.{name}", getattr(frozen, name))
     with torch.no_grad():
         tokens = model.embed(batch)
         output = model.encode(tokens, batch)[0, 0]

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,16 +19,17 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 import graphxai as gx
-from graphxai import cli
+from graphxai.cli import main as cli
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
-from graphxai.explanations import SHOWN
-from graphxai.export import SUFFIXES, cxsmiles, sdf_record
+from graphxai.explanation.explanations import SHOWN
+from graphxai.explanation.files import SUFFIXES
+from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import Task, save_checkpoint
-from graphxai.notebook import explanation_html, explanations_html, explanations_page
 from graphxai.visualization import Scale, displayed
 from graphxai.visualization.pdf import pictures_to_pdf
 from graphxai.visualization.render import COLUMN
+from other_models import GpsModel
 from toy import random_graphormer
 
 VERUBECESTAT = MOLECULES["verubecestat"]
@@ -81,12 +83,12 @@ def test_rdkit_puts_relevance_of_an_sd_file_on_the_atoms(several, tmp_path):
 def test_an_sd_file_has_the_coordinates_that_a_molecule_came_with(model):
     mol = Chem.MolFromSmiles("CC(=O)Oc1ccccc1C(=O)O")
     AllChem.EmbedMolecule(mol, randomSeed=1)
-    record = sdf_record(gx.explain(model, mol))
+    record = gx.explain(model, mol).to_sdf()
     read = Chem.MolFromMolBlock(record)
     np.testing.assert_allclose(
         read.GetConformer().GetPositions(), mol.GetConformer().GetPositions(), atol=1e-4
     )
-    drawn = Chem.MolFromMolBlock(sdf_record(gx.explain(model, "CCO")))
+    drawn = Chem.MolFromMolBlock(gx.explain(model, "CCO").to_sdf())
     assert not drawn.GetConformer().Is3D()
     assert np.ptp(drawn.GetConformer().GetPositions()) > 1
 
@@ -121,24 +123,26 @@ def test_properties_of_the_users_molecule_do_not_get_into_its_smiles(model):
     mol = Chem.MolFromSmiles("CCO")
     mol.GetAtomWithIdx(0).SetProp("secret", "value")
     AllChem.Compute2DCoords(mol)
-    assert "secret" not in cxsmiles(gx.explain(model, mol))
+    assert "secret" not in gx.explain(model, mol).to_cxsmiles()
     assert mol.GetAtomWithIdx(0).HasProp("secret")
 
 
-def test_names_cannot_break_out_of_files_and_pages():
+def test_names_cannot_break_out_of_files_and_pages(tmp_path):
     model = random_graphormer(
         num_layers=1, tasks=(Task(NASTY, "binary", ("no", NASTY)), Task("$$$$", "regression"))
     )
     model.origin = type(model.origin)(NASTY, NASTY)
     both = gx.explain(model, ["CCO", "CC"])
-    text = "".join(sdf_record(explanation) for explanation in both)
+    text = "".join(explanation.to_sdf() for explanation in both)
     read = list(Chem.ForwardSDMolSupplier(io.BytesIO(text.encode())))
     assert [mol.GetNumAtoms() for mol in read] == [3, 2]
     assert [len(relevance_of(mol)) for mol in read] == [3, 2]
-    for shown in (both._repr_svg_(), both[0]._repr_svg_(), explanations_html(both, 12)):
+    for shown in (both._repr_svg_(), both[0]._repr_svg_(), both[0].section()):
         assert "<script" not in shown
-    assert "<script" not in explanation_html(both[0])
-    assert "<script" not in explanations_page(both)
+    assert "<script" not in both.save(tmp_path / "both.html").read_text()
+    drawn = dict.fromkeys(("smiles", "mol"))
+    for shown in (replace(both[0], **drawn), gx.Explanations(replace(e, **drawn) for e in both)):
+        assert "<script" not in shown._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ def test_names_cannot_break_out_of_files_and_pages():
 )
 def test_no_title_ends_a_record_of_an_sd_file(model, name):
     both = gx.explain(model, ["CCO", "CC"])
-    text = "".join(sdf_record(explanation, title=name, Row=k) for k, explanation in enumerate(both))
+    text = "".join(explanation.to_sdf(title=name, Row=k) for k, explanation in enumerate(both))
     read = list(Chem.ForwardSDMolSupplier(io.BytesIO(text.encode())))
     assert [mol.GetNumAtoms() for mol in read] == [3, 2]
     assert [mol.GetProp("Row") for mol in read] == ["0", "1"]
@@ -349,25 +353,39 @@ def test_no_picture_is_wider_than_the_column_of_a_notebook(model, several):
         assert full.get("style") is None
 
 
-def test_show_explains_the_same_input_by_several_methods(model, one):
+def test_compare_explains_one_input_by_several_methods(model):
     methods = ["lrp", "gae"]
-    shown = one.show(methods, model=model)
-    expected = gx.compare([gx.explain(model, VERUBECESTAT, method) for method in methods])
-    assert shown == expected
+    shown = gx.compare(model, VERUBECESTAT, methods)
+    assert shown == side_by_side([gx.explain(model, VERUBECESTAT, method) for method in methods])
     assert shown._repr_svg_() == displayed(shown)
-    value = gx.explain(model, VERUBECESTAT, target="pIC50")
-    assert "lowers pIC50" in value.show(model=model)
-    with pytest.raises(ValueError, match=r"give it as show\(model=\.\.\.\)"):
-        one.show()
+    assert "lowers pIC50" in gx.compare(model, VERUBECESTAT, target="pIC50")
+    assert gx.compare(model, VERUBECESTAT, "lrp") == gx.compare(model, [VERUBECESTAT], ["lrp"])
+    with pytest.raises(ValueError, match="use grid for several"):
+        gx.compare(model, ["CCO", "CCN"], methods)
 
 
-def test_show_finds_bundled_models_and_refuses_others(digit, tmp_path):
-    aspirin = gx.explain("bace", "CC(=O)Oc1ccccc1C(=O)O")
-    ElementTree.fromstring(aspirin.show(["lrp", "gradient_input"]))
-    ElementTree.fromstring(digit.show(["lrp", "gae"]))
+def test_compare_works_for_bundled_saved_and_wrapped_models(tmp_path):
+    ElementTree.fromstring(gx.compare("bace", "CC(=O)Oc1ccccc1C(=O)O"))
+    ElementTree.fromstring(gx.compare("mnist-superpixels", digit_paths()[3], ["lrp", "gae"]))
     folder = save_checkpoint(random_graphormer(num_layers=1), tmp_path / "other")
-    with pytest.raises(ValueError, match="has other weights"):
-        aspirin.show(model=gx.load(folder))
+    assert gx.compare(folder, "CCO") == gx.compare(gx.load(folder), "CCO")
+    wrapped = gx.wrap(GpsModel().eval(), kind="binary", read=float_graph)
+    ElementTree.fromstring(gx.compare(wrapped, "CCO", ["lrp", "gradient_input"]))
+
+
+def test_an_explanation_holds_its_target_to_be_explained_again(model, digit):
+    for target in (None, "inactive", "pIC50", ("active", "inactive"), ("pIC50", "active")):
+        first = gx.explain(model, VERUBECESTAT, target=target)
+        again = gx.explain(model, VERUBECESTAT, target=first.wanted)
+        assert again.target == first.target
+        assert np.array_equal(again.relevance, first.relevance)
+    assert digit.wanted == gx.Target(digit.prediction.label, digit.prediction.task)
+
+
+def float_graph(smiles):
+    data = molecule_to_data(smiles)
+    data.x, data.edge_attr = data.x.float(), data.edge_attr.float()
+    return data
 
 
 # --- the command line --------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from graphxai import cli
-from graphxai.fragment_statistics import WAYS, Tally
+from graphxai.chemistry.fragment_table import WAYS, Tally
+from graphxai.cli import main as cli
 
 
 def tally_of(molecules: list[list[float]]) -> Tally:

@@ -13,9 +13,10 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 from scipy import stats
 
 import graphxai as gx
-from graphxai import cli, fragment_names
+from graphxai.chemistry import names as fragment_names
+from graphxai.chemistry.names import FUNCTIONAL_GROUPS, name_in_words
+from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES
-from graphxai.fragment_names import FUNCTIONAL_GROUPS, name_in_words
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.visualization import Scale
 from toy import random_graphormer

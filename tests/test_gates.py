@@ -13,8 +13,8 @@ from torch_geometric.nn.attention import PolynormerAttention, SGFormerAttention
 from torch_geometric.nn.models import Polynormer, SGFormer
 
 import graphxai as gx
+from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
-from graphxai.testing import check_batching, check_ledger, check_renumbering
 from other_models import GpsModel, molecules
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 4], [1, 0, 2, 1, 0, 2, 4, 3]])

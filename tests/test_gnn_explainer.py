@@ -5,9 +5,9 @@ import torch
 from torch_geometric.explain import Explainer, GNNExplainer
 
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.testing import check_batching
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, Task, collate
-from graphxai.testing import check_batching
 from toy import random_graphormer
 
 

@@ -8,12 +8,12 @@ from scipy.special import erf
 from torch_geometric.data import Data
 
 import graphxai as gx
-from graphxai import propagation
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, StructureEncoding, collate
-from graphxai.propagation import conservative
-from graphxai.testing import check_batching, check_ledger, check_renumbering
+from graphxai.rules import conservative as propagation
+from graphxai.rules.conservative import conservative
 from toy import random_graphormer
 
 METHODS = ("saliency", "integrated_gradients", "attn_lrp", "lrp_ln")

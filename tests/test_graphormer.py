@@ -24,7 +24,7 @@ from graphxai.models.graphormer import (
     load_huggingface,
 )
 from graphxai.models.graphormer.encoding import shortest_paths
-from graphxai.propagation import record
+from graphxai.rules.conservative import record
 from toy import random_graphormer
 
 REFERENCE = Path(__file__).parent / "data" / "reference"

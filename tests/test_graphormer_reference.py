@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate, load_huggingface
-from graphxai.propagation import record
+from graphxai.rules.conservative import record
 
 VARIANTS = ("postln", "preln", "ms_v1")
 MOLECULES = (

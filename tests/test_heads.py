@@ -9,15 +9,14 @@ import torch
 from rdkit import Chem
 
 import graphxai
+from graphxai.contract.inputs import prepare
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
 from graphxai.explainers.heads import Counts, count
 from graphxai.explainers.relations import FUNCTIONAL_GROUPS, RELATIONS, relations_of
-from graphxai.inputs import prepare
 from graphxai.models.graphormer import collate, locate
-from graphxai.propagation import record
-from graphxai.testing import check_batching, check_renumbering
-from graphxai.visualization.heads import heads_figure
+from graphxai.rules.conservative import record
 from positive_reference import Reference, rolled_out
 from toy import random_graphormer
 
@@ -343,13 +342,3 @@ def test_statistics_of_other_weights_are_refused():
     fields = {**vars(bundled), "sha256": "0" * 64}
     with pytest.raises(ValueError, match="other weights"):
         graphxai.explain("bace", "CCO", "masked_lrp", statistics=HeadStatistics(**fields))
-
-
-def test_the_picture_has_a_panel_for_distances_and_each_relation(tmp_path):
-    statistics = HeadStatistics.load(locate("bace"))
-    figure = heads_figure(statistics)
-    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
-    assert titles == ["one distance", *RELATIONS]
-    framed = sum(len(axes.patches) for axes in figure.axes[:1])
-    assert framed == statistics.positional.sum()
-    figure.savefig(tmp_path / "heads.png")

@@ -19,7 +19,7 @@ from torch_geometric.nn import (
 from torch_geometric.nn import LayerNorm as GraphLayerNorm
 
 import graphxai as gx
-from graphxai.inputs import prepare
+from graphxai.contract.inputs import prepare
 from graphxai.models.graphormer import collate
 from other_models import OwnLayer, encoder
 from toy import random_graphormer
@@ -342,8 +342,8 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(
     from graphxai.models.graphormer import layers
     from graphxai.models.graphormer import model as graphormer
 
-    monkeypatch.setattr(layers, "propagation", Plain)
-    monkeypatch.setattr(graphormer, "propagation", Plain)
+    monkeypatch.setattr(layers, "rules", Plain)
+    monkeypatch.setattr(graphormer, "rules", Plain)
 
     class Rest(nn.Module):
         def __init__(self):

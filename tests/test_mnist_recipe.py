@@ -14,8 +14,8 @@ from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data, images_to_data
 from graphxai.models.graphormer.checkpoint import load_checkpoint
 from graphxai.models.graphormer.model import Graphormer
-from graphxai.models.graphormer.recipes_mnist import calibrate, measure, mnist_config, train_mnist
-from graphxai.models.graphormer.training import predict
+from graphxai.models.graphormer.recipes.mnist import calibrate, measure, mnist_config, train_mnist
+from graphxai.models.graphormer.training.fit import predict
 
 BUNDLED = Path(__file__).resolve().parents[1] / "models/graphormer/pretrained/mnist-superpixels"
 

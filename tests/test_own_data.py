@@ -11,23 +11,17 @@ import pytest
 import torch
 from rdkit import Chem
 
-from graphxai import cli
+from graphxai.cli import main as cli
 from graphxai.datasets.hygiene import clean_table
-from graphxai.models.graphormer import (
-    Graphormer,
-    Task,
-    load_checkpoint,
-    recipes_table,
-    save_checkpoint,
-    table_scores,
-    table_teacher,
-)
-from graphxai.models.graphormer.recipes import molecule_config
-from graphxai.models.graphormer.recipes_table import table_split, table_tasks, train_table
-from graphxai.models.graphormer.table_scores import (
+from graphxai.models.graphormer import Graphormer, Task, load_checkpoint, save_checkpoint
+from graphxai.models.graphormer.recipes import table as recipes_table
+from graphxai.models.graphormer.recipes.molecules import molecule_config
+from graphxai.models.graphormer.recipes.table import table_split, table_tasks, train_table
+from graphxai.models.graphormer.training import forests
+from graphxai.models.graphormer.training.forests import forest_predictions
+from graphxai.models.graphormer.training.scores import (
     METRICS,
     dummy_predictions,
-    forest_predictions,
     measure,
     readings,
     task_temperature,
@@ -36,7 +30,7 @@ from graphxai.models.graphormer.table_scores import (
 )
 
 pytest.importorskip("lightning")
-_lightning = pytest.importorskip("graphxai.models.graphormer._lightning")
+_lightning = pytest.importorskip("graphxai.models.graphormer.training.lightning")
 metrics = pytest.importorskip("sklearn.metrics")
 
 CORES = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1", "C1CCNCC1", "c1ccsc1", "C1CCOCC1"]
@@ -64,8 +58,7 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
-    monkeypatch.setattr(table_scores, "TREES", 20)
-    monkeypatch.setattr(table_teacher, "TREES", 20)
+    monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
 
 

@@ -84,7 +84,7 @@ def test_hugging_face_datasets_is_not_shadowed():
     ("statement", "heavy"),
     [
         ("import graphxai", ("torch", "rdkit", "matplotlib", "pandas")),
-        ("import graphxai.cli", ("torch", "rdkit", "matplotlib", "pandas")),
+        ("import graphxai.cli.main", ("torch", "rdkit", "matplotlib", "pandas")),
         ("import graphxai.models.graphormer", ("rdkit", "ogb", "lightning", "matplotlib")),
         ("import graphxai.api, graphxai.explainers", ("lightning", "sklearn", "skimage")),
     ],

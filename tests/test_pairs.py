@@ -9,11 +9,11 @@ import torch
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare
 from graphxai.datasets.samples import digit_paths
-from graphxai.inputs import prepare
+from graphxai.explainers.pairs import pair_relevance
 from graphxai.models.graphormer import Task, collate
-from graphxai.pairwise import pair_relevance
-from graphxai.propagation import Rules, conservative, record
+from graphxai.rules.conservative import Rules, conservative, record
 from toy import random_graphormer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"

@@ -9,9 +9,10 @@ import torch
 
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.removal import outputs_of_parts
-from graphxai.explainers import ShapleySampling, get_explainer, passes
+from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
+from graphxai.explainers import ShapleySampling, get_explainer
+from graphxai.explainers import variants as passes
 from graphxai.models.graphormer import StructureEncoding, Task, collate
-from graphxai.testing import check_batching, check_ledger, check_renumbering
 from toy import random_graphormer
 
 SMALL = ("CCO", "CC(=O)N", "C1CC1O", "O=S(=O)(N)C", "C")

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.positive import hand_down
 from graphxai.models.graphormer import StructureEncoding, Task, collate
-from graphxai.positive_rules import (
+from graphxai.rules.conservative import record
+from graphxai.rules.positive import (
     CHEFER,
     PLAIN,
     normalised,
@@ -18,9 +21,6 @@ from graphxai.positive_rules import (
     through_linear,
     through_product,
 )
-from graphxai.propagation import record
-from graphxai.target import Target
-from graphxai.testing import check_batching, check_renumbering
 from positive_reference import Reference, rolled_out
 from toy import random_graphormer
 

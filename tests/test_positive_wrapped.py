@@ -11,12 +11,12 @@ from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv, global_mean_pool
 
 import graphxai as gx
+from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
 from graphxai.explainers.positive import hand_down, in_double_precision
 from graphxai.models.graphormer import StructureEncoding, collate
-from graphxai.positive_rules import CHEFER, PLAIN
-from graphxai.target import Target
+from graphxai.rules.positive import CHEFER, PLAIN
 from other_models import GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 from toy import random_graphormer
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from graphxai import propagation
-from graphxai.propagation import Rules, conservative, current_rules, current_tape, record
+from graphxai.rules import conservative as propagation
+from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from torch_geometric.nn import GATv2Conv, GPSConv, TransformerConv, global_mean_
 from torch_geometric.utils import subgraph
 
 import graphxai as gx
-import graphxai.pyg
+import graphxai.explainers.pyg
 from graphxai.explainers import REGISTRY
 from other_models import SparseModel, explainers, molecules, trained
 
@@ -65,7 +65,7 @@ def explained(model, graph, algorithm, config, kind="object", **kwargs):
 
 @pytest.mark.parametrize("method", [e.name for e in explainers()])
 def test_every_explainer_is_an_algorithm_for_graphs_in_a_batch(model, batch, method):
-    algorithm = getattr(graphxai.pyg, REGISTRY[method].__name__)()
+    algorithm = getattr(graphxai.explainers.pyg, REGISTRY[method].__name__)()
     inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
     found = explained(model, batch, algorithm, GRAPH_VALUE, **inputs)
     assert found.validate()
@@ -79,10 +79,12 @@ def test_every_explainer_is_an_algorithm_for_graphs_in_a_batch(model, batch, met
 
 def test_attributes_are_the_parts_of_the_relevance(model, batch):
     inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
-    whole = explained(model, batch, graphxai.pyg.LRP(), GRAPH_BINARY, **inputs)
-    parts = explained(model, batch, graphxai.pyg.LRP(), GRAPH_BINARY, "attributes", **inputs)
+    whole = explained(model, batch, graphxai.explainers.pyg.LRP(), GRAPH_BINARY, **inputs)
+    parts = explained(
+        model, batch, graphxai.explainers.pyg.LRP(), GRAPH_BINARY, "attributes", **inputs
+    )
     common = explained(
-        model, batch, graphxai.pyg.LRP(), GRAPH_BINARY, "common_attributes", **inputs
+        model, batch, graphxai.explainers.pyg.LRP(), GRAPH_BINARY, "common_attributes", **inputs
     )
     assert parts.node_mask.shape == batch.x.shape
     assert torch.allclose(parts.node_mask.sum(-1, keepdim=True), whole.node_mask, atol=1e-5)
@@ -98,8 +100,12 @@ def test_the_other_class_of_one_logit_has_the_opposite_relevance(model, batch):
         flipped.head.weight.neg_()
         flipped.head.bias.neg_()
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
-    one = explained(model, graph, graphxai.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs)
-    two = explained(flipped.eval(), graph, graphxai.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs)
+    one = explained(
+        model, graph, graphxai.explainers.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs
+    )
+    two = explained(
+        flipped.eval(), graph, graphxai.explainers.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs
+    )
     assert one.target != two.target
     assert torch.allclose(one.node_mask, two.node_mask, atol=1e-6)  # both of the class predicted
 
@@ -107,7 +113,7 @@ def test_the_other_class_of_one_logit_has_the_opposite_relevance(model, batch):
 def test_node_level_relevance_is_gradient_times_input_of_the_rows_asked_for(batch):
     model = NodeModel().eval()
     index = torch.tensor([3, 40])
-    algorithm = graphxai.pyg.GradientInput()
+    algorithm = graphxai.explainers.pyg.GradientInput()
     found = explained(model, batch, algorithm, NODE_CLASSES, index=index)
     x = batch.x.clone().requires_grad_()
     out = model(x, batch.edge_index)
@@ -120,7 +126,7 @@ def test_node_level_relevance_is_gradient_times_input_of_the_rows_asked_for(batc
 def test_node_level_relevance_stays_within_reach(batch, method):
     from torch_geometric.utils import k_hop_subgraph
 
-    algorithm = graphxai.pyg.Algorithm(method)
+    algorithm = graphxai.explainers.pyg.Algorithm(method)
     found = explained(NodeModel().eval(), batch, algorithm, NODE_CLASSES, index=5)
     near = torch.zeros(batch.num_nodes, dtype=torch.bool)
     near[k_hop_subgraph(5, 2, batch.edge_index)[0]] = True
@@ -159,17 +165,21 @@ def test_without_a_batch_vector_copies_of_the_graph_do_not_mix(batch, level, tak
 
     n = graph.num_nodes
     everything = torch.ones(n, dtype=torch.bool)
-    found = explained(model, graph, graphxai.pyg.Occlusion(), config, **asked).node_mask[:, 0]
+    found = explained(model, graph, graphxai.explainers.pyg.Occlusion(), config, **asked).node_mask[
+        :, 0
+    ]
     for node in {0, 1, n - 1}:
         expected = f(graph.x, everything) - f(graph.x, torch.arange(n) != node)
         assert found[node].item() == pytest.approx(expected, abs=1e-5)
-    found = explained(model, graph, graphxai.pyg.IntegratedGradients(steps=500), config, **asked)
+    found = explained(
+        model, graph, graphxai.explainers.pyg.IntegratedGradients(steps=500), config, **asked
+    )
     change = f(graph.x, everything) - f(graph.x * 0, everything)
     assert found.node_mask.sum().item() == pytest.approx(change, abs=1e-4)
 
 
 def test_shapley_values_ask_for_the_empty_graph_and_it_is_said_if_there_is_none(batch):
-    graph, algorithm = batch[0], graphxai.pyg.ShapleySampling(permutations=2)
+    graph, algorithm = batch[0], graphxai.explainers.pyg.ShapleySampling(permutations=2)
     config = ModelConfig("regression", "graph", return_type="raw")
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
     told = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
@@ -195,7 +205,7 @@ def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
     model, table, graph = WithTable().eval(), torch.randn(9, 9), batch[0]
     config = ModelConfig("regression", "graph", return_type="raw")
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
-    algorithm = graphxai.pyg.Occlusion()
+    algorithm = graphxai.explainers.pyg.Occlusion()
     found = explained(model, graph, algorithm, config, batch=zeros, table=table)
     with torch.no_grad():
         outputs = [
@@ -211,7 +221,7 @@ def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
 def test_pygs_own_metric_takes_the_result(batch):
     explainer = Explainer(
         NodeModel().eval(),
-        algorithm=graphxai.pyg.LRP(),
+        algorithm=graphxai.explainers.pyg.LRP(),
         explanation_type="model",
         node_mask_type="object",
         model_config=NODE_CLASSES,
@@ -224,9 +234,9 @@ def test_pygs_own_metric_takes_the_result(batch):
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
-        (graphxai.pyg.Rollout, {"node_mask_type": "attributes"}),
-        (graphxai.pyg.LRP, {"edge_mask_type": "object"}),
-        (graphxai.pyg.LRP, {"node_mask_type": "object", "edge_mask_type": "object"}),
+        (graphxai.explainers.pyg.Rollout, {"node_mask_type": "attributes"}),
+        (graphxai.explainers.pyg.LRP, {"edge_mask_type": "object"}),
+        (graphxai.explainers.pyg.LRP, {"node_mask_type": "object", "edge_mask_type": "object"}),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(model, algorithm, settings):
@@ -244,12 +254,12 @@ def test_a_wrong_task_level_is_told(model, batch):
     inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
     config = ModelConfig("regression", "node", return_type="raw")
     with pytest.raises(ValueError, match="4 rows for 115 nodes: check task_level"):
-        explained(model, batch, graphxai.pyg.LRP(), config, **inputs)
+        explained(model, batch, graphxai.explainers.pyg.LRP(), config, **inputs)
 
 
 def test_there_is_no_algorithm_of_another_name():
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        _ = graphxai.pyg.Nonsense
+        _ = graphxai.explainers.pyg.Nonsense
 
 
 # -- PyG's algorithms as explainers ------------------------------------------------------------
@@ -259,7 +269,9 @@ def test_there_is_no_algorithm_of_another_name():
 def test_captums_input_x_gradient_through_pyg_is_gradient_input(model, batch):
     pytest.importorskip("captum")
     wrapped = gx.wrap(model, kind="regression")
-    algorithm = graphxai.pyg.from_pyg(CaptumExplainer("InputXGradient"), node_mask="attributes")
+    algorithm = graphxai.explainers.pyg.from_pyg(
+        CaptumExplainer("InputXGradient"), node_mask="attributes"
+    )
     graphs = batch.to_data_list()
     for ours, theirs in zip(
         gx.explain(wrapped, graphs, "gradient_input"),
@@ -274,7 +286,9 @@ def test_captums_input_x_gradient_through_pyg_is_gradient_input(model, batch):
 def test_captums_algorithms_explain_the_logit_of_a_classifier(model, batch):
     pytest.importorskip("captum")
     wrapped, graph = gx.wrap(model, kind="binary"), batch.to_data_list()[0]
-    algorithm = graphxai.pyg.from_pyg(CaptumExplainer("InputXGradient"), node_mask="attributes")
+    algorithm = graphxai.explainers.pyg.from_pyg(
+        CaptumExplainer("InputXGradient"), node_mask="attributes"
+    )
     expected = gx.explain(wrapped, graph, "gradient_input").relevance
     assert np.allclose(gx.explain(wrapped, graph, algorithm).relevance, expected, atol=1e-5)
     report = gx.evaluate(wrapped, [graph], [algorithm], steps=5)
@@ -283,10 +297,10 @@ def test_captums_algorithms_explain_the_logit_of_a_classifier(model, batch):
 
 def test_an_algorithm_that_cannot_run_says_why_at_once():
     with pytest.raises(ValueError, match=r"PGExplainer.*only supports phenomenon explanations"):
-        graphxai.pyg.from_pyg(PGExplainer(epochs=1), node_mask=None, edge_mask="object")
+        graphxai.explainers.pyg.from_pyg(PGExplainer(epochs=1), node_mask=None, edge_mask="object")
     pytest.importorskip("captum")
     with pytest.raises(ValueError, match=r"CaptumExplainer.*'None' or 'attributes'"):
-        graphxai.pyg.from_pyg(CaptumExplainer("Saliency"))
+        graphxai.explainers.pyg.from_pyg(CaptumExplainer("Saliency"))
 
 
 def test_evaluation_warns_of_a_method_that_fails(model, batch):
@@ -303,7 +317,7 @@ def test_evaluation_warns_of_a_method_that_fails(model, batch):
 @pytest.mark.parametrize("kind", ["binary", "regression"])
 def test_gnn_explainer_explains_a_wrapped_model_reproducibly(model, batch, masks, kind):
     wrapped = gx.wrap(model, kind=kind)
-    explainer = graphxai.pyg.from_pyg(
+    explainer = graphxai.explainers.pyg.from_pyg(
         GNNExplainer(epochs=5), node_mask=masks[0], edge_mask=masks[1]
     )
     graphs = batch.to_data_list()[:2]
@@ -320,7 +334,9 @@ def test_gnn_explainer_explains_a_wrapped_model_reproducibly(model, batch, masks
 
 def test_attention_explainer_gives_edges_whose_halves_go_to_their_ends(model, batch):
     graph = batch.to_data_list()[0]
-    explainer = graphxai.pyg.from_pyg(AttentionExplainer(), node_mask=None, edge_mask="object")
+    explainer = graphxai.explainers.pyg.from_pyg(
+        AttentionExplainer(), node_mask=None, edge_mask="object"
+    )
     found = gx.explain(gx.wrap(model, kind="regression"), graph, explainer).relevance
     theirs = Explainer(
         model,
@@ -338,13 +354,13 @@ def test_attention_explainer_gives_edges_whose_halves_go_to_their_ends(model, ba
 
 
 def test_gnn_explainer_explains_the_graphormer_too():
-    explainer = graphxai.pyg.from_pyg(GNNExplainer(epochs=3))
+    explainer = graphxai.explainers.pyg.from_pyg(GNNExplainer(epochs=3))
     found = gx.explain("bace", ["CCO", "c1ccccc1O"], explainer)
     assert [len(e.relevance) for e in found] == [3, 7]
 
 
 def test_pygs_algorithms_are_evaluated_beside_ours(model, batch):
-    explainer = graphxai.pyg.from_pyg(GNNExplainer(epochs=3))
+    explainer = graphxai.explainers.pyg.from_pyg(GNNExplainer(epochs=3))
     wrapped = gx.wrap(model, kind="regression")
     report = gx.evaluate(wrapped, batch.to_data_list()[:2], [explainer, "lrp"], steps=5)
     assert set(report.rows.method) == {"pyg_gnnexplainer", "lrp", "random"}

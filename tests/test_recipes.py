@@ -13,18 +13,21 @@ from rdkit.Chem import rdFingerprintGenerator
 from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
+from graphxai.datasets.progress import in_chunks
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import random_split
-from graphxai.models.graphormer import Task, load_checkpoint, recipes
-from graphxai.models.graphormer.ensemble import PROCESS_SHARE, Ensemble, Link
-from graphxai.models.graphormer.gaussian_process import NOISE, TanimotoProcess, tanimoto
-from graphxai.models.graphormer.recipes import distil, molecule_config, recombined
-from graphxai.models.graphormer.recipes_pretraining import _descriptor_tasks, pretrain
-from graphxai.models.graphormer.teacher import Forests, atom_pair_counts, ecfp6_counts
-from graphxai.models.graphormer.training import TrainingSettings, predict
-from graphxai.progress import in_chunks
+from graphxai.models.graphormer import Task, load_checkpoint
+from graphxai.models.graphormer.recipes import molecules as recipes
+from graphxai.models.graphormer.recipes.molecules import distil, molecule_config, recombined
+from graphxai.models.graphormer.recipes.pretraining import _descriptor_tasks, pretrain
+from graphxai.models.graphormer.training.fit import predict
+from graphxai.models.graphormer.training.forests import Forests
+from graphxai.models.graphormer.training.gaussian_process import NOISE, TanimotoProcess, tanimoto
+from graphxai.models.graphormer.training.settings import TrainingSettings
+from graphxai.models.graphormer.training.teachers import PROCESS_SHARE, Ensemble, Link
 
 DRUGS = [
     "CC(=O)Oc1ccccc1C(=O)O",
@@ -71,7 +74,7 @@ def test_every_new_molecule_is_ticked() -> None:
 def test_bars_show_what_goes_on_before_the_student_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("graphxai.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("graphxai.datasets.progress.PATIENCE", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     settings = replace(QUICK, progress=True)

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare_for
 from graphxai.datasets.samples import digit_paths
 from graphxai.explainers import get_explainer
-from graphxai.inputs import prepare_for
 from graphxai.models.graphormer import layers
 from graphxai.models.graphormer import model as graphormer
-from graphxai.propagation import conservative, record
+from graphxai.rules.conservative import conservative, record
 from other_models import GpsModel, molecules
 from toy import random_graphormer
 
@@ -135,8 +135,8 @@ def test_each_remainder_is_what_scaling_the_ends_of_its_operation_changes(
     found = explainer.attribute(model, batch, "active")
     tokens = model.embed(batch)
     ends = Ends(explainer.rules)
-    monkeypatch.setattr(layers, "propagation", ends)
-    monkeypatch.setattr(graphormer, "propagation", ends)
+    monkeypatch.setattr(layers, "rules", ends)
+    monkeypatch.setattr(graphormer, "rules", ends)
 
     def slope(end, step=1e-5):
         values = []

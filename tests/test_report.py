@@ -14,10 +14,10 @@ from rdkit import Chem
 from typer.testing import CliRunner
 
 import graphxai as gx
-from graphxai.cli import app
+from graphxai.cli.main import app
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
-from graphxai.reporting.drawing import UNIT, drawing
-from graphxai.reporting.page import card_html, embedded
+from graphxai.tables.report.drawing import UNIT, drawing
+from graphxai.tables.report.page import card_html, embedded
 from toy import random_graphormer
 
 ATTACK = "</script><script>window.attacked = true</script><img src=x onerror=alert(1)>"

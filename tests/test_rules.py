@@ -11,9 +11,13 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rules import RULES, crippen_shares, get_rule, pattern_rule
 from graphxai.datasets.samples import MOLECULES, digit_paths
-from graphxai.datasets.strokes import stroke_pixels, stroke_segments
-from graphxai.datasets.superpixels import SuperpixelError, image_to_data
-from graphxai.evaluation.truth import model_score
+from graphxai.datasets.superpixels import (
+    SuperpixelError,
+    image_to_data,
+    stroke_pixels,
+    stroke_segments,
+)
+from graphxai.evaluation.ground_truth import model_score
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.models.graphormer.checkpoint import locate
 
@@ -192,7 +196,7 @@ def plain_digit(digit: int) -> np.ndarray:
 
 def test_a_trained_model_tells_its_score_on_the_test_molecules(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from graphxai.models.graphormer.recipes_rules import train_rule
+    from graphxai.models.graphormer.recipes.rules import train_rule
 
     smiles = ALKANES[:30] + CHLORIDES + ["C" * n + "Br" for n in range(1, 11)]
     folder = train_rule(
@@ -217,7 +221,7 @@ def test_a_trained_model_tells_its_score_on_the_test_molecules(tmp_path: Path) -
 
 def test_a_rule_may_start_from_the_bundled_weights(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from graphxai.models.graphormer.recipes_rules import train_rule
+    from graphxai.models.graphormer.recipes.rules import train_rule
 
     folder = train_rule(
         tmp_path,

@@ -16,8 +16,7 @@ from torch_geometric.utils import contains_self_loops, is_undirected
 
 from graphxai.datasets.deformations import Deformation, deform
 from graphxai.datasets.download import DownloadError
-from graphxai.datasets.idx import IdxError, read_idx
-from graphxai.datasets.mnist import load_mnist, read_digit
+from graphxai.datasets.mnist import IdxError, load_mnist, read_digit, read_idx
 from graphxai.datasets.superpixels import (
     SuperpixelError,
     from_mnist_superpixels,

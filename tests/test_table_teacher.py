@@ -9,21 +9,24 @@ from rdkit.Chem import Descriptors
 from graphxai.datasets.hygiene import Target, clean_table
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split, random_split
-from graphxai.models.graphormer import Graphormer, Task, recipes_table, table_scores, table_teacher
+from graphxai.models.graphormer import Graphormer, Task
 from graphxai.models.graphormer.checkpoint import load_checkpoint, locate
-from graphxai.models.graphormer.loading import encode_all
-from graphxai.models.graphormer.recipes import molecule_config
-from graphxai.models.graphormer.recipes_table import train_table
-from graphxai.models.graphormer.table_distillation import distil_table
-from graphxai.models.graphormer.table_leaks import labels_met
-from graphxai.models.graphormer.table_teacher import (
+from graphxai.models.graphormer.recipes import table as recipes_table
+from graphxai.models.graphormer.recipes.distillation import distil_table
+from graphxai.models.graphormer.recipes.leaks import labels_met
+from graphxai.models.graphormer.recipes.molecules import molecule_config
+from graphxai.models.graphormer.recipes.table import train_table
+from graphxai.models.graphormer.training import forests
+from graphxai.models.graphormer.training.fit import initialise, predict
+from graphxai.models.graphormer.training.loading import encode_all
+from graphxai.models.graphormer.training.settings import TrainingSettings
+from graphxai.models.graphormer.training.teachers import (
     Teacher,
     forest_inputs,
     mixed_labels,
     soft_labels,
     stacking_share,
 )
-from graphxai.models.graphormer.training import TrainingSettings, initialise, predict
 
 pytest.importorskip("lightning")
 pytest.importorskip("sklearn")
@@ -43,8 +46,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
-    monkeypatch.setattr(table_teacher, "TREES", 50)
-    monkeypatch.setattr(table_scores, "TREES", 20)
+    monkeypatch.setattr(forests, "TREES", 50)
     monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
 
 

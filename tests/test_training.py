@@ -10,17 +10,12 @@ from torch_geometric.data import Data
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
-from graphxai.models.graphormer.loading import SizeBuckets
-from graphxai.models.graphormer.objectives import Objective, roc_auc, score_task
-from graphxai.models.graphormer.report import fit_temperature, report_classifier, scale_logits
-from graphxai.models.graphormer.training import (
-    FitResult,
-    TrainingSettings,
-    evaluate,
-    fit,
-    initialise,
-    predict,
-)
+from graphxai.models.graphormer.training.calibration import fit_temperature, scale_logits
+from graphxai.models.graphormer.training.fit import FitResult, evaluate, fit, initialise, predict
+from graphxai.models.graphormer.training.loading import SizeBuckets
+from graphxai.models.graphormer.training.objectives import Objective, score_task
+from graphxai.models.graphormer.training.scores import report_classifier
+from graphxai.models.graphormer.training.settings import TrainingSettings
 
 OXYGEN = Task("oxygen", "binary", ("without", "with"))
 SIZE = Task("size", "regression", offset=4.0, scale=2.0)
@@ -86,7 +81,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("lightning")
-    from graphxai.models.graphormer._lightning import GraphormerModule
+    from graphxai.models.graphormer.training.lightning import GraphormerModule
 
     graphs = twenty_molecules()
     whole = fit(tiny(dropout=0.0), graphs, graphs, settings(), tmp_path / "whole")
@@ -158,9 +153,11 @@ def test_the_loss_is_the_textbook_one_and_missing_labels_take_no_part() -> None:
 def test_roc_auc_and_the_other_scores_equal_those_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     values = torch.tensor([0.1, 0.4, 0.4, 0.8, 0.9, 0.2])
-    positive = torch.tensor([0, 0, 1, 1, 1, 1]) > 0
-    assert roc_auc(values, positive) == pytest.approx(metrics.roc_auc_score(positive, values))
-    assert roc_auc(values, positive | True) is None
+    positive = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    active = Task("active", "binary", ("no", "yes"))
+    expected = metrics.roc_auc_score(positive, values)
+    assert score_task(active, values[:, None], positive) == pytest.approx(expected)
+    assert score_task(active, values[:, None], torch.ones(6)) is None
     y = torch.arange(6.0)
     found = score_task(SIZE, values[:, None], y)
     assert found == pytest.approx(metrics.r2_score(y, 4 + 2 * values))

@@ -14,25 +14,26 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, global_mean_pool
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.target import Target
+from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
-from graphxai.equivalent import written_anew
-from graphxai.evaluation.checks import NoisyModel
-from graphxai.explanation import Prediction
-from graphxai.inputs import prepare_for
-from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
-from graphxai.target import Target
-from graphxai.training_set import fingerprint, training_set_of
-from graphxai.trust_signs import (
+from graphxai.evaluation.sanity_checks import NoisyModel
+from graphxai.evaluation.trust.perturbed_inputs import written_anew
+from graphxai.evaluation.trust.signs import (
     Sign,
     agreement_sign,
     confidence_sign,
     residual_sign,
     score_sign,
 )
-from graphxai.trustworthiness import Trust, target_of
+from graphxai.evaluation.trust.training_set import training_set_of
+from graphxai.evaluation.trust.trust import Trust, target_of
+from graphxai.explanation.prediction import Prediction
+from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
 FAR = {
@@ -84,7 +85,7 @@ def test_training_compounds_are_those_of_the_split(bace, shared, training):
 def test_similarity_is_the_largest_tanimoto_coefficient(training):
     mol = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
     bits = np.array([list(print_) for print_ in training.fingerprints], dtype=int)  # (n, 2048)
-    own = np.array(list(fingerprint(mol)), dtype=int)
+    own = np.array(list(ecfp4_bits(mol)), dtype=int)
     both = bits @ own
     tanimoto = both / (bits.sum(1) + own.sum() - both)
     similarity, nearest, known = training.nearest(mol)

@@ -13,8 +13,8 @@ from graphxai import explain, load, predict
 from graphxai.datasets.mnist import read_digit
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.samples import digit_paths
-from graphxai.datasets.strokes import stroke_pixels, stroke_segments
-from graphxai.evaluation.truth import (
+from graphxai.datasets.superpixels import stroke_pixels, stroke_segments
+from graphxai.evaluation.ground_truth import (
     COLUMNS,
     NODE_METRICS,
     PIXEL_METRICS,

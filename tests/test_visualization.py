@@ -14,14 +14,7 @@ from PIL import Image
 from rdkit import Chem
 from rdkit.Chem import AllChem, rdDepictor
 
-from graphxai.visualization import (
-    PALETTES,
-    Scale,
-    grid_svg,
-    molecule_svg,
-    save_picture,
-    svg_to_png,
-)
+from graphxai.visualization import PALETTES, Scale, grid_svg, molecule_svg, save_picture, svg_to_png
 from graphxai.visualization.color import signed, signed_alike
 from graphxai.visualization.frame import BAR_ROOM, color_bar, document
 from graphxai.visualization.text import draw_text, fit_text, font_file, text_width

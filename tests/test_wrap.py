@@ -13,10 +13,10 @@ from torch_geometric.nn import AttentionalAggregation, Set2Set, global_mean_pool
 
 import graphxai as gx
 from graphxai.adapters import WrappedModel
+from graphxai.contract.inputs import InputError
 from graphxai.evaluation.removal import outputs_of_parts
+from graphxai.evaluation.testing import check_all, check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
-from graphxai.inputs import InputError
-from graphxai.testing import check_all, check_batching, check_ledger, check_renumbering
 from other_models import (
     Bert,
     GpsModel,

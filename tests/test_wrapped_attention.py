@@ -15,7 +15,7 @@ from torch_geometric.utils import degree, scatter, softmax, to_dense_adj, to_den
 import graphxai as gx
 from graphxai.explainers import head_statistics
 from graphxai.explainers.head_counts import Counts
-from graphxai.propagation import record
+from graphxai.rules.conservative import record
 
 D = 8
 READERS = ["rollout", "gae", "attention_last", "partial_lrp", "transformer_attribution"]

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import graphxai as gx
-from graphxai.inputs import InputError
-from graphxai.propagation import Rules, current_rules
+from graphxai.contract.inputs import InputError
+from graphxai.rules.conservative import Rules, current_rules
 from pooled_models import DIM, Pooled, answer, explained, graph, seeded
 
 # -- out of sight ------------------------------------------------------------------------------

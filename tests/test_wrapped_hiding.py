@@ -14,11 +14,11 @@ from torch_geometric.nn import GCNConv, TransformerConv, global_mean_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
-import graphxai.pyg
+import graphxai.explainers.pyg
 from graphxai.adapters.parts import part, roles_of
 from graphxai.evaluation.removal import outputs_of_parts
+from graphxai.evaluation.testing import check_batching
 from graphxai.explainers.heads import head_statistics
-from graphxai.testing import check_batching
 from small_graphs import SIZES, graph, random, started, wrapped
 
 # -- by hand -----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_pygs_explainer_takes_a_batch_apart_with_all_its_indices(expander, graph
     names = ("expander_edge_index", "expander_edge_attr", "pair_index", "pair_dist", "u", "batch")
     explainer = Explainer(
         expander,
-        graphxai.pyg.Algorithm(method),
+        graphxai.explainers.pyg.Algorithm(method),
         explanation_type="model",
         node_mask_type="object",
         model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},

@@ -11,7 +11,7 @@ from torch_geometric.nn import GATConv, GCNConv, GPSConv, global_mean_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
-import graphxai.pyg
+import graphxai.explainers.pyg
 from graphxai.explainers.layers import layers_of, pass_with_gradients
 from small_graphs import SIZES, graph, started, wrapped
 

@@ -14,7 +14,7 @@ from torch_geometric.nn import AttentionalAggregation, global_mean_pool
 
 import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.pairwise import pair_relevance
+from graphxai.explainers.pairs import pair_relevance
 from other_models import Bert, GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 
 SMILES = ["CC(=O)[O-].[Na+]", "C1CC1O", "CCO", "O"]

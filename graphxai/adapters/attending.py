@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from .attention import probabilities
 from .entrances import current_entrances
@@ -22,13 +22,7 @@ from .exposing import Exposure, axis_of_keys
 from .layout import Layout
 from .softless import MIXING, Softless
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
-from .vocabulary import (
-    GATHERED_SUMS,
-    MULTIPLICATIONS,
-    QUOTIENTS,
-    SAME_VALUES,
-    STILL_A_SUM,
-)
+from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
 UNMET = "a softmax whose result enters no product"

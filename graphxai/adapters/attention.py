@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 # (query, key, value, bias, dropout) to (mixed values, probabilities)

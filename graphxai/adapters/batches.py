@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from graphxai.inputs import Input, InputError
+from graphxai.contract.inputs import Input, InputError
 from graphxai.models.graphormer.encoding import IntArray, shortest_paths
 
 from .layout import Layout

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from . import gates
 from .trace import Curve, Rule, Traces

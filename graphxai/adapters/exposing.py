@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from .layout import Layout, expose_dense, expose_sparse
 from .origins import Origins
-from .placing import Place, Reading, Readings
+from .placing import Place, Readings
+from .reading import Reading
 from .trace import Softmax, Traces
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found

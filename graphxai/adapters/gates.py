@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from .trace import Rule, Trace, Traces, tensors_in
 from .vocabulary import GATES, MULTIPLE, PLUS_PRODUCT, STILL_A_GATE

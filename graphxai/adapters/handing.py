@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from graphxai.positive_rules import Rules, through_linear
+from graphxai.rules.positive import Rules, through_linear
 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
 

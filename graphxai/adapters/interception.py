@@ -28,8 +28,8 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
-from graphxai import propagation
-from graphxai.draws import DRAWING, current_draws, draws_numbers
+from graphxai.contract.randomness import DRAWING, current_draws, draws_numbers
+from graphxai.rules import conservative as propagation
 
 from . import gates, scales
 from .additive import as_constant, plus_offset, with_tangents
@@ -56,14 +56,7 @@ from .operations import (
 from .softless import mapped
 from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
 from .transforms import is_transformed, plain_calls
-from .vocabulary import (
-    LIKE_ANOTHER,
-    PRODUCTS,
-    RATIO,
-    VALUELESS,
-    by_arguments,
-    name_of,
-)
+from .vocabulary import LIKE_ANOTHER, PRODUCTS, RATIO, VALUELESS, by_arguments, name_of
 
 Outputs = dict[nn.Module, Callable[[Tensor], Tensor]]
 

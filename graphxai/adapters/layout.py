@@ -6,14 +6,13 @@ a graph token, row and column 0 of the recorded matrix are zero.
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .placing import Reading, Readings
+from .reading import Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,15 +20,16 @@ class Layout:
     """Graph and slot of every node, both (n,), in the order of the model's node rows.
 
     mask (B, N) is True at nodes; `graph_token`: the model's own sequence has one, first.
-    readings: how the model's attention is read, as earlier passes have shown. rank (n,): the place
-    of every row in the model's own sequence of its graph, where the model has sorted its rows.
+    readings: how the model's attention is read, as earlier passes have shown (a
+    `placing.Readings`). rank (n,): the place of every row in the model's own sequence of its
+    graph, where the model has sorted its rows.
     """
 
     graph: Tensor
     slot: Tensor
     mask: Tensor
     graph_token: bool = False
-    readings: "Readings | None" = None
+    readings: Any = None
     rank: Tensor | None = None
 
     @classmethod
@@ -69,7 +69,7 @@ class Layout:
 
 
 def expose_dense(
-    weights: Tensor, layout: Layout | None, reading: "Reading | None" = None
+    weights: Tensor, layout: Layout | None, reading: Reading | None = None
 ) -> tuple[Tensor | None, Tensor]:
     """Recorded attention (B, H, T, T), or the graph token's row of it, and the weights made of it.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from graphxai.blocks import Blocks
+from graphxai.rules.scope import Blocks
 
 
 class Nest:

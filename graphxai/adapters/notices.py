@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from .attending import AttentionWatch
 from .placing import remarks

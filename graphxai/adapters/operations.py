@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from .vocabulary import ACTIVATION_MODULE, name_of
 

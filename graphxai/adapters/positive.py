@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from graphxai.positive_rules import (
+from graphxai.rules.positive import (
     Rules,
     in_proportion,
     through_important_heads,

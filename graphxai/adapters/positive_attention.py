@@ -9,7 +9,7 @@ from torch import Tensor
 from .attending import AttentionWatch
 from .handing import HandingDown
 from .layout import Layout
-from .placing import Reading
+from .reading import Reading
 from .trace import Curve, Softmax, Trace, Traces, tensors_in
 
 Bilinear = Callable[[Tensor, Tensor], Tensor]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphxai import propagation
+from graphxai.rules import conservative as propagation
 
 from .trace import Trace, Traces, tensors_in
 from .vocabulary import MULTIPLICATIONS, PLUS_PRODUCT, QUOTIENTS, ROOTS, SAME_VALUES

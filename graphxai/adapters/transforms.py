@@ -19,7 +19,7 @@ import torch.utils.checkpoint as checkpointing
 from torch.jit._state import _try_get_jit_cached_function
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from graphxai.blocks import Blocks
+from graphxai.rules.scope import Blocks
 
 Block = Callable[[], AbstractContextManager[object]]
 

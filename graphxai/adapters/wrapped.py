@@ -12,11 +12,11 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from graphxai.capture import evaluating
-from graphxai.inputs import Input, InputError
+from graphxai.contract.inputs import Input, InputError
+from graphxai.contract.model import evaluating
 from graphxai.models.graphormer.config import Task, TaskKind, TaskSet
 from graphxai.models.graphormer.model import Origin
-from graphxai.propagation import Rules, Tape, current_rules, current_tape, unrecorded
+from graphxai.rules.conservative import Rules, Tape, current_rules, current_tape, unrecorded
 
 from .batches import (
     Tokens,
@@ -43,9 +43,9 @@ from .compiled import as_written
 from .interception import Interception, intercepted, interception_class
 from .layout import Layout
 from .linear_attention import PADS_WRONGLY
+from .one_at_a_time import one_by_one, warn_of_empty, warn_of_nothing
 from .parts import has_matrices, part, several
 from .placing import OneGraphAtATime, Readings
-from .singly import one_by_one, warn_of_empty, warn_of_nothing
 from .tasks import tasks_told
 from .transforms import plain_calls
 

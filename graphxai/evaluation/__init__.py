@@ -3,6 +3,7 @@
 from .benchmark import evaluate
 from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
+from .ground_truth import evaluate_truth, model_score
 from .metrics import METRICS, Metric
 from .removal import OPERATORS, Operator, outputs_of_parts
 from .report import Report, merged
@@ -15,7 +16,6 @@ from .statistics import (
     holm,
     kendall_tau,
 )
-from .truth import evaluate_truth, model_score
 
 __all__ = [
     "METRICS",

@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from graphxai.api import Model, constraints, in_batches, load
+from graphxai.api import Model, load
+from graphxai.contract.batching import batches_for
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.target import Target
+from graphxai.datasets.progress import progress_bar
 from graphxai.explainers import Explainer, get_explainer
-from graphxai.explainers.base import Method
-from graphxai.inputs import prepare_for
-from graphxai.progress import progress_bar
-from graphxai.target import Target
+from graphxai.explainers.registry import Method
 
-from .measuring import Item, Plan, measure
+from .measure import Item, Plan, measure
 from .metrics import choose_metrics
 from .removal import OPERATORS, Operator
 from .report import Report
+from .store import Key, Store, Unit
 from .targets import Labels, followed, in_words, targets_by_graph
-from .units import Key, Store, Unit
 
 CHUNK = 16  # graphs explained, measured and written at a time
 
@@ -177,10 +178,10 @@ def _prepare(
 def _chunks(
     model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Iterator[tuple[list[Item], Target]]:
-    """Graphs of one target and like size; what an interruption can lose is one chunk."""
+    """Graphs of one target and similar size; what an interruption can lose is one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
-        for batch in in_batches(chosen, *constraints(model)):
+        for batch in batches_for(model, chosen):
             for start in range(0, len(batch), CHUNK):
                 yield batch[start : start + CHUNK], target
 
@@ -199,9 +200,9 @@ def _digest(data: Data) -> str:
 
 def _settings(model: Model, plan: Plan, target: Any) -> dict[str, Any]:
     """What makes the figures reproducible, as JSON values."""
-    from graphxai import __version__
-    from graphxai.api import versions
+    from graphxai.explanation.provenance import versions
 
+    found = versions()
     return {
         "model": model.origin.name,
         "sha256": weights_hash(model),
@@ -210,6 +211,6 @@ def _settings(model: Model, plan: Plan, target: Any) -> dict[str, Any]:
         "operators": list(plan.operators),
         "steps": plan.steps,
         "seed": plan.seed,
-        "graphxai": __version__,
-        "versions": versions(),
+        "graphxai": found["graphxai"],
+        "versions": found,
     }

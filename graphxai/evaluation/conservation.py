@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import explain
-from graphxai.explainers.base import Method
+from graphxai.explainers.registry import Method
 from graphxai.models.graphormer import Graphormer
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.api import Model
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.config import TaskSet
-from graphxai.target import Target
 
 from .removal import Operator, outputs_of_many
 

@@ -9,7 +9,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.visualization import grid_svg
 
 from .report import Report
-from .units import Key
+from .store import Key
 
 GRAPHS, METHODS = 3, 4
 

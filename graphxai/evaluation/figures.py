@@ -2,23 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from graphxai.visualization.curves import (
-    curves_figure,
-    forest_figure,
-    stages_figure,
-    sums_figure,
-)
+from graphxai.visualization.curves import curves_figure, forest_figure, stages_figure, sums_figure
 
+from .measurements import GRID, Measurements
 from .metrics import METRICS
-from .report import GRID, PLOTS, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
 FOREST = 4  # metrics side by side
 
 
-def draw(report: Report, kind: str, operator: str | None = None) -> "Figure":
+def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figure":
     """One of `PLOTS`; raises ValueError for another name and where there is nothing to draw."""
     if kind not in PLOTS:
         raise ValueError(f"unknown plot {kind!r}; there are {', '.join(PLOTS)}.")
@@ -57,7 +53,7 @@ def draw(report: Report, kind: str, operator: str | None = None) -> "Figure":
     return stages_figure(spans, title=f"Model randomisation ({n} graphs)")
 
 
-def _conservation(report: Report) -> "Figure":
+def _conservation(report: Measurements) -> "Figure":
     sums = {
         name: (c.outputs, c.tokens, f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}")
         for name, c in report.conservation().items()
@@ -67,7 +63,7 @@ def _conservation(report: Report) -> "Figure":
     return sums_figure(sums, title="Does relevance add up?")
 
 
-def _forest(report: Report, operator: str, told: str) -> "Figure":
+def _forest(report: Measurements, operator: str, told: str) -> "Figure":
     metrics = report.metrics(operator)[:FOREST]
     panels = {
         metric: {m: (i.mean, i.low, i.high) for m, i in report.intervals(metric, operator).items()}
@@ -80,7 +76,7 @@ def _forest(report: Report, operator: str, told: str) -> "Figure":
 
 
 def _ranked(
-    report: Report, kind: str, metric: str, operator: str
+    report: Measurements, kind: str, metric: str, operator: str
 ) -> dict[str, tuple[Any, Any, Any]]:
     """Curves, those of the best method first."""
     curves = report.curves(kind, operator)
@@ -89,7 +85,7 @@ def _ranked(
     return {name: curves[name] for name in report.ranking(metric, operator) if name in curves}
 
 
-def _leaders(report: Report, metric: str, operator: str) -> tuple[str, ...]:
+def _leaders(report: Measurements, metric: str, operator: str) -> tuple[str, ...]:
     if metric not in report.metrics(operator):
         return ("random",)
     return (report.ranking(metric, operator)[0], "random")

@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .figures import draw
+from .measurements import Measurements
 from .metrics import METRICS
-from .report import Report
 from .statistics import COLUMNS
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 LEADING = ("auac", "au_mse")  # metrics whose tests are printed
 
 
-def save_report(report: Report, folder: Path) -> Path:
+def save_report(report: Measurements, folder: Path) -> Path:
     """Write `results.csv` and, with pyarrow, `.parquet`; `comparisons.csv`; `summary.json` and
     `.md`; the figures as PNG and SVG.
     """
@@ -33,7 +34,7 @@ def save_report(report: Report, folder: Path) -> Path:
     return folder
 
 
-def comparisons(report: Report) -> "pd.DataFrame":
+def comparisons(report: Measurements) -> "pd.DataFrame":
     """Every pair of methods under every metric and operator; Holm within one such family."""
     import pandas as pd
 
@@ -45,7 +46,7 @@ def comparisons(report: Report) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=["operator", "metric", *COLUMNS])
 
 
-def summary_markdown(report: Report, figures: list[str]) -> str:
+def summary_markdown(report: Measurements, figures: list[str]) -> str:
     """The report in words and tables."""
     graphs = len({unit.graph for unit in report.units})
     lines = [
@@ -78,7 +79,7 @@ def summary_markdown(report: Report, figures: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _table(report: Report, operator: str) -> list[str]:
+def _table(report: Measurements, operator: str) -> list[str]:
     frame = report.table(operator)
     lines = []
     for start in range(0, len(frame.columns), 6):  # wider tables cannot be read
@@ -90,7 +91,7 @@ def _table(report: Report, operator: str) -> list[str]:
     return lines
 
 
-def _against_the_best(report: Report, metric: str, operator: str) -> list[str]:
+def _against_the_best(report: Measurements, metric: str, operator: str) -> list[str]:
     """The best method against every other, tested."""
     if len(report.methods) < 2:
         return []
@@ -110,7 +111,7 @@ def _against_the_best(report: Report, metric: str, operator: str) -> list[str]:
     return [*lines, ""]
 
 
-def _operators(report: Report) -> list[str]:
+def _operators(report: Measurements) -> list[str]:
     if len(report.operators) < 2:
         return []
     lines = ["## Does the ranking depend on how nodes are removed?", ""]
@@ -128,7 +129,7 @@ def _operators(report: Report) -> list[str]:
     return lines
 
 
-def _seeds(report: Report) -> list[str]:
+def _seeds(report: Measurements) -> list[str]:
     if len({unit.checkpoint for unit in report.units}) < 2:
         return []
     lines = ["## Between checkpoints", ""]
@@ -145,7 +146,7 @@ def _seeds(report: Report) -> list[str]:
     return lines
 
 
-def _conservation(report: Report) -> list[str]:
+def _conservation(report: Measurements) -> list[str]:
     found = report.conservation()
     if not found:
         return []
@@ -166,7 +167,7 @@ def _conservation(report: Report) -> list[str]:
     return [*lines, ""]
 
 
-def _summary(report: Report) -> dict[str, Any]:
+def _summary(report: Measurements) -> dict[str, Any]:
     """Everything a program would ask of the report."""
     results: dict[str, Any] = {}
     for operator in report.operators or ("none",):
@@ -195,7 +196,7 @@ def _summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _save_figures(report: Report, folder: Path) -> list[str]:
+def _save_figures(report: Measurements, folder: Path) -> list[str]:
     """Names of the figures that could be drawn."""
     names = []
     for operator in report.operators:
@@ -212,8 +213,8 @@ def _save_figures(report: Report, folder: Path) -> list[str]:
     return names
 
 
-def _save(report: Report, kind: str, stem: Path, operator: str | None) -> None:
-    figure = report.plot(kind, operator=operator)
+def _save(report: Measurements, kind: str, stem: Path, operator: str | None) -> None:
+    figure = draw(report, kind, operator)
     figure.savefig(stem.with_suffix(".png"), dpi=160)
     figure.savefig(stem.with_suffix(".svg"))
 

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from graphxai.adapters import WrappedModel
-from graphxai.adapters.singly import output_of_empty
+from graphxai.adapters.one_at_a_time import output_of_empty
 from graphxai.api import Model
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 

@@ -1,248 +1,26 @@
-"""The figures of a benchmark: tables, tests, plots, and a folder that holds them all."""
+"""The report of a benchmark: measurements that draw themselves and are saved in a folder."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .conservation import Conservation
-from .metrics import METRICS
-from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
-from .units import Key, Unit
+from .figures import draw
+from .measurements import Measurements
+from .output import save_report
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
-COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
-GRID = np.linspace(0, 1, 21)  # fractions of nodes at which mean curves are kept
-PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
 
-
-@dataclass(frozen=True, eq=False)
-class Report:
-    """Figures of several methods on the same graphs.
-
-    units: one a graph and method; settings: what makes them reproducible; rejected: (key, reason)
-    of inputs left out. Where several checkpoints were measured, a graph's figure is the mean over
-    those that have it, so that a graph counts once in every interval and test.
-    """
-
-    units: tuple[Unit, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
-    rejected: tuple[tuple[Key, str], ...] = ()
-
-    def __repr__(self) -> str:
-        return (
-            f"Report({len({u.graph for u in self.units})} graphs, methods:"
-            f" {', '.join(self.methods)}; metrics: {', '.join(self.metrics())})"
-        )
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    @cached_property
-    def rows(self) -> "pd.DataFrame":
-        """One row a checkpoint, graph, method, operator and metric.
-
-        `operator` is "none" for figures that remove no node, `note` says why a value is missing.
-        """
-        import pandas as pd
-
-        rows = [
-            (u.checkpoint, u.graph, u.nodes, u.method, operator, metric, value, u.note)
-            for u in self.units
-            for operator, figures in u.values.items()
-            for metric, value in figures.items()
-        ]
-        return pd.DataFrame(rows, columns=list(COLUMNS))
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Methods, in the order they were named."""
-        return tuple(dict.fromkeys(unit.method for unit in self.units))
-
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """Ways in which nodes were removed."""
-        found = dict.fromkeys(op for unit in self.units for op in unit.values)
-        return tuple(op for op in found if op != "none")
-
-    def metrics(self, operator: str | None = None) -> tuple[str, ...]:
-        """Metrics under an operator, and those that need none; all without an operator."""
-        wanted = (operator, "none")
-        names = {m for u in self.units for op, of in u.values.items() for m in of
-                 if operator is None or op in wanted}  # fmt: skip
-        return tuple(name for name in METRICS if name in names) + tuple(
-            sorted(names - set(METRICS))
-        )
-
-    @property
-    def failures(self) -> dict[str, list[tuple[Key, str]]]:
-        """Method to (graph, reason), for every graph on which a method gave no scores."""
-        found: dict[str, list[tuple[Key, str]]] = {}
-        for unit in self.units:
-            if unit.note:
-                found.setdefault(unit.method, []).append((unit.graph, unit.note))
-        return found
-
-    def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
-        """Values (n,) of each method, in the same order of graphs; NaN where there is none."""
-        operator = operator or (self.operators or ("none",))[0]
-        rows = self.rows
-        chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
-        if chosen.empty:
-            raise ValueError(f"there is no metric {metric!r} under operator {operator!r}.")
-        graphs = chosen.graph.drop_duplicates()
-        wide = chosen.pivot_table(
-            index="graph", columns="method", values="value", aggfunc="mean", dropna=False
-        ).reindex(index=graphs, columns=list(self.methods))
-        return {method: wide[method].to_numpy(dtype=float) for method in self.methods}
-
-    def intervals(self, metric: str, operator: str | None = None) -> dict[str, Interval]:
-        """Mean and 95 % bootstrap interval of each method."""
-        return {name: bootstrap(v) for name, v in self.values(metric, operator).items()}
-
-    def ranking(self, metric: str, operator: str | None = None) -> list[str]:
-        """Methods by their mean, the best first; those without a figure at the end."""
-        sign = -1 if metric not in METRICS or METRICS[metric].higher_is_better else 1
-        found = self.intervals(metric, operator)
-        return sorted(found, key=lambda name: sign * found[name].mean if found[name].n else np.inf)
-
-    def compare(
-        self,
-        first: str | None = None,
-        second: str | None = None,
-        *,
-        metric: str = "auac",
-        operator: str | None = None,
-    ) -> Comparisons:
-        """Paired tests with Holm's correction over all tests made in the call.
-
-        Of two methods; with `first` alone, of it against every other; by default of all pairs.
-        A list of them, with `to_frame`.
-        """
-        values = self.values(metric, operator)
-        if first is None:
-            pairs = list(combinations(values, 2))
-        elif second is None:
-            pairs = [(first, other) for other in values if other != first]
-        else:
-            pairs = [(first, second)]
-        for name in (first, second):
-            if name is not None and name not in values:
-                raise ValueError(f"no method {name!r} in the report; it has {', '.join(values)}.")
-        return compare_pairs(values, pairs)
-
-    def table(self, operator: str | None = None) -> "pd.DataFrame":
-        """Methods in rows, metrics in columns: mean [95 % interval]; n graphs in `attrs`.
-
-        A cell that rests on fewer graphs than the table says so.
-        """
-        import pandas as pd
-
-        operator = operator or (self.operators or ("none",))[0]
-        metrics = self.metrics(operator)
-        total = len({unit.graph for unit in self.units})
-        cells = {}
-        for metric in metrics:
-            found = self.intervals(metric, operator)
-            cells[metric] = {
-                name: str(i) + (f" (n = {i.n})" if 0 < i.n < total else "")
-                for name, i in found.items()
-            }
-        frame = pd.DataFrame(cells, index=list(self.methods))
-        frame.index.name = "method"
-        frame.attrs["n"] = total
-        return frame
-
-    def agreement(self, metric: str = "auac") -> "pd.DataFrame":
-        """Kendall's tau between the rankings of the methods under each pair of operators."""
-        import pandas as pd
-
-        means = {
-            op: [interval.mean for interval in self.intervals(metric, op).values()]
-            for op in self.operators
-        }
-        tau = [[kendall_tau(means[a], means[b]) for b in means] for a in means]
-        return pd.DataFrame(tau, index=list(means), columns=list(means))
-
-    def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
-        """Mean of each method under each checkpoint, with their mean and spread (SD)."""
-        operator = operator or (self.operators or ("none",))[0]
-        rows = self.rows
-        chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
-        table = chosen.pivot_table(index="method", columns="checkpoint", values="value")
-        table = table.reindex(list(self.methods))
-        return table.assign(mean=table.mean(axis=1), sd=table.std(axis=1, ddof=1))
-
-    def conservation(self) -> dict[str, Conservation]:
-        """Sums of relevance against outputs, of every method whose scores are shares of it."""
-        found = {}
-        for method in self.methods:
-            ledgers = [u.ledger for u in self.units if u.method == method and u.ledger]
-            if ledgers:
-                found[method] = Conservation(
-                    method,
-                    outputs=np.array([ledger["output"] for ledger in ledgers]),
-                    tokens=np.array(
-                        [ledger["nodes"] + ledger["graph_token"] for ledger in ledgers]
-                    ),
-                    biases=np.array(
-                        [
-                            ledger["total"] - ledger["nodes"] - ledger["graph_token"]
-                            for ledger in ledgers
-                        ]
-                    ),
-                )
-        return found
-
-    def curves(
-        self, kind: str = "activation", operator: str | None = None
-    ) -> dict[str, tuple[Any, Any, Any]]:
-        """Mean, lower and upper end (21,) of the 95 % interval of each method's curve on `GRID`."""
-        operator = operator or (self.operators or ("none",))[0]
-        found = {}
-        for method in self.methods:
-            by_graph: dict[Key, list[list[float]]] = {}
-            for unit in self.units:
-                if unit.method == method and operator in unit.curves:
-                    by_graph.setdefault(unit.graph, []).append(unit.curves[operator][kind])
-            if by_graph:
-                values = np.array([np.mean(several, axis=0) for several in by_graph.values()])
-                bands = [bootstrap(column, draws=1000) for column in values.T]
-                found[method] = (
-                    np.array([band.mean for band in bands]),
-                    np.array([band.low for band in bands]),
-                    np.array([band.high for band in bands]),
-                )
-        if not found:
-            raise ValueError(f"there is no {kind} curve under operator {operator!r}.")
-        return found
-
-    def randomisation(self) -> dict[str, dict[str, Interval]]:
-        """Method to block to |rank correlation| once the block and all above it are shuffled."""
-        found: dict[str, dict[str, list[float]]] = {}
-        for unit in self.units:
-            for block, value in unit.stages.items():
-                found.setdefault(unit.method, {}).setdefault(block, []).append(value)
-        return {m: {b: bootstrap(v) for b, v in of.items()} for m, of in found.items()}
+class Report(Measurements):
+    """Measurements with their plots and a folder that holds everything."""
 
     def plot(self, kind: str = "activation", *, operator: str | None = None) -> "Figure":
-        """A matplotlib figure: one of `PLOTS`."""
-        from .figures import draw
-
+        """A matplotlib figure: one of `figures.PLOTS`."""
         return draw(self, kind, operator)
 
     def save(self, folder: str | Path) -> Path:
         """Write rows, tables, tests and figures into a folder; see `output.save_report`."""
-        from .output import save_report
-
         return save_report(self, Path(folder))
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphxai.inputs import reads_molecules
+from graphxai.contract.inputs import reads_molecules
 from graphxai.models.graphormer import Graphormer
 
-from .units import Key
+from .store import Key
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Comparisons(list[Comparison]):
         return pd.DataFrame([c.to_dict() for c in self], columns=list(COLUMNS))
 
     def _repr_html_(self) -> str:
-        from graphxai.markup import table_html
+        from graphxai.explanation.html import table_html
 
         head = ("first", "second", "n", "difference [95 %]", "p (Holm)", "effect d_z", "verdict")
         rows = []

@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 
 from graphxai.api import Model, predict_prepared
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.config import Task
-from graphxai.target import Target
 
-from .measuring import Item
-from .units import Key
+from .measure import Item
+from .store import Key
 
 OwnClass: TypeAlias = Literal["true", "predicted"]
 Labels: TypeAlias = Sequence[Any] | Mapping[Key, Any]  # by position or by key

@@ -3,16 +3,17 @@
 from .activation import AttCat, Cam, GradCam
 from .activation_path import LrpPath
 from .attention import AttentionLast, Gae, GaeRollout, Rollout
-from .base import REGISTRY, Attribution, Explainer, get_explainer, register
+from .base import Attribution, Explainer
 from .control import Random
 from .flow import AttentionFlow
+from .gnn_explainer import GnnExplainer
 from .gradient import AttnLrp, GradientInput, Lrp, LrpAh, LrpAhLn, LrpLn, Saliency
 from .heads import HeadStatistics, head_statistics
-from .mask import GnnExplainer
-from .masked import MaskedLrp
-from .path import IntegratedGradients
+from .integrated_gradients import IntegratedGradients
+from .masked_lrp import MaskedLrp
 from .perturbation import Occlusion, ShapleySampling
 from .positive import LrpZPlus, PartialLrp, TransformerAttribution
+from .registry import REGISTRY, get_explainer, register
 
 __all__ = [
     "REGISTRY",

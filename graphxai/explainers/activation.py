@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from graphxai.adapters.entrances import entrances
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.propagation import record
-from graphxai.target import Target
+from graphxai.rules.conservative import record
 
 from .attention import attention_gradients, first_row
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
 from .layers import Layers, layers_of
+from .registry import register
 
 
 @register

@@ -24,13 +24,14 @@ import math
 import torch
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.propagation import conservative, record
-from graphxai.target import ResolvedTarget, Target
+from graphxai.rules.conservative import conservative, record
 
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
+from .registry import register
 
 
 @register

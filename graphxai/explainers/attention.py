@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.propagation import record
-from graphxai.target import ResolvedTarget, Target
+from graphxai.rules.conservative import record
 
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
 from .layers import Layers, layers_of, pass_with_gradients
+from .registry import register
 
 Readout = Literal["token", "sum"]
 

@@ -1,21 +1,19 @@
 """The base class of all explainers, what they give back, and the registry."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.adapters.placing import OneGraphAtATime
-from graphxai.capture import ExplainableModel, explaining
-from graphxai.chance import noticing_chance
+from graphxai.contract.model import ExplainableModel, explaining
+from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.sameness import warn_if_another
-from graphxai.target import ResolvedTarget, Target
+
+from .soundness import noticing_chance, warn_if_another
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,55 +110,3 @@ def scored(
         labels=resolved.labels,
         mask=batch.mask,
     )
-
-
-REGISTRY: dict[str, type[Explainer]] = {}
-_Class = TypeVar("_Class", bound=type[Explainer])
-
-
-def register(cls: _Class) -> _Class:
-    """Class decorator: make an explainer known by its `name`."""
-    if REGISTRY.get(cls.name, cls) is not cls:
-        raise ValueError(f"an explainer called {cls.name!r} exists already.")
-    REGISTRY[cls.name] = cls
-    return cls
-
-
-Method = str | Explainer | type[Explainer] | Callable[..., Any]
-
-
-def get_explainer(method: Method, **options: Any) -> Explainer:
-    """The explainer for a name, a class, an instance or a function of the user's.
-
-    Options go to the constructor. For a function `(model, batch, target) -> scores` see `own`.
-    """
-    if not isinstance(method, str | type):
-        if options:
-            told = sorted(options)
-            raise ValueError(f"options {told} come with a name or a class, not with {method!r}.")
-        if isinstance(method, Explainer):
-            return method
-        if not callable(method):
-            raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
-        from .own import OwnMethod
-
-        return OwnMethod(method)
-    if isinstance(method, str):
-        if method not in REGISTRY:
-            known = ", ".join(REGISTRY)
-            raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
-        return _made(REGISTRY[method], options)
-    if not issubclass(method, Explainer):
-        raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
-    return _made(method, options)
-
-
-def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
-    """An explainer of this class; raises ValueError for an option it does not have."""
-    factory: Callable[..., Explainer] = cls
-    known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
-    for option in options:
-        if option not in known_options:
-            told = ", ".join(known_options) or "none"
-            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {told}.")
-    return factory(**options)

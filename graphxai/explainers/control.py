@@ -5,11 +5,12 @@ import zlib
 import torch
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.target import Target
 
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
+from .registry import register
 
 
 @register

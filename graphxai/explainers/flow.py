@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.propagation import record
-from graphxai.target import Target
+from graphxai.rules.conservative import record
 
 from .attention import by_layer, first_row
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
+from .registry import register
 
 UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-9
 

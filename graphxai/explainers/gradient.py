@@ -12,15 +12,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.models.graphormer.model import Graphormer
-from graphxai.propagation import Rules, conservative, record
-from graphxai.target import Target
+from graphxai.rules.conservative import Rules, conservative, record
+from graphxai.rules.remainders import Slopes, gradients, passed_through, remainders
 
-from .base import Attribution, Explainer, register, scored
-from .passes import encode, structural_bias
-from .remainders import Slopes, gradients, passed_through, remainders
+from .base import Attribution, Explainer, scored
+from .registry import register
+from .variants import encode, structural_bias
 
 
 @register

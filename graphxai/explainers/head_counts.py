@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer.encoding import UNREACHABLE, GraphBatch
-from graphxai.propagation import record
+from graphxai.rules.conservative import record
 
 POSITIONAL = 0.8  # xi_pos of Song 2024
 RELATIONAL = 0.1  # xi_synt

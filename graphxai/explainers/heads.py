@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from graphxai.adapters.placing import OneGraphAtATime
-from graphxai.capture import ExplainableModel, evaluating
-from graphxai.inputs import Input, prepare_for
+from graphxai.contract.inputs import Input, prepare_for
+from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.models.graphormer.encoding import GraphBatch
 
 from .head_counts import (

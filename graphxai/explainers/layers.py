@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer.model import Graphormer
-from graphxai.propagation import record
+from graphxai.rules.conservative import record
 
 Pass = tuple[Tensor, list[Tensor]]
 

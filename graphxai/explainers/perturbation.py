@@ -10,13 +10,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from graphxai.capture import ExplainableModel
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.target import Target
 
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
 from .control import generator_of
-from .passes import encode_variants, in_passes, structural_bias
+from .registry import register
+from .variants import encode_variants, in_passes, structural_bias
 
 Operator = Literal["mask", "zero"]
 

@@ -19,17 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphxai.adapters.copying import copied
 from graphxai.adapters.interception import intercepted
 from graphxai.adapters.positive import handing_down
-from graphxai.capture import ExplainableModel
-from graphxai.copying import copied
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.positive_rules import CHEFER, PLAIN, Rules
-from graphxai.target import ResolvedTarget, Target
+from graphxai.rules.positive import CHEFER, PLAIN, Rules
 
 from .attention import attention_gradients, first_row
-from .base import Attribution, Explainer, register, scored
+from .base import Attribution, Explainer, scored
 from .layers import layers_of, pass_with_gradients
+from .registry import register
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,11 +4,11 @@ Plain inputs only (RDKit molecules, numpy arrays, strings). RDKit, fontTools, ma
 rasteriser are imported when a picture is drawn, not when this package is.
 """
 
-from graphxai.visualization.color import PALETTES, Scale
-from graphxai.visualization.grid import grid_svg
-from graphxai.visualization.molecule import molecule_svg
-from graphxai.visualization.render import displayed, save_picture, svg_to_png
-from graphxai.visualization.superpixel import superpixel_row_svg, superpixel_svg
+from .color import PALETTES, Scale
+from .grid import grid_svg
+from .molecule import molecule_svg
+from .render import displayed, save_picture, svg_to_png
+from .superpixel import superpixel_row_svg, superpixel_svg
 
 __all__ = [
     "PALETTES",

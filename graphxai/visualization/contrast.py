@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.visualization.color import Scale, finite
-from graphxai.visualization.frame import MARGIN
-from graphxai.visualization.grid import grid_svg
-from graphxai.visualization.layout import flaws, laid_out
-from graphxai.visualization.molecule import Window, molecule_svg
+from .color import Scale, finite
+from .frame import MARGIN
+from .grid import grid_svg
+from .layout import flaws, laid_out
+from .molecule import Window, molecule_svg
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.visualization.color import Scale, finite, signed, signed_alike
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, color_bar, document, heading
-from graphxai.visualization.molecule import structure
-from graphxai.visualization.text import draw_text, escape, fit_text, number, text_width
+from .color import Scale, finite, signed, signed_alike
+from .frame import BAR_ROOM, MARGIN, color_bar, document, heading
+from .molecule import structure
+from .text import draw_text, escape, fit_text, number, text_width
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol

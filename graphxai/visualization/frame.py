@@ -8,15 +8,8 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
-from graphxai.visualization.color import Scale, signed
-from graphxai.visualization.text import (
-    draw_text,
-    escape,
-    fit_text,
-    glyph_outlines,
-    number,
-    text_width,
-)
+from .color import Scale, signed
+from .text import draw_text, escape, fit_text, glyph_outlines, number, text_width
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"

@@ -8,17 +8,9 @@ from xml.etree import ElementTree
 
 from numpy.typing import ArrayLike
 
-from graphxai.visualization.color import Scale
-from graphxai.visualization.frame import (
-    BAR_ROOM,
-    MARGIN,
-    SVG,
-    XLINK,
-    color_bar,
-    document,
-    heading,
-)
-from graphxai.visualization.text import GLYPH, GLYPHS, number
+from .color import Scale
+from .frame import BAR_ROOM, MARGIN, SVG, XLINK, color_bar, document, heading
+from .text import GLYPH, GLYPHS, number
 
 _LINKS = ("href", f"{{{XLINK}}}href")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")

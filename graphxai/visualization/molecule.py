@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.visualization.color import Scale, finite, signed
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, digest, document, heading
-from graphxai.visualization.frame import color_bar as _color_bar
-from graphxai.visualization.layout import bond_length, laid_out
-from graphxai.visualization.text import escape, number
+from .color import Scale, finite, signed
+from .frame import BAR_ROOM, MARGIN, digest, document, heading
+from .frame import color_bar as _color_bar
+from .layout import bond_length, laid_out
+from .text import escape, number
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.visualization.color import Scale, finite, signed
-from graphxai.visualization.curves import new_figure
-from graphxai.visualization.molecule import framed
-from graphxai.visualization.text import escape, number
+from .color import Scale, finite, signed
+from .curves import new_figure
+from .molecule import framed
+from .text import escape, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

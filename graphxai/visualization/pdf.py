@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from graphxai.visualization.render import svg_to_png
+from .render import svg_to_png
 
 _SIZE = re.compile(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"')
 _SPOKEN = re.compile(r"<(title|desc)\b[^>]*>.*?</\1>", re.DOTALL)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from graphxai.visualization.text import font_file
+from .text import font_file
 
 COLUMN = 840.0
 """Pixels of a notebook's column: pictures are shown no wider."""

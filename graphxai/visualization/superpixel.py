@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.visualization.color import Scale, finite, signed
-from graphxai.visualization.frame import BAR_ROOM, MARGIN, document, heading
-from graphxai.visualization.frame import color_bar as _color_bar
-from graphxai.visualization.text import draw_text, escape, fit_text, number
+from .color import Scale, finite, signed
+from .frame import BAR_ROOM, MARGIN, document, heading
+from .frame import color_bar as _color_bar
+from .text import draw_text, escape, fit_text, number
 
 _CAPTION = 24.0  # pixels above a panel, for its name
 _GAP = 20.0  # pixels between panels

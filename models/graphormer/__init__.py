@@ -1,12 +1,6 @@
 """Graphormer (Ying et al., NeurIPS 2021) with detachable attention and LayerNorm."""
 
-from .checkpoint import (
-    CheckpointError,
-    load_checkpoint,
-    locate,
-    pretrained_names,
-    save_checkpoint,
-)
+from .checkpoint import CheckpointError, load_checkpoint, locate, pretrained_names, save_checkpoint
 from .config import GraphormerConfig, Task
 from .encoding import GraphBatch, StructureEncoding, collate
 from .model import Graphormer, Origin

@@ -1,6 +1,6 @@
 """The parts of a Graphormer: structural bias, attention, feed-forward, encoder layer.
 
-Wherever a conservative rule can hold something constant, the layer calls `propagation`.
+Wherever a conservative rule can hold something constant, the layer calls `rules.conservative`.
 """
 
 import math
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphxai import propagation
+from graphxai.rules import conservative as rules
 
 from .config import GraphormerConfig
 from .encoding import GraphBatch
@@ -27,7 +27,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x (B, T, D) over D."""
-        return propagation.layer_norm(x, self.weight, self.bias, self.eps)
+        return rules.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class Linear(nn.Linear):
@@ -35,7 +35,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (..., D_in) to (..., D_out)."""
-        return propagation.linear(x, self.weight, self.bias)
+        return rules.linear(x, self.weight, self.bias)
 
 
 class StructuralBias(nn.Module):
@@ -175,9 +175,9 @@ class Attention(nn.Module):
         """Attend from the first `queries` tokens (all if None) of x (B, T, D) to all of them."""
         q = self._split(self.query(x[:, :queries])) * self.scale  # (B, H, Q, d)
         k, v = self._split(self.key(x)), self._split(self.value(x))  # (B, H, T, d)
-        weights = propagation.softmax_attention(q, k, bias[:, :, :queries])
+        weights = rules.softmax_attention(q, k, bias[:, :, :queries])
         weights = F.dropout(weights, self.dropout, self.training)
-        mixed = propagation.mix_values(weights, v).transpose(1, 2).flatten(2)  # (B, Q, D)
+        mixed = rules.mix_values(weights, v).transpose(1, 2).flatten(2)  # (B, Q, D)
         return self.output(mixed)
 
     def _split(self, x: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, T, D) token by token."""
-        return self.contract(propagation.gelu(self.expand(x)))
+        return self.contract(rules.gelu(self.expand(x)))
 
 
 class EncoderLayer(nn.Module):

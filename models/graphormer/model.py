@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphxai import propagation
+from graphxai.rules import conservative as rules
 
 from .config import GraphormerConfig
 from .encoding import GraphBatch, collate
@@ -105,8 +105,8 @@ class TransformHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (B, num_outputs) of the graph token x (B, D)."""
-        x = self.norm(propagation.gelu(self.transform(x)))
-        return propagation.add_bias(self.output(x), self.bias.expand(self.output.out_features))
+        x = self.norm(rules.gelu(self.transform(x)))
+        return rules.add_bias(self.output(x), self.bias.expand(self.output.out_features))
 
 
 class Graphormer(nn.Module):
@@ -162,7 +162,7 @@ class Graphormer(nn.Module):
         if keep is not None:
             hidden = _with_graph_token(~keep)  # the graph token always stays
             bias = bias.masked_fill(hidden[:, None, None, :], -math.inf)
-        tape = propagation.current_tape()
+        tape = rules.current_tape()
         x = self.dropout(tokens)
         _note_hidden(tape, x)
         for layer in self.layers[:-1]:
@@ -199,6 +199,6 @@ def _with_graph_token(hidden: Tensor) -> Tensor:
     return torch.cat([hidden.new_zeros(len(hidden), 1), hidden], dim=1)
 
 
-def _note_hidden(tape: propagation.Tape | None, x: Tensor) -> None:
+def _note_hidden(tape: rules.Tape | None, x: Tensor) -> None:
     if tape is not None:
         tape.hidden.append(x)

@@ -1,0 +1,89 @@
+"""Graphs that cannot share a pass go through the model one at a time."""
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+
+from .batches import WrappedBatch
+from .parts import part, roles_of
+
+Wrapped = Any  # a WrappedModel, which calls the functions here
+
+
+def one_by_one(
+    model: Wrapped,
+    tokens: Tensor,
+    batch: WrappedBatch,
+    keep: Tensor | None,
+    nothing: Tensor | None = None,
+) -> Tensor:
+    """Outputs (K * B, C) of tokens (K * B, T, D) of a batch of B; keep (K * B, N) as in `encode`.
+
+    nothing (1, C): the output where no node is left; None: what the model says of no nodes. If
+    that is no number, then all nodes stand there as zeros, which a warning says.
+    """
+    graphs, times = batch.examples(), len(tokens) // len(batch)
+    shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
+    roles = None if keep is None else roles_of(graphs, model.read_of_graphs())
+    outputs = []
+    for row, (of_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
+        graph = graphs[row % len(graphs)]
+        own = stays[: int(graph.num_nodes or 0)]
+        rest = graph if keep is None else part(graph, own, roles)
+        if bool(own.any()):
+            rows = F.pad(of_tokens[stays], (0, 0, 1, 0))[None]
+            outputs.append(model.encode(rows, model.collate([rest])))
+        else:
+            outputs.append(
+                _of_nothing(model, graph, rest, of_tokens) if nothing is None else nothing
+            )
+    return torch.cat(outputs)
+
+
+def _of_nothing(model: Wrapped, graph: Data, empty: Data, like: Tensor) -> Tensor:
+    """Output (1, C) of a graph all of whose nodes are hidden; like (N, D)."""
+    if (found := _finite_output(model, empty, like[:0])) is not None:
+        return found
+    warn_of_nothing(model)
+    zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
+    return model.encode(zeros, model.collate([graph]))
+
+
+def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
+    """Output (1, C) of a graph without nodes; NaN, with a warning, if the model has none."""
+    if (found := _finite_output(model, empty)) is not None:
+        return found
+    warn_of_empty(model)
+    return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
+
+
+def _finite_output(model: Wrapped, empty: Data, rows: Tensor | None = None) -> Tensor | None:
+    """What the model says of no nodes, (1, C), if that is a number; rows (0, D) of its tokens."""
+    try:
+        batch = model.collate([empty])
+        found = model.pass_on(model.embed(batch)[0, :0] if rows is None else rows, batch)
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    return found if bool(torch.isfinite(found).all()) else None
+
+
+def warn_of_nothing(model: Wrapped) -> None:
+    """Say what stands for the output of no nodes, where that is no number."""
+    warnings.warn(
+        f"{type(model.module).__name__} has no finite output of a graph without nodes: where all"
+        " are hidden, they stood there as zeros instead.",
+        stacklevel=5,
+    )
+
+
+def warn_of_empty(model: Wrapped) -> None:
+    """Say that what is read of graphs without nodes is no number."""
+    warnings.warn(
+        f"{type(model.module).__name__} has no finite output of a graph without nodes, and what is"
+        " made of it, as curves by the operator 'delete', is no number: use 'mask' or 'zero'.",
+        stacklevel=5,
+    )

@@ -1,0 +1,163 @@
+"""Activity cliffs: pairs of molecules that are alike and differ much in what was measured."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from rdkit import Chem, DataStructs, rdBase
+
+from graphxai.datasets.fingerprints import ecfp4_bits
+
+LARGEST_VARIABLE = 13  # heavy atoms of a part that is exchanged (Hu 2012)
+CORE_RATIO = 2  # the shared core is at least so many times as large as that part
+
+_CUT = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # single bonds outside of rings
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """Two rows of a table: `a` with the larger value, `b` with the smaller.
+
+    similarity: Tanimoto, of ECFP4. core: SMILES of what a matched molecular pair shares, `*` where
+    one part was exchanged for another; None for a pair that is similar only.
+    """
+
+    a: int
+    b: int
+    difference: float
+    similarity: float
+    core: str | None = None
+
+    def __repr__(self) -> str:
+        """The fields with figures of a few digits; the values themselves are exact."""
+        told = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
+        return f"Cliff(a={self.a}, b={self.b}, {told}, core={self.core!r})"
+
+
+def activity_cliffs(
+    smiles: Sequence[str],
+    values: ArrayLike,
+    *,
+    similarity: float = 0.7,
+    difference: float = 1.0,
+    matched: bool = True,
+) -> list[Cliff]:
+    """Pairs alike in structure whose values differ by `difference` or more, the largest first.
+
+    Alike: Tanimoto similarity of ECFP4 (Morgan, radius 2, 2,048 bits, no chirality) of at least
+    `similarity`; or, with `matched`, a matched molecular pair: two molecules that differ in one
+    part at one acyclic single bond, of at most 13 heavy atoms and at most half the size of the
+    core, or in such a part and hydrogen. smiles, values: as long as each other, values in log
+    units; rows without a value, or whose SMILES cannot be read (a warning names them), take no
+    part. Two rows of one molecule are no cliff; stereoisomers may be. Raises ValueError for
+    lengths that differ or a threshold that is not positive.
+
+    Source: Maggiora 2006 (cliffs), Hussain 2010 (matched pairs), Hu 2012 (sizes).
+    """
+    measured = np.asarray(values, dtype=np.float64)
+    if measured.shape != (len(smiles),):
+        raise ValueError(f"{len(smiles)} molecules, but values of shape {measured.shape}.")
+    if not (0 < similarity <= 1 and difference > 0):
+        raise ValueError("similarity must lie in (0, 1] and difference above 0.")
+    molecules = _read(smiles, np.isfinite(measured))
+    rows = np.array(list(molecules), dtype=int)
+    own = measured[rows]
+    names = np.array([Chem.MolToSmiles(mol) for mol in molecules.values()], dtype=object)
+    prints = [ecfp4_bits(mol) for mol in molecules.values()]
+    cores = _shared_cores(list(molecules.values()), names, own, difference) if matched else {}
+    found = []
+    for j in range(1, len(rows)):
+        alike = np.array(DataStructs.BulkTanimotoSimilarity(prints[j], prints[:j]))
+        gap = own[j] - own[:j]
+        far = (np.abs(gap) >= difference) & (names[:j] != names[j])
+        shared = [i for i in np.flatnonzero(far) if (int(i), j) in cores]
+        near = np.union1d(np.flatnonzero(far & (alike >= similarity)), shared).astype(int)
+        for i in near.tolist():
+            high, low = (j, i) if gap[i] > 0 else (i, j)
+            found.append(
+                Cliff(
+                    int(rows[high]),
+                    int(rows[low]),
+                    abs(float(gap[i])),
+                    float(alike[i]),
+                    cores.get((i, j)),
+                )
+            )
+    return sorted(found, key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b))
+
+
+def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
+    """Molecules by row; rows that cannot be read are named in a warning and left out."""
+    found, bad = {}, []
+    with rdBase.BlockLogs():
+        for row, (text, use) in enumerate(zip(smiles, wanted, strict=True)):
+            mol = Chem.MolFromSmiles(text) if use else None
+            if mol is not None:
+                found[row] = mol
+            elif use:
+                bad.append(row)
+    if bad:
+        told = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        warnings.warn(f"{len(bad)} SMILES cannot be read, rows {told}.", stacklevel=3)
+    return found
+
+
+def _shared_cores(
+    molecules: Sequence[Chem.Mol], names: NDArray[Any], values: FloatArray, difference: float
+) -> dict[tuple[int, int], str]:
+    """Cores of matched molecular pairs (i, j), i < j, with values far apart; the largest core."""
+    by_core: dict[str, set[int]] = defaultdict(set)
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for index, name in enumerate(names):
+        by_name[name].append(index)
+    formulas = {_formula(mol) for mol in molecules}
+    size: dict[str, int] = {}
+    for index, mol in enumerate(molecules):
+        for core, capped, atoms in _cores(mol, formulas):
+            size[core] = atoms
+            by_core[core].update([index, *by_name.get(capped, ())])
+    found: dict[tuple[int, int], str] = {}
+    for core in sorted(by_core, key=lambda core: (size[core], core)):  # larger ones replace
+        for pair in combinations(sorted(by_core[core]), 2):
+            if abs(values[pair[0]] - values[pair[1]]) >= difference:
+                found[pair] = core
+    return found
+
+
+def _cores(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[tuple[str, str, int]]:
+    """Cores left by cutting off one part of a molecule: SMILES with `*`, with hydrogen, and size.
+
+    The SMILES with hydrogen is empty where none of the formulas is the core's.
+    """
+    distance = Chem.GetDistanceMatrix(mol)
+    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
+    for begin, end in mol.GetSubstructMatches(_CUT):
+        bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
+        for kept, cut in ((begin, end), (end, begin)):
+            # a bond outside of rings parts the atoms that are nearer to one end from the others
+            core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
+            part = int((distance[cut] < distance[kept]).sum())
+            if part > LARGEST_VARIABLE or len(core) < CORE_RATIO * part:
+                continue
+            pieces = Chem.FragmentOnBonds(mol, bond, dummyLabels=[(0, 0)])
+            dummies = [
+                i
+                for i in range(len(numbers), pieces.GetNumAtoms())
+                if pieces.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx() == kept
+            ]
+            capped = ""
+            if np.bincount(numbers[core]).tobytes() in formulas:
+                whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
+                capped = Chem.MolFragmentToSmiles(whole, core)
+            yield Chem.MolFragmentToSmiles(pieces, core + dummies), capped, len(core)
+
+
+def _formula(mol: Chem.Mol) -> bytes:
+    """The heavy atoms of a molecule by element, as a key."""
+    return np.bincount([atom.GetAtomicNum() for atom in mol.GetAtoms()]).tobytes()

@@ -1,0 +1,209 @@
+"""One molecule against another: what a matched pair or an activity cliff owes its difference to."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.api import Model, explain, load
+from graphxai.explainers.registry import Method
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.result import Result
+
+from .matching import CommonPart, common_part
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from graphxai.visualization import Scale
+
+NO_MOLECULE = "a contrast needs two molecules: an input came without a SMILES."
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where the difference of two outputs comes from, term by term.
+
+    `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + unexplained`.
+    common: summed differences of atoms that correspond. changed_a, changed_b: summed relevance of
+    the atoms that one molecule alone has. graph_token, biases, structure: a's share less b's (see
+    `Ledger`). Under `lrp` nothing is unexplained but rounding.
+    """
+
+    output: float
+    common: float
+    changed_a: float
+    changed_b: float
+    graph_token: float
+    biases: float
+    structure: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All terms summed."""
+        changed = self.changed_a - self.changed_b
+        return self.common + changed + self.graph_token + self.biases + self.structure
+
+    @property
+    def unexplained(self) -> float:
+        """Output less total."""
+        return self.output - self.total
+
+    def to_dict(self) -> dict[str, float]:
+        """Every term by its name, then `unexplained`, `total` and `output`."""
+        terms = asdict(self)
+        output = terms.pop("output")
+        return terms | {"unexplained": self.unexplained, "total": self.total, "output": output}
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast(Result):
+    """Two molecules explained for the same target, and which of their atoms correspond."""
+
+    a: Explanation
+    b: Explanation
+    part: CommonPart
+
+    def __repr__(self) -> str:
+        return (
+            f"Contrast({self.a.smiles} against {self.b.smiles}: {len(self.part.same)} atoms in"
+            f" common; {self.a.title} for {self.a.target!r},"
+            f" {self.account.output:+z.3f}, unexplained {self.account.unexplained:+.1e})"
+        )
+
+    @property
+    def difference(self) -> NDArray[np.floating]:
+        """Relevance in a less relevance in b of each row of `part.same`, (M,)."""
+        in_a, in_b = self.part.same.T
+        gap: NDArray[np.floating] = self.a.relevance[in_a] - self.b.relevance[in_b]
+        return gap
+
+    @property
+    def changed_a(self) -> NDArray[np.intp]:
+        """Atoms of a that b does not have."""
+        return np.setdiff1d(np.arange(len(self.a)), self.part.same[:, 0])
+
+    @property
+    def changed_b(self) -> NDArray[np.intp]:
+        """Atoms of b that a does not have."""
+        return np.setdiff1d(np.arange(len(self.b)), self.part.same[:, 1])
+
+    @property
+    def account(self) -> Account:
+        """The difference of the outputs, term by term."""
+        one, other = self.a.ledger, self.b.ledger
+        return Account(
+            output=one.output - other.output,
+            common=float(self.difference.sum(dtype=np.float64)),
+            changed_a=float(self.a.relevance[self.changed_a].sum(dtype=np.float64)),
+            changed_b=float(self.b.relevance[self.changed_b].sum(dtype=np.float64)),
+            graph_token=one.graph_token - other.graph_token,
+            biases=one.biases - other.biases,
+            structure=sum(one.structure.values()) - sum(other.structure.values()),
+        )
+
+    @property
+    def headline(self) -> str:
+        """What is explained, of both and of the difference."""
+        one, other = self.a.ledger.output, self.b.ledger.output
+        told = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
+        return told.replace("-", "\N{MINUS SIGN}")
+
+    @property
+    def caption(self) -> str:
+        """The account in one line."""
+        if not self.a.additive:
+            return f"{self.a.title} · scores, not shares of the output"
+        account = self.account
+        terms = {
+            "common atoms": account.common,
+            "changed atoms": account.changed_a - account.changed_b,
+            "graph token and biases": account.graph_token + account.biases,
+        }
+        if account.structure:
+            terms["structure"] = account.structure
+        if abs(account.unexplained) >= 0.005:
+            terms["unexplained"] = account.unexplained
+        told = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        hint = "" if self.part.complete else " · the common part may be larger"
+        return f"{self.a.title} · {told}{hint}".replace("-", "\N{MINUS SIGN}")
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row an atom, or two that correspond: part, atom and relevance in a and b, difference.
+
+        part: "common", "changed in a", "changed in b". No atom or relevance where there is none.
+        """
+        import pandas as pd
+
+        one, other = self.a.atoms(NO_MOLECULE), self.b.atoms(NO_MOLECULE)
+        rows: list[tuple[Any, ...]] = []
+        for (i, j), gap in zip(self.part.same.tolist(), self.difference.tolist(), strict=True):
+            symbol = one.GetAtomWithIdx(i).GetSymbol()
+            rows.append(("common", symbol, i, j, self.a.relevance[i], self.b.relevance[j], gap))
+        for i in self.changed_a.tolist():
+            symbol = one.GetAtomWithIdx(i).GetSymbol()
+            rows.append(("changed in a", symbol, i, None, self.a.relevance[i], None, None))
+        for j in self.changed_b.tolist():
+            symbol = other.GetAtomWithIdx(j).GetSymbol()
+            rows.append(("changed in b", symbol, None, j, None, self.b.relevance[j], None))
+        names = ["part", "symbol", "atom_a", "atom_b", "relevance_a", "relevance_b", "difference"]
+        frame = pd.DataFrame(rows, columns=names)
+        return frame.astype(
+            {"atom_a": "Int64", "atom_b": "Int64"} | dict.fromkeys(names[4:], float)
+        )
+
+    def svg(
+        self,
+        *,
+        difference: bool = False,
+        scale: "Scale | float | None" = None,
+        palette: str = "red-blue",
+        **options: Any,
+    ) -> str:
+        """Both molecules with the common part at the same place, on one colour scale.
+
+        Atoms that the other molecule does not have are outlined. difference: a third panel with
+        the relevance in a less that in b, on a's common atoms. Options as for `contrast_svg`.
+        """
+        from graphxai.visualization.contrast import Panel, contrast_svg
+
+        panels = [
+            Panel(e.atoms(NO_MOLECULE), e.relevance, changed.tolist(), f"{name}: {e.headline}")
+            for name, e, changed in (("a", self.a, self.changed_a), ("b", self.b, self.changed_b))
+        ]
+        if difference:
+            gap = np.zeros(len(self.a))
+            gap[self.part.same[:, 0]] = self.difference
+            changed = self.changed_a.tolist()
+            panels.append(Panel(self.a.atoms(NO_MOLECULE), gap, changed, "a less b, common atoms"))
+        options.setdefault("title", self.headline)
+        options.setdefault("subtitle", self.caption)
+        options.setdefault("legend", self.a.legend)
+        return contrast_svg(panels, self.part.mapping, scale=scale, palette=palette, **options)
+
+
+def contrast(
+    model: "Model | str | Path",
+    a: Any,
+    b: Any,
+    method: Method = "lrp",
+    *,
+    target: Any = None,
+    timeout: float = 10.0,
+    **options: Any,
+) -> Contrast:
+    """Explain molecule a against molecule b, which share a scaffold.
+
+    a, b: SMILES, RDKit molecules or graphs with a molecule; the other arguments as for `explain`.
+    Without a target, the predicted class of a is explained in both. timeout: seconds for the
+    search for the common part (see `matching`); what was found by then is used. Raises ValueError
+    for inputs without a molecule, or without a common part of at least three atoms.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    one = explain(model, a, method, target=target, progress=False, **options)
+    other = explain(model, b, method, target=one.wanted, progress=False, **options)
+    cost = np.abs(one.relevance[:, None] - other.relevance)  # (Na, Nb)
+    part = common_part(one.atoms(NO_MOLECULE), other.atoms(NO_MOLECULE), timeout=timeout, cost=cost)
+    return Contrast(one, other, part)

@@ -1,0 +1,294 @@
+"""Relevance summed over parts of a molecule: what a fragment, a ring, a group contributed.
+
+    gx.fragments(explanation, "brics")
+    gx.fragment_table(explanations, "groups")
+
+Every atom belongs to one part, so the parts sum to the relevance of all atoms.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.result import Result
+
+from .names import FUNCTIONAL_GROUPS, cut_smiles, name_in_words, ring_name, ring_systems
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rdkit.Chem import Mol
+
+    from graphxai.visualization import Scale
+
+REST = "rest"  # the name of what no pattern covers
+NO_MOLECULE = "fragments are parts of a molecule; this graph came without one."
+MAX_MATCHES = 100_000  # of one pattern in one molecule
+
+Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
+Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # its name, if it has one; its atoms
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of a molecule and the relevance of its atoms, summed.
+
+    smiles: canonical, without stereochemistry, `*` where it is bound to the rest; atoms: their
+    indices, in order.
+    """
+
+    name: str
+    smiles: str
+    atoms: tuple[int, ...]
+    relevance: float
+    scheme: str
+
+    def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
+        """A small drawing of the fragment in the colour of its relevance."""
+        from graphxai.visualization.fragments import fragment_svg
+
+        return fragment_svg(self.smiles, self.relevance, scale=scale, palette=palette)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+@dataclass(frozen=True, eq=False)
+class Fragments(Result, Sequence[Fragment]):
+    """The fragments of one explanation, by descending relevance; their sum is `ledger.nodes`."""
+
+    explanation: Explanation
+    scheme: str
+    parts: tuple[Fragment, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Fragment, ...]: ...
+    def __getitem__(self, index: int | slice) -> Fragment | tuple[Fragment, ...]:
+        return self.parts[index]
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{part.name} {part.relevance:+z.3f}" for part in self)
+        return f"Fragments({self.scheme}: {listed})"
+
+    @property
+    def total(self) -> float:
+        """The relevance of all fragments."""
+        return math.fsum(part.relevance for part in self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a fragment: name, smiles, relevance, atoms (indices, separated by spaces)."""
+        import pandas as pd
+
+        rows = [(p.name, p.smiles, p.relevance, " ".join(map(str, p.atoms))) for p in self]
+        return pd.DataFrame(rows, columns=["name", "smiles", "relevance", "atoms"])
+
+    def svg(
+        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
+    ) -> str:
+        """The molecule, every fragment in the colour of its relevance, with a numbered list.
+
+        Options: title, subtitle, legend, width and height in pixels.
+        """
+        from graphxai.visualization.fragments import fragments_svg
+
+        explanation = self.explanation
+        options.setdefault("title", explanation.headline)
+        options.setdefault("subtitle", self._caption())
+        options.setdefault("legend", self.explanation.legend)
+        listed = [(part.name, part.atoms, part.relevance) for part in self]
+        return fragments_svg(
+            explanation.atoms(NO_MOLECULE), listed, scale=scale, palette=palette, **options
+        )
+
+    def _caption(self) -> str:
+        over = SCHEME_TITLES.get(self.scheme, "matches of SMARTS")
+        told = f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
+        return told.replace("-", "\N{MINUS SIGN}")
+
+
+def fragments(explanation: Explanation, scheme: Scheme = "brics") -> Fragments:
+    """Sum an explanation's relevance over the parts of its molecule.
+
+    scheme: "brics": what is left when the bonds of BRICS (Degen 2008) are cut; "scaffold": the
+    Murcko scaffold (Bemis 1996) and each side chain; "rings": ring systems; "groups": functional
+    groups; or SMARTS patterns, as a list or as {name: SMARTS}.
+
+    The first two divide the molecule; of the others, what is not covered is one part, "rest". A
+    match that shares an atom with an earlier one is left out: functional groups go by size, the
+    largest first, then by their place in `FUNCTIONAL_GROUPS`; patterns of your own in the order
+    given. Among the matches of one pattern RDKit's canonical ranks decide, so that the numbering
+    of the atoms does not matter.
+
+    Raises TypeError for a list (see `fragment_table`), ValueError for a graph without a molecule,
+    an unknown scheme, and SMARTS that cannot be read.
+    """
+    if not isinstance(explanation, Explanation):
+        raise TypeError(
+            f"fragments are of one explanation, not of {type(explanation).__name__}: take them one"
+            " by one, or see fragment_table."
+        )
+    mol = explanation.atoms(NO_MOLECULE)
+    name, divide = _scheme(scheme)
+    parts = _closed(divide(mol), mol.GetNumAtoms())
+    return Fragments(explanation, name, _summed(explanation, mol, parts, name))
+
+
+def _scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
+    """The scheme's name and the function that divides a molecule."""
+    if isinstance(scheme, str):
+        if scheme not in SCHEMES:
+            known = ", ".join(map(repr, SCHEMES))
+            raise ValueError(
+                f"unknown scheme {scheme!r}; choose one of {known}, or give a list of SMARTS."
+            )
+        return scheme, SCHEMES[scheme]
+    named = dict(scheme) if isinstance(scheme, Mapping) else {smarts: smarts for smarts in scheme}
+    if not named:
+        raise ValueError("the list of SMARTS is empty.")
+    patterns = [(name, _pattern(smarts)) for name, smarts in named.items()]
+    return "SMARTS", lambda mol: _matches(mol, patterns, largest_first=False)
+
+
+def _closed(parts: list[Part], n: int) -> list[Part]:
+    """The parts, and the atoms of 0..n-1 that are in none as one part more."""
+    covered = {index for _, atoms in parts for index in atoms}
+    rest = tuple(index for index in range(n) if index not in covered)
+    return parts + ([(REST, rest)] if rest else [])
+
+
+def _summed(
+    explanation: Explanation, mol: "Mol", parts: list[Part], scheme: str
+) -> tuple[Fragment, ...]:
+    written = _smiles_of(mol, [atoms for _, atoms in parts])
+    found = []
+    for (name, atoms), smiles in zip(parts, written, strict=True):
+        relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
+        found.append(
+            Fragment(_named(name, smiles, scheme), smiles, tuple(atoms), relevance, scheme)
+        )
+    return tuple(sorted(found, key=lambda part: (-part.relevance, part.atoms)))
+
+
+def _named(name: str | None, smiles: str, scheme: str) -> str:
+    """The name of a part; where it has none, words for its structure, else its SMILES."""
+    if scheme == "scaffold" and name == "side chain":
+        return f"{name}: {name_in_words(smiles) or smiles}"
+    return name or name_in_words(smiles) or smiles
+
+
+def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
+    """SMILES of every part; the pieces of one that does not hang together are joined by dots."""
+    part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
+    cut = [
+        bond.GetIdx()
+        for bond in mol.GetBonds()
+        if part_of[bond.GetBeginAtomIdx()] != part_of[bond.GetEndAtomIdx()]
+    ]
+    pieces: list[list[str]] = [[] for _ in parts]
+    for atoms, smiles in cut_smiles(mol, cut):
+        pieces[part_of[atoms[0]]].append(smiles)
+    return [".".join(sorted(smiles)) for smiles in pieces]
+
+
+def _brics(mol: "Mol") -> list[Part]:
+    from rdkit.Chem import BRICS
+
+    bonds = {mol.GetBondBetweenAtoms(*ends).GetIdx() for ends, _ in BRICS.FindBRICSBonds(mol)}
+    return [(None, atoms) for atoms in _pieces(mol, bonds)]
+
+
+def _scaffold(mol: "Mol") -> list[Part]:
+    """Rings with what links them and what is double bonded to both; the rest are side chains."""
+    from rdkit import Chem
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    marked = Chem.Mol(mol)
+    for atom in marked.GetAtoms():
+        atom.SetIntProp("origin", atom.GetIdx())
+    kept = {
+        atom.GetIntProp("origin") for atom in MurckoScaffold.GetScaffoldForMol(marked).GetAtoms()
+    }
+    border = {
+        bond.GetIdx()
+        for bond in mol.GetBonds()
+        if (bond.GetBeginAtomIdx() in kept) != (bond.GetEndAtomIdx() in kept)
+    }
+    outside = "side chain" if kept else None  # without a ring there is no scaffold
+    return [
+        ("scaffold" if kept.issuperset(atoms) else outside, atoms) for atoms in _pieces(mol, border)
+    ]
+
+
+def _rings(mol: "Mol") -> list[Part]:
+    from rdkit import Chem
+
+    parts: list[Part] = []
+    for atoms in ring_systems(mol):
+        words = ring_name(mol, atoms)
+        written = Chem.MolFragmentToSmiles(mol, atoms, isomericSmiles=False)
+        parts.append((f"{words} ring" if words else f"ring {written}", atoms))
+    return parts
+
+
+def _groups(mol: "Mol") -> list[Part]:
+    patterns = [(name, _pattern(smarts)) for name, smarts in FUNCTIONAL_GROUPS]
+    return _matches(mol, patterns, largest_first=True)
+
+
+def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
+    """Matches that share no atom, see `fragments` for which come first."""
+    from rdkit import Chem
+
+    ranks = list(Chem.CanonicalRankAtoms(mol))
+    found = []
+    for place, (name, pattern) in enumerate(patterns):
+        for match in mol.GetSubstructMatches(pattern, maxMatches=MAX_MATCHES):
+            size = len(match) if largest_first else 0
+            found.append(
+                (-size, place, sorted(ranks[i] for i in match), name, tuple(sorted(match)))
+            )
+    taken: set[int] = set()
+    parts: list[Part] = []
+    for *_, name, atoms in sorted(found):
+        if taken.isdisjoint(atoms):
+            taken.update(atoms)
+            parts.append((name, atoms))
+    return parts
+
+
+def _pattern(smarts: str) -> Any:
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        pattern = Chem.MolFromSmarts(smarts) if isinstance(smarts, str) else None
+    if pattern is None or not pattern.GetNumAtoms():
+        raise ValueError(f"{smarts!r} is not SMARTS that RDKit can read.")
+    return pattern
+
+
+def _pieces(mol: "Mol", without: set[int]) -> list[tuple[int, ...]]:
+    """Atoms of each connected piece when some bonds are taken away."""
+    from rdkit import Chem
+
+    cut = Chem.FragmentOnBonds(mol, sorted(without), addDummies=False) if without else mol
+    return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
+
+
+SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
+    "brics": _brics,
+    "scaffold": _scaffold,
+    "rings": _rings,
+    "groups": _groups,
+}
+SCHEME_TITLES = {
+    "brics": "BRICS fragments",
+    "scaffold": "the Murcko scaffold and side chains",
+    "rings": "ring systems",
+    "groups": "functional groups",
+}

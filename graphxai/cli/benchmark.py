@@ -1,0 +1,198 @@
+"""The command `graphxai benchmark`: measure explainers on a test set."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+NAMED = ("bace", "mnist-superpixels")
+
+
+def benchmark(
+    source: Annotated[
+        str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
+    ],
+    table: Annotated[
+        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint or rules.")
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(help="'all', or methods separated by commas [default: lrp,gradient_input]."),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None, typer.Option(help="'all', or metrics [default: auac,au_mse].")
+    ] = None,
+    operators: Annotated[
+        list[str] | None,
+        typer.Option(help="How nodes are removed: 'all', or of mask,zero,delete [default: mask]."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Points of a curve; 11 as in Ali 2022 [default: all].")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many graphs, by the seed.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="'true' (the label), 'predicted', or a class [default: true with labels]."
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task of a model that has several [default: the first].")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Checkpoint, instead of the bundled one; give several for seeds."),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Rule to train on; several, or 'all' [default: indole,halogen,logp]."),
+    ] = None,
+    smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of the true classes, by name or number.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data [default: $GRAPHXAI_DATA, a cache].")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the checks.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run [default: bench/SOURCE].")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
+) -> None:
+    """Measure how faithful the methods are, with intervals and tests.
+
+    Writes rows, a summary, figures and examples into a folder.
+
+    **Examples**
+
+    `graphxai benchmark bace --methods all --out bench/bace`
+
+    `graphxai benchmark mnist-superpixels --methods lrp,gae --limit 200 --operators all`
+
+    `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
+    relevant atoms are known and scores the methods against them.
+    """
+    if source == "rules":
+        _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
+        return
+    if table is not None and source in NAMED:
+        raise typer.BadParameter("a table comes with a checkpoint folder, not with a named set.")
+    if table is None and source not in NAMED:
+        raise typer.BadParameter(
+            f"{source!r} is not one of {', '.join(NAMED)}; a checkpoint folder needs a table of"
+            " molecules after it."
+        )
+    from graphxai.api import load
+    from graphxai.contract.target import Target
+    from graphxai.evaluation import evaluate, merged
+    from graphxai.evaluation.examples import examples_svg
+    from graphxai.evaluation.sources import source as graphs_of
+    from graphxai.visualization import save_picture
+
+    folder = out or Path("bench") / Path(source).name
+    name = source if table is None else str(table)
+    measured: list[tuple[Any, Any, Any]] = []
+    for checkpoint in model or [source]:
+        loaded = load(checkpoint)
+        graphs = graphs_of(
+            loaded, name, data=data, smiles_column=smiles_column, label_column=label_column
+        ).sample(limit, seed)
+        report = evaluate(
+            loaded,
+            graphs.inputs,
+            _listed(methods, "lrp,gradient_input"),
+            labels=graphs.labels or None,
+            target=Target(target or ("true" if graphs.labels else "predicted"), task),
+            metrics=_listed(metrics, "auac,au_mse"),
+            operators=_listed(operators, "mask"),
+            steps=steps,
+            seed=seed,
+            out=folder,
+            resume=resume or bool(measured),
+        )
+        measured.append((loaded, graphs, report))
+    report = merged(report for *_, report in measured)
+    loaded, graphs, first = measured[0]
+    report.settings.update(
+        command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
+    )
+    report.save(folder)
+    save_picture(examples_svg(loaded, graphs.inputs, first), folder / "examples.svg")
+    _print(report, folder)
+
+
+def _benchmark_rules(
+    table: Path | None,
+    methods: list[str] | None,
+    rule: list[str] | None,
+    limit: int | None,
+    smiles_column: str,
+    data: Path | None,
+    seed: int,
+    out: Path | None,
+    resume: bool,
+) -> None:
+    """Train on each rule, explain, score against the atoms that the rule names."""
+    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.rules import RULES, get_rule
+    from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
+    from graphxai.explainers import REGISTRY, get_explainer
+
+    folder = out or Path("bench") / "rules"
+    if folder.exists() and any(folder.iterdir()) and not resume:
+        raise FileExistsError(f"{folder} holds a run already; add --resume or name another folder.")
+    rules = _listed(rule, "indole,halogen,logp")
+    rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
+    names = _listed(methods, "lrp,gradient_input")
+    chosen = [get_explainer(name) for name in (list(REGISTRY) if names == "all" else names)]
+    molecules = None
+    if table is not None:
+        records = iter_records(table, (smiles_column,))
+        molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
+    for name in rules:
+        benchmark_rule(
+            name,
+            folder / name,
+            chosen,
+            molecules=molecules,
+            data=data,
+            limit=limit or 100,
+            seed=seed,
+            progress=sys.stderr.isatty(),
+        )
+        typer.echo(f"done: {name}")
+    text = tables(folder, rules)
+    (folder / "summary.md").write_text(text, encoding="utf-8")
+    typer.echo(text.partition("###")[0])
+    typer.echo(f"written: {folder / 'summary.md'}")
+
+
+def _listed(values: list[str] | None, default: str) -> Any:
+    """Names given one by one or with commas; "all" as it is."""
+    names = [n.strip() for value in values or [default] for n in value.split(",") if n.strip()]
+    return "all" if "all" in names else names
+
+
+def _print(report: Any, folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    frame = report.table()
+    shown = list(frame.columns)[:2]
+    console = Console()
+    printed = Table(Column("method", no_wrap=True), *shown, title=f"graphs: {frame.attrs['n']}")
+    for name, row in frame[shown].iterrows():
+        printed.add_row(str(name), *row)
+    console.print(printed)
+    for method, failed in report.failures.items():
+        typer.echo(f"{method} gave no scores on {len(failed)} graphs: {failed[0][1]}", err=True)
+    for key, reason in report.rejected[:10]:
+        typer.echo(f"left out: {key}: {reason}", err=True)
+    if len(report.rejected) > 10:
+        typer.echo(f"left out: {len(report.rejected) - 10} more", err=True)
+    typer.echo(f"written: {folder / 'summary.md'}")

@@ -1,0 +1,66 @@
+"""The demonstration: real molecules and digits, the bundled models, pictures on disk."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from graphxai.api import compare, explain, load
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.grid import grid
+from graphxai.visualization import save_picture
+
+COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_last")
+
+
+def run(folder: str | Path, say: Callable[[str], None] = print) -> list[Path]:
+    """Explain the samples of the package into `folder`; gives back the pictures written."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return [*_molecules(folder, say), *_digits(folder, say)]
+
+
+def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
+    model = load("bace")
+    names = list(MOLECULES)
+    explained: list[Explanation] = explain(model, list(MOLECULES.values()))
+    written = []
+    for name, explanation in zip(names, explained, strict=True):
+        written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
+        ledger = explanation.ledger
+        say(
+            f"{name:17s} {explanation.prediction!s:15s} output {ledger.output:+.3f} ="
+            f" atoms {ledger.nodes:+.3f} + graph token {ledger.graph_token:+.3f}"
+            f" + biases {ledger.biases:+.3f} (rest {ledger.unexplained:+.0e})"
+        )
+    titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
+    panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
+    written.append(save_picture(panels, folder / "molecules.png"))
+    first = MOLECULES["elenbecestat"]
+    panels = compare(model, first, COMPARED, width=420, height=360)
+    written.append(save_picture(panels, folder / "elenbecestat-methods.png"))
+    return written
+
+
+def _digits(folder: Path, say: Callable[[str], None]) -> list[Path]:
+    model = load("mnist-superpixels")
+    explained: list[Explanation] = explain(model, list(digit_paths()))
+    written = []
+    for digit, explanation in enumerate(explained):
+        say(
+            f"digit {digit}: {explanation.prediction}, unexplained"
+            f" {explanation.ledger.unexplained:+.0e}"
+        )
+    titles = [f"{digit}: read as {e.prediction}" for digit, e in enumerate(explained)]
+    panels = grid(
+        explained,
+        columns=5,
+        title="MNIST superpixels, LRP",
+        titles=titles,
+        shared_scale=False,  # the classes explained differ, and so do the sizes of their logits
+        legend=("against", "for"),
+        size=150,
+    )
+    written.append(save_picture(panels, folder / "digits.png"))
+    panels = compare(model, digit_paths()[3])
+    written.append(save_picture(panels, folder / "digit-methods.png"))
+    return written

@@ -1,0 +1,136 @@
+"""The command `graphxai fragments`: which fragments drive the predictions of a table."""
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphxai.datasets.progress import progress_bar
+
+from .arguments import load_with_warning
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMES = ("brics", "scaffold", "rings", "groups")
+WRITABLE = (".csv", ".parquet")
+TOLD = 10  # rows left out that are told of one by one
+
+
+def fragments(
+    source: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
+    smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
+    scheme: Annotated[
+        str, typer.Option(help="How molecules are divided: brics, scaffold, rings or groups.")
+    ] = "brics",
+    smarts: Annotated[
+        list[str] | None,
+        typer.Option(help="Patterns of your own instead, as NAME:SMARTS; give several."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="A bundled model's name or a checkpoint folder.")
+    ] = "bace",
+    method: Annotated[str, typer.Option(help="Method, see `graphxai methods`.")] = "lrp",
+    target: Annotated[
+        str | None,
+        typer.Option(help="Class or task to explain [default: of two classes, the second]."),
+    ] = None,
+    minimum: Annotated[
+        int, typer.Option(help="Molecules that a fragment must occur in to be listed.")
+    ] = 2,
+    limit: Annotated[int | None, typer.Option(help="At most so many rows.")] = None,
+    out: Annotated[Path, typer.Option(help="Table to write (.csv, .parquet).")] = Path(
+        "fragments.csv"
+    ),
+) -> None:
+    """Sum relevance over the fragments of every molecule and compare them over the table.
+
+    Mean relevance, spread, 95 % interval over molecules, counts and examples of each fragment.
+
+    **Examples**
+
+    `graphxai fragments molecules.csv --smiles-column smiles --scheme brics --out fragments.csv`
+
+    `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
+    """
+    if scheme not in SCHEMES:
+        raise typer.BadParameter(f"--scheme takes one of {', '.join(SCHEMES)}, not {scheme!r}.")
+    if out.suffix.lower() not in WRITABLE:
+        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.explainers import get_explainer
+    from graphxai.explanation.files import require_pyarrow
+    from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
+
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: no such file; fragments are summed over a CSV table.")
+    if out.suffix.lower() == ".parquet":
+        require_pyarrow(out)
+    table = FragmentTable(_patterns(smarts) if smarts else scheme)
+    loaded = load_with_warning(model)
+    left_out: list[str] = []  # the first of them
+    rejected = 0
+    rows = count_rows(source) if limit is None else min(limit, count_rows(source))
+    with progress_bar("explaining", rows) as tick:
+        found = explain_rows(
+            loaded, source, get_explainer(method), smiles_column=smiles_column, target=target
+        )
+        for one in islice(found, limit):
+            if isinstance(one, ExplainedRow):
+                table.add(one.explanation)
+            else:
+                rejected += 1
+                left_out += [str(one)][: TOLD - len(left_out)]
+            tick(1)
+    if not table.molecules:
+        why = left_out[0] if left_out else "it has no rows"
+        raise ValueError(f"no molecule of {source} can be explained: {why}")
+    frame = table.to_frame(minimum=minimum)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix.lower() == ".csv":
+        frame.to_csv(out, index=False, float_format=lambda value: f"{value:z.6g}")
+    else:
+        frame.to_parquet(out, index=False)
+    _print(frame)
+    for line in left_out:
+        typer.echo(f"left out: {line}", err=True)
+    if rejected > len(left_out):
+        typer.echo(f"left out: {rejected - len(left_out)} rows more", err=True)
+    listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
+    typer.echo(f"{listed}, of {_counted(table.molecules, 'molecule')}: {out}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _patterns(given: list[str]) -> dict[str, str]:
+    """Name to SMARTS; the name ends at the first colon that is not part of the SMARTS."""
+    named = {}
+    for text in given:
+        name, colon, smarts = text.partition(":")
+        if not colon or not name.strip() or not smarts.strip():
+            raise typer.BadParameter(f"--smarts {text!r}: write NAME:SMARTS.")
+        named[name.strip()] = smarts.strip()
+    return named
+
+
+def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
+    """The fragments most for and most against."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    shown = Table(
+        Column("fragment", overflow="fold"), "mean relevance [95 % interval]", "molecules"
+    )
+    ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
+    shared = set(frame.name[frame.name.duplicated()])  # names of several ways to be bound
+    for part in [ends] if not isinstance(ends, list) else ends:
+        for row in part.itertuples():
+            name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
+            interval = f" [{row.low:+z.3f}, {row.high:+z.3f}]" if row.molecules > 1 else ""
+            shown.add_row(escape(name), f"{row.mean:+z.3f}{interval}", str(row.molecules))
+        shown.add_section()
+    Console().print(shown)

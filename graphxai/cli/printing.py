@@ -1,0 +1,56 @@
+"""What the command line prints: one explanation, the models, the methods."""
+
+from textwrap import indent
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from graphxai.explainers import REGISTRY
+from graphxai.explanation.explanation import Explanation
+from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
+
+
+def print_explanation(explanation: Explanation, top: int = 5) -> None:
+    """Prediction, ledger (scores that are no shares of the output have none), strongest nodes."""
+    print(explanation.headline)
+    for other in explanation.predictions:
+        if other.task != explanation.prediction.task:
+            print(f"{other.task}: {other}")
+    print(f"{explanation.title}, relevance for {explanation.target}:")
+    if explanation.additive:
+        print(indent(str(explanation.ledger), "  "))
+    else:
+        print(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}")
+    frame = explanation.to_frame()
+    order = frame.relevance.abs().sort_values(ascending=False, kind="stable").index
+    atoms = "symbol" in frame
+    print(f"  most relevant {'atoms' if atoms else 'nodes'}:")
+    for node in order[:top]:
+        name = f"{frame.symbol[node]}{node}" if atoms else str(node)
+        print(f"    {name:6s} {frame.relevance[node]:+z.4f}")
+
+
+def print_models() -> None:
+    """The bundled models: tasks, size, test score."""
+    table = Table(Column("name", no_wrap=True), "tasks", "layers x width", "parameters", "test")
+    for name in pretrained_names():
+        model = load_checkpoint(locate(name))
+        config = model.config
+        tasks = ", ".join(f"{task.name} ({task.kind})" for task in config.tasks[:2])
+        more = len(config.tasks) - 2
+        table.add_row(
+            name,
+            tasks + (f" and {more} more" if more > 0 else ""),
+            f"{config.num_layers} x {config.hidden_dim}",
+            f"{sum(p.numel() for p in model.parameters()):,}",
+            str(model.origin.metadata.get("summary", "")),
+        )
+    Console().print(table)
+
+
+def print_methods() -> None:
+    """The explanation methods: source and cost."""
+    table = Table(Column("name", no_wrap=True), "method", "source", "cost")
+    for name, cls in REGISTRY.items():
+        table.add_row(name, cls.title, cls.source, cls.cost)
+    Console().print(table)

@@ -1,0 +1,256 @@
+"""The command `graphxai train`: a bundled model anew, or a model of a table of one's own."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphxai.datasets.progress import progress_bar
+
+if TYPE_CHECKING:
+    from graphxai.datasets.hygiene import CleanTable
+
+NAMED = ("bace", "mnist-superpixels")
+SHOWN_ROWS = 4
+
+
+class SplitKind(StrEnum):
+    """How test molecules are chosen."""
+
+    scaffold = "scaffold"
+    random = "random"
+
+
+def train(
+    source: Annotated[
+        str, typer.Argument(help="'bace', 'mnist-superpixels', or a CSV table of molecules.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    target_column: Annotated[
+        list[str] | None,
+        typer.Option(help="Table: column to learn; give several to learn them together."),
+    ] = None,
+    smiles_column: Annotated[str, typer.Option(help="Table: column of the SMILES.")] = "smiles",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: COLUMN=classification or COLUMN=regression [default: by its cells]."
+        ),
+    ] = None,
+    split: Annotated[
+        SplitKind | None,
+        typer.Option(help="How test molecules are chosen [default: scaffold; bace: random]."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="Table: weights to start from, a model's name, a folder or 'none' [default:"
+            " molecules]."
+        ),
+    ] = None,
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast", help="Table: do not learn from a forest (half the time, mostly worse)."
+        ),
+    ] = False,
+    learning_curve: Annotated[
+        bool,
+        typer.Option(
+            "--learning-curve", help="Table: also train on 1/8, 1/4, 1/2 of it (thrice the time)."
+        ),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, a cache]."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and random split.")] = 0,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Epochs [default: the recipe's; a table: 20, from scratch 40]."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
+    accelerator: Annotated[str, typer.Option(help="Lightning's accelerator.")] = "auto",
+    devices: Annotated[str, typer.Option(help="Lightning's devices: a number or 'auto'.")] = "auto",
+) -> None:
+    """Train on a table of your own, or a bundled model anew (`pip install "graphxai[train]"`).
+
+    A table is looked through first: unreadable SMILES, duplicates, contradictions. The model
+    learns from the labels and from a random forest, and is tested on molecules that neither has
+    seen, another forest beside it.
+
+    **Examples**
+
+    `graphxai train my.csv --target-column activity --out runs/mine`
+
+    `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
+    --kind pIC50=regression --split random --learning-curve --out runs/mine`
+
+    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --out aspirin.svg`
+
+    `graphxai train bace --out runs/bace`
+
+    `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
+    """
+    common: dict[str, Any] = {
+        "seed": seed,
+        "resume": resume,
+        "accelerator": accelerator,
+        "devices": int(devices) if devices.isdigit() else devices,
+    }
+    if epochs is not None:
+        common["epochs"] = epochs
+    if source in NAMED:
+        for_tables = (target_column, kind, start, fast or None, learning_curve or None)
+        if any(value is not None for value in for_tables):
+            raise typer.BadParameter(
+                "--target-column, --kind, --start, --fast and --learning-curve are for a table."
+            )
+        with _interruptible():
+            _train_named(source, out, split, common | {"root": data})
+        return
+    if not Path(source).is_file():
+        raise FileNotFoundError(
+            f"{source}: no such file; give a CSV table or one of {', '.join(NAMED)}."
+        )
+    if data is not None:
+        raise typer.BadParameter(f"--data is for {' and '.join(NAMED)}.")
+    if not target_column:
+        raise typer.BadParameter("name the column to learn: --target-column NAME.")
+    kinds = _kinds(kind or [], target_column)
+    _train_table(
+        Path(source),
+        out,
+        smiles_column,
+        target_column,
+        kinds,
+        common
+        | {
+            "split": (split or SplitKind.scaffold).value,
+            "start": None if start == "none" else start or "molecules",
+            "distil": not fast,
+            "learning_curve": learning_curve,
+        },
+    )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lightning answers Ctrl-C with a bare exit; let the command line say how to go on."""
+    try:
+        yield
+    except SystemExit as stop:
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[str, Any]) -> None:
+    if name == "bace":
+        from graphxai.models.graphormer.recipes.bace import train_bace
+
+        if split is not None:
+            settings = settings | {"split": split.value}
+        folder = train_bace(out, **settings, say=typer.echo)
+    else:
+        if split is not None:
+            raise typer.BadParameter("--split is for molecules; MNIST has its official test set.")
+        from graphxai.models.graphormer.recipes.mnist import train_mnist
+
+        folder = train_mnist(out, **settings)
+    typer.echo(f"written: {folder}")
+
+
+def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
+    """Kinds by column, from COLUMN=KIND; the column's name may hold a "=" too."""
+    kinds = {}
+    for text in given:
+        name, sign, kind = text.rpartition("=")
+        if not sign or kind not in ("classification", "regression"):
+            raise typer.BadParameter(
+                f"--kind {text}: write COLUMN=classification or COLUMN=regression."
+            )
+        if name not in target_columns:
+            raise typer.BadParameter(f"--kind {text}: {name!r} is no --target-column.")
+        kinds[name] = kind
+    return kinds
+
+
+def _train_table(
+    path: Path,
+    out: Path,
+    smiles_column: str,
+    target_columns: list[str],
+    kinds: dict[str, Any],
+    settings: dict[str, Any],
+) -> None:
+    from graphxai.models.graphormer.training.fit import require_lightning
+
+    require_lightning()
+    from graphxai.datasets.hygiene import clean_table
+    from graphxai.models.graphormer.recipes.table import train_table
+    from graphxai.tables.run import count_rows
+
+    with progress_bar("reading", count_rows(path)) as tick:
+        table = clean_table(path, smiles_column, target_columns, kinds=kinds, tick=tick)
+    _print_hygiene(table)
+    with _interruptible():
+        folder = train_table(
+            table,
+            out,
+            **settings,
+            progress=sys.stderr.isatty(),
+            command=shlex.join(["graphxai", *sys.argv[1:]]),
+            say=typer.echo,
+        )
+    _print_scores(folder)
+    typer.echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
+
+
+def _print_hygiene(table: "CleanTable") -> None:
+    """What was found in the table: one line a check."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    typer.echo(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
+    for target in table.targets:
+        typer.echo(f"  {target}")
+    if not table.findings:
+        typer.echo("  nothing to remark in the rows")
+        return
+    printed = Table("check", Column("rows", justify="right"), "done", "first rows")
+    for finding in table.findings:
+        name = f"{finding.check} ({finding.target})" if finding.target else finding.check
+        first = ", ".join(str(row.row) for row in finding.rows[:SHOWN_ROWS])
+        more = " ..." if len(finding.rows) > SHOWN_ROWS else ""
+        cells = (name, f"{finding.count:,}", finding.done, first + more)
+        printed.add_row(*(escape(cell) for cell in cells))
+    Console().print(printed)
+
+
+def _print_scores(folder: Path) -> None:
+    """The scores of the card on the terminal."""
+    import json
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from graphxai.models.graphormer.recipes.table_files import score_rows
+
+    found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    for name, scores in found["scores"].items():
+        (title, *header), *rows = score_rows(name, scores)
+        printed = Table("test", *header, title=escape(title), title_justify="left")
+        for row in rows:
+            printed.add_row(*(escape(cell) for cell in row))
+        Console().print(printed)
+    typer.echo("in brackets 95 % bootstrap intervals; difference: this model less the forest")
+    for note in found["notes"]:
+        typer.echo(f"mind: {note}")

@@ -1,0 +1,81 @@
+"""Which inputs share a pass: encoded in chunks, then batched by size."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch_geometric.data import Data
+
+from graphxai.datasets.progress import Tick
+
+from .inputs import Input, prepare_for
+
+# A batch holds at most so many graphs and token pairs (B * T * T): about 64 drug molecules, or
+# one graph of 500 nodes; larger batches leave the cache and are no faster.
+MAX_GRAPHS = 64
+MAX_PAIRS = 250_000
+CHUNK = 4096  # inputs encoded at a time: about 300 MB of molecules
+
+Key = TypeVar("Key")  # what a caller knows an input by
+
+
+def in_chunks(
+    model: Any, values: Sequence[Any], strict: bool, tick: Tick
+) -> Iterator[list[tuple[int, Input]]]:
+    """Encode the inputs, CHUNK at a time, each with its index.
+
+    An input that cannot be used is left out with a warning; if strict, its error is raised.
+    """
+    for start in range(0, len(values), CHUNK):
+        chunk = []
+        for index, value in enumerate(values[start : start + CHUNK], start):
+            try:
+                chunk.append((index, prepare_for(model, value)))
+            except (ValueError, OSError) as error:
+                if strict:
+                    raise
+                warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
+                tick(1)
+        yield chunk
+
+
+def batches_for(
+    model: Any, prepared: Sequence[tuple[Key, Input]]
+) -> Iterator[list[tuple[Key, Input]]]:
+    """Encoded inputs in batches that the model can take."""
+    same_size: bool = getattr(model, "same_size_only", False)
+    return in_batches(prepared, same_size, getattr(model, "goes_alone", None))
+
+
+def in_batches(
+    prepared: Iterable[tuple[Key, Input]],
+    same_size: bool = False,
+    goes_alone: Callable[[Data], bool] | None = None,
+) -> Iterator[list[tuple[Key, Input]]]:
+    """Group inputs of similar (or of the same) size, within MAX_GRAPHS and MAX_PAIRS.
+
+    goes_alone: whether an input needs a pass of its own, as one with matrices over the pairs of
+    its nodes does.
+    """
+    part: list[tuple[Key, Input]] = []
+    for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
+        tokens = int(item[1].data.num_nodes) + 1
+        full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
+        other = bool(part) and same_size and int(part[0][1].data.num_nodes) + 1 != tokens
+        other = other or (bool(part) and goes_alone is not None and goes_alone(item[1].data))
+        if part and (full or other):
+            yield part
+            part = []
+        part.append(item)
+    if part:
+        yield part
+
+
+def collated(model: Any, part: Sequence[tuple[object, Input]]) -> Any:
+    """The batch of encoded inputs on the model's device, through which gradients may pass."""
+    with torch.inference_mode(False):
+        graphs = [
+            item.data.clone() if item.data.x.is_inference() else item.data for _, item in part
+        ]
+        return model.collate(graphs).to(next(model.parameters()).device)

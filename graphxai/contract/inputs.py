@@ -1,0 +1,211 @@
+"""From what users hand over to encoded graphs: SMILES, RDKit molecules, images, PyG data."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Batch, Data
+
+from graphxai.models.graphormer.config import GraphormerConfig
+from graphxai.models.graphormer.encoding import StructureEncoding
+
+from .model import require_contract
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+
+CHIRALITY = 1  # column of OGB's features that depends on how a molecule is written
+
+
+class InputError(ValueError):
+    """An input that cannot be explained; the message names it and says what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """One encoded graph with what its picture needs.
+
+    Without `molecule`, the atoms are those of `smiles` as RDKit reads it.
+    """
+
+    data: Data
+    smiles: str | None = None
+    molecule: "Mol | None" = None
+    image: NDArray[np.floating] | None = None
+    segments: NDArray[np.integer] | None = None
+
+
+def reads_molecules(config: GraphormerConfig) -> bool:
+    """Whether a model with this configuration takes molecules; otherwise it takes images."""
+    return bool(config.node_cardinalities)
+
+
+def as_list(inputs: Any) -> tuple[list[Any], bool]:
+    """The inputs as a list, and whether the user gave several."""
+    if isinstance(inputs, Batch):
+        return inputs.to_data_list(), True
+    if isinstance(inputs, Mapping):
+        raise TypeError("inputs is a mapping: give its values as a list.")
+    single = (str, bytes, Path, Data, np.ndarray, torch.Tensor)
+    if isinstance(inputs, single) or not isinstance(inputs, Iterable) or _is_pillow(inputs):
+        return [inputs], False
+    return list(inputs), True
+
+
+def prepare_for(model: Any, value: Any) -> Input:
+    """Encode one input for a model: by its own `prepare` if it has one, as wrapped models do.
+
+    Raises TypeError for a model that cannot be explained, InputError for what holds no values.
+    """
+    if not hasattr(model, "config"):
+        require_contract(model)
+    given = value.to_dict().values() if isinstance(value, Data) else (value,)
+    if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
+        raise InputError("it is on the device 'meta', whose tensors hold no values.")
+    own = getattr(model, "prepare", None)
+    found: Input = prepare(model.config, value) if own is None else own(value)
+    return found
+
+
+def prepare(config: GraphormerConfig, value: Any) -> Input:
+    """Encode one input for a model with this configuration.
+
+    Raises InputError, or the ValueError of the data set's own reader, for what cannot be used.
+    """
+    encode = StructureEncoding.from_config(config)
+    if isinstance(value, Data):
+        return _from_data(config, value, encode)
+    if reads_molecules(config):
+        return _from_molecule(value, encode, writes_canonically(config))
+    return _from_image(value, encode)
+
+
+def writes_canonically(config: GraphormerConfig) -> bool:
+    """Whether features must not depend on how a molecule is written.
+
+    So it is for models whose structure encoding does not either; published ones are fed exactly
+    OGB's features.
+    """
+    return config.ties == "average"
+
+
+def _is_pillow(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] == "PIL"
+
+
+def _from_molecule(value: Any, encode: StructureEncoding, canonical: bool) -> Input:
+    from rdkit import Chem
+
+    from graphxai.datasets.molecules import molecule_to_data
+
+    if not isinstance(value, str | Chem.Mol):
+        raise InputError(
+            f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
+        )
+    data = molecule_to_data(value, canonical=canonical)
+    return Input(encode(data), data.smiles, data.get("mol"))
+
+
+def _from_image(value: Any, encode: StructureEncoding) -> Input:
+    from graphxai.datasets.mnist import read_digit
+    from graphxai.datasets.superpixels import image_to_data
+
+    if isinstance(value, str | Path) or _is_pillow(value):
+        value = read_digit(value)
+    elif not hasattr(value, "__array__"):
+        raise InputError(
+            f"this model takes a picture (its path or a Pillow image), a grey array (H, W) or Data,"
+            f" not {type(value).__name__}."
+        )
+    return _from_data_with_image(encode(image_to_data(np.asarray(value))))
+
+
+def _from_data_with_image(data: Data) -> Input:
+    image, segments = data.get("image"), data.get("segments")
+    if image is None or segments is None:
+        return Input(data)
+    return Input(data, image=image[0].numpy(), segments=segments[0].numpy())
+
+
+def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) -> Input:
+    if data.x is None or data.edge_index is None or not data.num_nodes:
+        raise InputError("the graph needs node features `x` and an `edge_index`.")
+    width = len(config.node_cardinalities) or config.num_node_features
+    if data.x.dim() != 2 or data.x.shape[1] != width:
+        raise InputError(
+            f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features a"
+            " node."
+        )
+    if data.edge_index.numel():
+        low, high = int(data.edge_index.min()), int(data.edge_index.max())
+        if low < 0 or high >= data.num_nodes:
+            raise InputError(
+                f"edge_index names node {high if low >= 0 else low}; there are {data.num_nodes}"
+                " nodes, from 0."
+            )
+    if reads_molecules(config):
+        _check_codes(config, data)
+    else:
+        _check_superpixels(data)
+    smiles = data.get("smiles")
+    if not isinstance(smiles, str):
+        return _from_data_with_image(encode(data.clone()))
+    if reads_molecules(config):
+        _check_smiles(data, smiles)
+    return Input(encode(data.clone()), smiles, data.get("mol"))
+
+
+def _check_superpixels(data: Data) -> None:
+    for name in ("x", "pos"):
+        values = data.get(name)
+        if values is None:
+            continue
+        if not bool(torch.isfinite(values.float()).all()):
+            raise InputError(f"{name} holds values that are not finite.")
+        if values.min() < 0 or values.max() > 1:
+            raise InputError(
+                f"{name} must lie in [0, 1]; it runs from {float(values.min()):g} to"
+                f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
+                " graphxai.datasets.superpixels.from_mnist_superpixels."
+            )
+
+
+def _check_smiles(data: Data, smiles: str) -> None:
+    """Features that are not those of the molecule are refused: other codes look alike."""
+    from graphxai.datasets.molecules import MoleculeError, molecule_to_data
+
+    if data.get("vocabulary") == "ogb":
+        return
+    expected: Any = None
+    with suppress(MoleculeError):
+        expected = molecule_to_data(smiles)
+    free = [column for column in range(data.x.shape[1]) if column != CHIRALITY]
+    same = expected is not None and (
+        expected.x.shape == data.x.shape
+        and bool((expected.x[:, free] == data.x[:, free]).all())
+        and expected.edge_attr.shape == data.edge_attr.shape
+    )
+    if not same:
+        raise InputError(
+            f"x and edge_attr are not OGB's features of {smiles!r}. PyG's from_smiles codes them"
+            " differently: hand over the SMILES, or the graph of"
+            " graphxai.datasets.molecules.molecule_to_data; remove `smiles` for a graph that is"
+            " not that molecule."
+        )
+
+
+def _check_codes(config: GraphormerConfig, data: Data) -> None:
+    for feature, size in enumerate(config.node_cardinalities):
+        column = data.x[:, feature]
+        if not 0 <= int(column.min()) <= int(column.max()) < size:
+            raise InputError(
+                f"x[:, {feature}] must lie in 0..{size - 1} (OGB's vocabulary); it runs from"
+                f" {int(column.min())} to {int(column.max())}. Features of PyG's from_smiles are"
+                " coded differently."
+            )

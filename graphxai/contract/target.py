@@ -1,0 +1,220 @@
+"""What is explained: one number per graph, made of the model's outputs."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.models.graphormer.config import Task, TaskSet
+
+Name = str | int
+End = Name | tuple[str, Name]
+Choice = Name | tuple[End, End] | None
+
+
+@dataclass(frozen=True, eq=False)
+class ResolvedTarget:
+    """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
+
+    weights (B, num_outputs), offset (B,); `labels`, one a graph, say in words what f_c is.
+    """
+
+    weights: Tensor
+    offset: Tensor
+    labels: tuple[str, ...]
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """f_c (B,) of outputs (B, num_outputs)."""
+        return (outputs * self.weights).sum(-1) + self.offset
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class, a regression value, or the difference of two of these.
+
+    `choice`: a class by name or number, a pair (a, b) for a against b, or None: the predicted
+    class of a multiclass task, the second ("positive") class of a binary one, the value of a
+    regression. A name may also be a task's. `task`: the task's name if it is not the first one. A
+    single logit counts as two classes: +logit for the second, -logit for the first.
+
+    The ends of a pair are classes of one task (f_c is the difference of their logits), or lie in
+    two tasks: each is a class, a task, or (task, class). Two regressions in the same unit are
+    subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no common unit,
+    and each end counts as the model puts it out: a class as its logit, a regression as its
+    standardised value, `(value - offset) / scale`. The label says which.
+    """
+
+    choice: Choice = None
+    task: str | None = None
+
+    @classmethod
+    def of(cls, value: object) -> "Target":
+        """A Target from what a user writes: None, "active", 3, ("active", "inactive"), ...
+
+        A list of two is a pair too, and so is ("hERG", ("CYP3A4", "active")). Raises TypeError
+        for anything else.
+        """
+        if isinstance(value, Target):
+            return value
+        if isinstance(value, tuple | list) and len(value) == 2:
+            return cls((_end(value[0]), _end(value[1])))
+        return cls(None if value is None else _scalar(value))
+
+    def tasks_in(self, config: TaskSet) -> tuple[Task, ...]:
+        """The task this target belongs to, or both if it is the difference of two."""
+        if isinstance(self.choice, tuple):
+            first, second = self._sides(config)
+            return (first.task,) if first.task is second.task else (first.task, second.task)
+        return (_side_in(config, self.task, self.choice).task,)
+
+    def task_in(self, config: TaskSet) -> Task:
+        """The task this target belongs to, the first of two."""
+        return self.tasks_in(config)[0]
+
+    def settled(self, config: TaskSet, outputs: Tensor) -> "Target":
+        """The same target with its task and class by name; outputs (num_outputs,) of one graph.
+
+        Where it is the predicted class, that class is filled in.
+        """
+        if isinstance(self.choice, tuple):
+            return self
+        side = _side_in(config, self.task, self.choice)
+        if side.task.kind == "regression":
+            return Target(None, side.task.name)
+        index = int(outputs[side.columns].argmax()) if side.index is None else side.index
+        return Target(side.task.classes[index], side.task.name)
+
+    def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
+        """Turn names into weights over the columns of outputs (B, num_outputs)."""
+        if isinstance(self.choice, tuple):
+            return _difference(*self._sides(config), outputs)
+        side = _side_in(config, self.task, self.choice)
+        task, columns = side.task, side.columns
+        offset = outputs.new_zeros(len(outputs))
+        if task.kind == "regression":
+            weights = task.scale * side.row(outputs)
+            return ResolvedTarget(weights, offset + task.offset, (task.name,) * len(outputs))
+        if side.index is None:
+            chosen = outputs[:, columns].argmax(-1)
+            weights = torch.zeros_like(outputs)
+            weights[:, columns] = F.one_hot(chosen, task.num_outputs).to(weights)
+            return ResolvedTarget(weights, offset, tuple(task.classes[c] for c in chosen.tolist()))
+        label = task.classes[side.index]
+        return ResolvedTarget(side.row(outputs), offset, (label,) * len(outputs))
+
+    def _sides(self, config: TaskSet) -> tuple["_Side", "_Side"]:
+        """Both ends of a pair, in one task if it has classes of both names."""
+        assert isinstance(self.choice, tuple)
+        first, second = self.choice
+        home = self.task
+        if home is None:
+            names = {end for end in self.choice if isinstance(end, str)}
+            home = next((t.name for t in config.tasks if names and names <= {*t.classes}), None)
+        sides = _side_in(config, home, first), _side_in(config, home, second)
+        for side in sides:
+            if side.index is None and side.task.kind == "multiclass":
+                raise ValueError(
+                    f"task {side.task.name!r} has several classes: name one, as in"
+                    f" ({side.task.name!r}, {side.task.classes[0]!r})."
+                )
+        if sides[0] == sides[1]:
+            raise ValueError(f"target {self.choice!r} takes something from itself.")
+        return sides
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A class of a task by its number, or a task without: its value or its predicted class."""
+
+    task: Task
+    columns: slice
+    index: int | None
+
+    def row(self, outputs: Tensor) -> Tensor:
+        """Weights (B, num_outputs) of the class's logit, or of the regression's output."""
+        weights = torch.zeros_like(outputs)
+        if self.task.kind == "multiclass":
+            assert self.index is not None
+            weights[:, self.columns.start + self.index] = 1.0
+        else:  # a single logit is the second class's, and its negative the first one's
+            weights[:, self.columns] = -1.0 if self.index == 0 else 1.0
+        return weights
+
+    @property
+    def name(self) -> str:
+        """The class, or the task."""
+        return self.task.name if self.index is None else self.task.classes[self.index]
+
+    def label(self, unit: str) -> str:
+        """The name with the unit, and the task of a class, beside something of another task."""
+        told = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
+        return f"{self.name} ({told})"
+
+
+def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
+    """What `choice` names within the task, or within all if that is None: a task or a class."""
+    if isinstance(choice, tuple):
+        task, choice = choice
+    elif isinstance(choice, str) and task is None:
+        if choice in (t.name for t in config.tasks):
+            task, choice = choice, None
+        else:
+            task = next((t.name for t in config.tasks if choice in t.classes), None)
+    found, columns = config.task_columns(task)
+    if choice is None:
+        return _Side(found, columns, 1 if found.kind == "binary" else None)
+    return _Side(found, columns, _class_index(found, choice))
+
+
+def _difference(first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
+    """First against second, in one task or in two."""
+    weights = first.row(outputs) - second.row(outputs)
+    offset = outputs.new_zeros(len(outputs))
+    one, other = first.task, second.task
+    if one is other:
+        if one.kind == "binary":  # +logit - (-logit): one logit is the difference already
+            weights /= 2
+        label = f"{first.name} against {second.name}"
+        return ResolvedTarget(weights, offset, (label,) * len(outputs))
+    unit = one.unit if one.kind == other.kind == "regression" and one.unit == other.unit else ""
+    if unit:
+        weights = one.scale * first.row(outputs) - other.scale * second.row(outputs)
+        offset += one.offset - other.offset
+    label = f"{first.label(unit)} against {second.label(unit)}"
+    return ResolvedTarget(weights, offset, (label,) * len(outputs))
+
+
+def _end(value: object) -> End:
+    """One end of a pair: a name, a number, or (task, class)."""
+    if not isinstance(value, tuple | list):
+        return _scalar(value)
+    if len(value) != 2 or not isinstance(value[0], str):
+        raise TypeError(f"an end of a pair is a class, a task, or (task, class), not {value!r}.")
+    return value[0], _scalar(value[1])
+
+
+def _scalar(value: object) -> Name:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"a target is a class name, a class number, a pair of them or None, not {value!r}."
+        )
+    return int(value.__index__())
+
+
+def _class_index(task: Task, choice: Name) -> int:
+    if task.kind == "regression":
+        raise ValueError(f"task {task.name!r} is a regression and has no classes.")
+    if isinstance(choice, str):
+        if choice not in task.classes:
+            raise ValueError(
+                f"task {task.name!r} has no class {choice!r}; it has {', '.join(task.classes)}."
+            )
+        return task.classes.index(choice)
+    if not 0 <= choice < len(task.classes):
+        raise ValueError(
+            f"target {choice} is out of range: task {task.name!r} has {len(task.classes)} classes."
+        )
+    return choice

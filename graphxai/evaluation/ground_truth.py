@@ -1,0 +1,316 @@
+"""Ground truth: relevance against nodes, shares or pixels that are known to be behind the answer.
+
+Scores are of signed relevance: high is relevant. They are NaN where the truth leaves nothing to
+tell apart (`undefined` gives the reason); ties between nodes never depend on the nodes' order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from graphxai.api import explain_prepared
+from graphxai.contract.inputs import Input, prepare
+from graphxai.contract.target import Target
+from graphxai.datasets.progress import progress_bar
+from graphxai.explainers import Explainer, get_explainer
+from graphxai.explainers.registry import Method
+from graphxai.explanation.explanation import Explanation
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.training import metrics as prediction
+from graphxai.models.graphormer.training.fit import predict
+from graphxai.models.graphormer.training.objectives import score_task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("graph", "method", "operator", "metric", "value", "note")
+
+Score = Callable[[NDArray[np.float64], NDArray[Any]], float]
+
+
+def undefined(truth: ArrayLike) -> str:
+    """Why no score is defined for a truth, or "" where it is.
+
+    truth: bool, any shape (true nodes or pixels), or float (N,), shares.
+    """
+    known = np.asarray(truth)
+    if known.dtype != np.bool_:
+        return "every share is the same" if not len(known) or np.ptp(known) == 0 else ""
+    if not known.any():
+        return "nothing is true"
+    return "everything is true" if known.all() else ""
+
+
+def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Probability that a true node has more relevance than another, a tie counting half.
+
+    relevance, truth (bool): (N,). ValueError for values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    return prediction.roc_auc(scores, true)
+
+
+def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Area under the precision-recall curve as a sum of steps: sum_k (r_k - r_(k-1)) p_k.
+
+    A step takes all nodes of one relevance at once. relevance, truth (bool): (N,). ValueError for
+    values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    return prediction.average_precision(scores, true)
+
+
+def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Share of true nodes among the k most relevant, k being the number of true nodes.
+
+    Of nodes tied at rank k it is the mean over all ways to choose. relevance, truth (bool): (N,).
+    ValueError for values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    k = int(true.sum())
+    limit = np.sort(scores)[-k]
+    above, tied = scores > limit, scores == limit
+    places = k - above.sum()
+    return float((true[above].sum() + places * true[tied].mean()) / k)
+
+
+def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union of the true nodes and those of more than mean relevance.
+
+    The threshold is that of Chefer 2021b's segmentation (sec. 4). relevance, truth (bool): any
+    shape. ValueError for values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    return _overlap(scores > scores.mean(), true)
+
+
+def iou_top_k(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union of the true nodes and the k most relevant, k of them being true.
+
+    With the precision p of these k (`top_k_precision`) it is p / (2 - p).
+    """
+    precision = top_k_precision(relevance, truth)
+    return precision / (2 - precision)
+
+
+def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
+    """Linear correlation of relevance (N,) with the true shares (N,); NaN if either is constant."""
+    scores, known = _comparable(relevance, shares, shares=True)
+    a, b = scores - scores.mean(), known - known.mean()
+    if np.ptp(scores) == 0 or np.ptp(known) == 0:
+        return np.nan
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def rank_correlation(relevance: ArrayLike, shares: ArrayLike) -> float:
+    """Spearman's correlation of signed relevance (N,) with the true shares (N,), mean ranks."""
+    scores, known = _comparable(relevance, shares, shares=True)
+    return pearson(rankdata(scores), rankdata(known))
+
+
+def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Share of pixels on the right side of the mean relevance.
+
+    relevance, truth (bool): (H, W). Source: the segmentation test of Chefer 2021b, sec. 4.
+    """
+    scores, true = _comparable(relevance, truth)
+    return np.nan if undefined(true) else float(((scores > scores.mean()) == true).mean())
+
+
+def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union at the mean relevance, mean of foreground and background.
+
+    relevance, truth (bool): (H, W). Of one picture; Chefer 2021b's code pools all pictures.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    chosen = scores > scores.mean()
+    return (_overlap(chosen, true) + _overlap(~chosen, ~true)) / 2
+
+
+def mean_average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Average precision of foreground by relevance and of background by its negative, mean.
+
+    relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names the measure without a formula.
+    """
+    scores, true = _comparable(relevance, truth)
+    return (average_precision(scores, true) + average_precision(-scores, ~true)) / 2
+
+
+NODE_METRICS: Mapping[str, Score] = {
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
+    "top_k_precision": top_k_precision,
+    "iou": iou,
+    "iou_top_k": iou_top_k,
+}
+SHARE_METRICS: Mapping[str, Score] = {"rank_correlation": rank_correlation, "pearson": pearson}
+PIXEL_METRICS: Mapping[str, Score] = {
+    "pixel_accuracy": pixel_accuracy,
+    "mean_average_precision": mean_average_precision,
+    "mean_iou": mean_iou,
+}
+
+
+def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
+    """The metrics for a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
+    known = np.asarray(truth)
+    if known.dtype == np.bool_ and known.ndim in (1, 2):
+        return NODE_METRICS if known.ndim == 1 else PIXEL_METRICS
+    if known.dtype.kind == "f" and known.ndim == 1:
+        return SHARE_METRICS
+    raise ValueError(
+        "a truth is bool (N,) for nodes, float (N,) for shares or bool (H, W) for pixels, not"
+        f" {known.dtype} {known.shape}."
+    )
+
+
+def evaluate_truth(
+    model: Graphormer,
+    inputs: Sequence[Any],
+    truths: Sequence[ArrayLike],
+    methods: Sequence[Method],
+    *,
+    target: Any = None,
+    progress: bool | None = None,
+) -> "pd.DataFrame":
+    """Score methods against the truth of every input; `random` is always among them.
+
+    inputs: what `explain` takes, n of them. truths: n arrays, see `metrics_for`; (H, W) are the
+    pixels of a picture, over which the relevance of its superpixels is spread. target: see
+    `explain`.
+
+    Returns a data frame with the columns graph (position in `inputs`), method, operator ("none"),
+    metric, value, note. The value is NaN, and the note says why, where the input cannot be used
+    or the score is not defined. Raises ValueError where a truth does not fit its input, or a
+    method gives relevance that is not finite; the message names the graph.
+    """
+    import pandas as pd
+
+    if len(inputs) != len(truths):
+        raise ValueError(f"{len(inputs)} inputs, but {len(truths)} truths.")
+    explainers = _with_random(methods)
+    known = [np.asarray(truth) for truth in truths]
+    prepared, notes = _prepare(model, inputs, known)
+    rows: list[tuple[int, str, str, str, float, str]] = []
+    with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick:
+        for explainer in explainers:
+            found = {graph: _nothing(known[graph]) for graph in notes}
+            for graph, explanation in explain_prepared(model, prepared, explainer, target=target):
+                found[graph] = _scores(explanation, known[graph], graph)
+                tick(1)
+            for graph, scores in sorted(found.items()):
+                reason = notes.get(graph) or undefined(known[graph]) or "relevance is constant"
+                rows += [
+                    (graph, explainer.name, "none", name, value, reason if np.isnan(value) else "")
+                    for name, value in scores.items()
+                ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def model_score(
+    model: Graphormer, inputs: Sequence[Any], labels: ArrayLike, *, target: Any = None
+) -> tuple[str, float]:
+    """The model's own score, to stand beside those of its explanations, and the score's name.
+
+    labels (n,): 0 or 1 (ROC-AUC), class numbers (accuracy) or values in the task's unit (R
+    squared), for the task of `target`. NaN where it is not defined, as for one class alone.
+    Raises the error of `prepare` for an input that cannot be used.
+    """
+    wanted = np.asarray(labels, dtype=np.float64)
+    if wanted.shape != (len(inputs),):
+        raise ValueError(f"{len(inputs)} inputs, but labels of shape {wanted.shape}.")
+    task, columns = model.config.task_columns(Target.of(target).task_in(model.config).name)
+    outputs = predict(model, [prepare(model.config, value).data for value in inputs])
+    value = score_task(task, outputs[:, columns], torch.from_numpy(wanted))
+    name = {"binary": "ROC-AUC", "multiclass": "accuracy", "regression": "R2"}[task.kind]
+    return name, np.nan if value is None else value
+
+
+def _comparable(
+    relevance: ArrayLike, truth: ArrayLike, *, shares: bool = False
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Both as flat arrays: relevance float64, truth bool or, for shares, float64."""
+    scores, known = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
+    if scores.shape != known.shape:
+        raise ValueError(
+            f"relevance of shape {scores.shape} and truth of shape {known.shape} differ."
+        )
+    if not np.isfinite(scores).all():
+        raise ValueError("relevance holds values that are not finite.")
+    if not shares:
+        if known.dtype != np.bool_:
+            raise ValueError(f"the true nodes must be bool, not {known.dtype}.")
+        return scores.ravel(), known.ravel()
+    known = known.astype(np.float64)
+    if not np.isfinite(known).all():
+        raise ValueError("the true shares hold values that are not finite.")
+    return scores.ravel(), known.ravel()
+
+
+def _overlap(chosen: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+    """Intersection over union of two sets, not both of them empty."""
+    return float((chosen & true).sum() / (chosen | true).sum())
+
+
+def _with_random(methods: Sequence[Method]) -> list[Explainer]:
+    explainers = [get_explainer(method) for method in methods]
+    names = [explainer.name for explainer in explainers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"method {twice!r} is given twice: its rows could not be told apart.")
+    return explainers if "random" in names else [*explainers, get_explainer("random")]
+
+
+def _prepare(
+    model: Graphormer, inputs: Sequence[Any], truths: Sequence[NDArray[Any]]
+) -> tuple[list[tuple[int, Input]], dict[int, str]]:
+    """Encoded inputs by position, and the reason for each that cannot be used."""
+    prepared, notes = [], {}
+    for graph, (value, truth) in enumerate(zip(inputs, truths, strict=True)):
+        metrics_for(truth)
+        try:
+            item = prepare(model.config, value)
+        except (ValueError, OSError) as error:
+            notes[graph] = f"left out: {error}"
+            continue
+        _check_fit(item, truth, graph)
+        prepared.append((graph, item))
+    return prepared, notes
+
+
+def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
+    if truth.ndim == 1:
+        expected: tuple[int, ...] = (int(item.data.num_nodes or 0),)
+    elif item.segments is None:
+        raise ValueError(f"graph {graph} is no picture of superpixels, but its truth is of pixels.")
+    else:
+        expected = item.segments.shape
+    if truth.shape != expected:
+        raise ValueError(f"graph {graph}: truth of shape {truth.shape}, expected {expected}.")
+
+
+def _nothing(truth: NDArray[Any]) -> dict[str, float]:
+    return dict.fromkeys(metrics_for(truth), np.nan)
+
+
+def _scores(explanation: Explanation, truth: NDArray[Any], graph: int) -> dict[str, float]:
+    relevance = np.asarray(explanation.relevance, dtype=np.float64)
+    if truth.ndim == 2:
+        assert explanation.segments is not None
+        relevance = relevance[explanation.segments]  # (N,) -> (H, W)
+    try:
+        return {name: score(relevance, truth) for name, score in metrics_for(truth).items()}
+    except ValueError as error:
+        raise ValueError(f"graph {graph}, method {explanation.method!r}: {error}") from error

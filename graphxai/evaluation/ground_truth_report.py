@@ -1,0 +1,160 @@
+"""Benchmarks with a known truth: train on a rule, explain, score, and tell it in tables."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
+from graphxai.datasets.rules import RULES
+from graphxai.explainers.registry import Method
+from graphxai.models.graphormer import load_checkpoint
+
+from .ground_truth import evaluate_truth, model_score
+from .statistics import bootstrap, compare_pairs
+
+# Hundreds of alerts, and odd rings, take more molecules and weights that know molecules already.
+FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "start": "molecules"}
+TRAINING: dict[str, dict[str, Any]] = {"pains": FROM_WEIGHTS, "large-ring": FROM_WEIGHTS}
+ROWS, SCORES = "rows.csv", "scores.json"
+
+
+def benchmark_rule(
+    name: str,
+    folder: Path,
+    methods: Sequence[Method],
+    *,
+    molecules: Sequence[str] | None = None,
+    data: str | Path | None = None,
+    size: int | None = None,
+    limit: int | None = 100,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> None:
+    """Train on a rule, explain test molecules that have a truth, store rows and scores.
+
+    molecules: SMILES to choose from; None takes the tables of the data folder. size: molecules in
+    all; None is the rule's own default. limit: at most so many are explained. What `folder` holds
+    already is not made again.
+    """
+    from graphxai.models.graphormer.recipes.rules import train_rule
+
+    if (folder / SCORES).exists():
+        return
+    smiles = list(local_smiles(data) if molecules is None else molecules)
+    options = {"size": 4000} | TRAINING.get(name, {})
+    if size is not None:
+        options["size"] = size
+    run = folder / "run"
+    checkpoint = train_rule(
+        run,
+        name,
+        molecules=smiles,
+        seed=seed,
+        resume=True,
+        accelerator="cpu",
+        progress=bool(progress),
+        **options,
+    )
+    model = load_checkpoint(checkpoint)
+    dataset = rule_dataset(smiles, name, size=options["size"], seed=seed)
+    test = list(dataset.split.test)
+    own = model_score(model, [dataset.smiles[k] for k in test], dataset.labels[test])
+    scored = dataset.scored(limit=limit)
+    if not scored:
+        raise ValueError(f"no test molecule has true atoms under the rule {name!r}; give more.")
+    truths = [dataset.truths[k] for k in scored]
+    rows = evaluate_truth(
+        model, [dataset.smiles[k] for k in scored], truths, methods, progress=progress
+    )
+    scores = {
+        "question": RULES[name].question,
+        "model": own,
+        "train": len(dataset.split.train),
+        "test": len(test),
+        "explained": len(scored),
+        "share true": mean_share(truths),
+    }
+    store(folder, rows, scores)
+
+
+def mean_share(truths: Sequence[np.ndarray]) -> float | None:
+    """Mean share of true nodes; None for signed shares."""
+    return None if truths[0].dtype != np.bool_ else float(np.mean([t.mean() for t in truths]))
+
+
+def store(folder: Path, rows: pd.DataFrame, scores: dict[str, Any]) -> None:
+    """Keep a task's rows and scores; the scores come last and say that it is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows.to_csv(folder / ROWS, index=False)
+    (folder / SCORES).write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+
+
+def wide(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Graphs in rows, methods in columns, in the order in which the methods ran."""
+    chosen = rows[rows.metric == metric]
+    return chosen.pivot(index="graph", columns="method", values="value")[chosen.method.unique()]
+
+
+def not_above_random(values: pd.DataFrame) -> set[str]:
+    """Methods that are not better than random: Wilcoxon, paired, Holm over methods, 5 %."""
+    complete = values.fillna(0.0)  # constant relevance has no correlation with anything
+    arrays = {name: complete[name].to_numpy() for name in complete}
+    tests = compare_pairs(arrays, [(name, "random") for name in arrays if name != "random"])
+    return {t.first for t in tests if not (t.significant and t.difference.mean > 0)} | {"random"}
+
+
+def detail(rows: pd.DataFrame) -> str:
+    """Markdown: a row a method, a column a metric, mean and 95 % interval."""
+    names = list(rows.metric.unique())
+    lines = [f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for method in rows.method.unique():
+        cells = []
+        for name in names:
+            values = rows[(rows.method == method) & (rows.metric == name)].value.dropna()
+            lost = int((rows.method == method).sum() / len(names)) - len(values)
+            shown = str(bootstrap(values.to_numpy())) if len(values) else "not defined"
+            cells.append(shown + (f" ({lost} not defined)" if lost and len(values) else ""))
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def overview(found: dict[str, pd.DataFrame]) -> str:
+    """Markdown: mean of the main metric by method and task; * where not better than random."""
+    columns = {}
+    for name, rows in found.items():
+        values = wide(rows, "rank_correlation" if name == "logp" else "roc_auc")
+        weak = not_above_random(values)
+        columns[name] = {m: f"{values[m].mean():.3f}{'*' * (m in weak)}" for m in values}
+    table = pd.DataFrame(columns)
+    lines = [f"| method | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
+    lines += [f"| `{m}` | {' | '.join(map(str, row))} |" for m, row in table.iterrows()]
+    return "\n".join(lines) + "\n"
+
+
+def describe(scores: dict[str, dict[str, Any]]) -> str:
+    """Markdown: a row a task, with the model's own score and how much is true."""
+    lines = [
+        "| task | question | training graphs | model on n test graphs | explained | true nodes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, s in scores.items():
+        share = "signed shares" if s["share true"] is None else f"{s['share true']:.0%}"
+        lines.append(
+            f"| {name} | {s['question']} | {s['train']:,} | {s['model'][0]} {s['model'][1]:.3f}"
+            f" (n = {s['test']}) | {s['explained']} | {share} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def tables(out: Path, names: Sequence[str]) -> str:
+    """Markdown of the tasks stored in `out`: models, overview, every metric."""
+    rows = {name: pd.read_csv(out / name / ROWS) for name in names}
+    scores = {name: json.loads((out / name / SCORES).read_text()) for name in names}
+    parts = [describe(scores), overview(rows)]
+    for name in names:
+        parts.append(f"### {name}, n = {scores[name]['explained']}\n\n{detail(rows[name])}")
+    return "\n".join(parts)

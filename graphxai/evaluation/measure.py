@@ -1,0 +1,242 @@
+"""Every figure of every method on a chunk of graphs, the passes of all of them shared."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphxai.api import Model, explain_prepared
+from graphxai.contract.inputs import Input
+from graphxai.contract.target import Target
+from graphxai.explainers import Explainer
+from graphxai.explanation.explanation import Explanation
+
+from .curves import Series, several_series
+from .ground_truth import rank_correlation
+from .measurements import GRID
+from .metrics import Metric
+from .removal import Operator
+from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
+from .store import Key, Unit
+
+NO_REMOVAL = "none"  # operator of figures that take no node away
+Item = tuple[Key, Input]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured on every graph."""
+
+    explainers: tuple[Explainer, ...]
+    metrics: tuple[Metric, ...]
+    operators: tuple[Operator, ...]
+    steps: int | None
+    seed: int
+
+    def has(self, name: str) -> bool:
+        """Whether the metric of this name is wanted."""
+        return any(metric.name == name for metric in self.metrics)
+
+
+def measure(
+    model: Model,
+    plan: Plan,
+    chunk: Sequence[Item],
+    target: Target,
+    done: set[tuple[Key, str]],
+) -> Iterator[list[Unit]]:
+    """Units of each graph of a chunk, but for those that are done."""
+    found: dict[str, dict[Key, Explanation | str]] = {}
+    stability: dict[str, dict[Key, float]] = {}
+    stages: dict[str, dict[Key, dict[str, float]]] = {}
+    for explainer in plan.explainers:
+        left = [item for item in chunk if (item[0], explainer.name) not in done]
+        if not left:
+            continue
+        found[explainer.name] = _explained(model, left, explainer, target)
+        usable = {k: e for k, e in found[explainer.name].items() if isinstance(e, Explanation)}
+        again = [item for item in left if item[0] in usable]
+        if plan.has("max_sensitivity"):
+            stability[explainer.name] = _sensitivity(model, plan, again, explainer, target, usable)
+        if plan.has("model_randomisation"):
+            stages[explainer.name] = _randomised(model, plan, again, explainer, target, usable)
+    by_graph = {
+        key: {name: by_key[key] for name, by_key in found.items() if key in by_key}
+        for key, _ in chunk
+    }
+    series = _series(model, plan, chunk, by_graph, target)
+    for key, item in chunk:
+        units = _units(plan, key, item, by_graph[key], series.get(key, {}))
+        yield [
+            _with_checks(
+                unit,
+                stability.get(unit.method, {}).get(key),
+                stages.get(unit.method, {}).get(key),
+            )
+            for unit in units
+        ]
+
+
+def _explained(
+    model: Any, items: Sequence[Item], explainer: Explainer, target: Target
+) -> dict[Key, Explanation | str]:
+    """Each graph's explanation, or the reason why there is none.
+
+    Only a method of the user's is expected to fail; whatever it raises belongs to its row.
+    """
+    try:
+        found = dict(explain_prepared(model, items, explainer, target=target))
+    except Exception as error:
+        if len(items) == 1:
+            return {items[0][0]: f"{type(error).__name__}: {error}"}
+        alone = [_explained(model, [item], explainer, target) for item in items]
+        return {key: value for one in alone for key, value in one.items()}
+    return {
+        key: e if np.isfinite(e.relevance).all() else "the scores are not finite."
+        for key, e in found.items()
+    }
+
+
+def _series(
+    model: Model,
+    plan: Plan,
+    chunk: Sequence[Item],
+    found: Mapping[Key, Mapping[str, Explanation | str]],
+    target: Target,
+) -> dict[Key, dict[str, dict[str, Series]]]:
+    """Key, operator and method to its series, all graphs of a chunk together.
+
+    Without a metric that removes nodes two points are enough, under the operator "none".
+    """
+    good = {
+        key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
+        for key, of in found.items()
+    }
+    items = [(key, item.data) for key, item in chunk if good[key]]
+    graphs = [data for _, data in items]
+    scores = [list(good[key].values()) for key, _ in items]
+    series: dict[Key, dict[str, dict[str, Series]]] = {key: {} for key, _ in items}
+    removes = any(metric.removal for metric in plan.metrics)
+    wanted: list[tuple[str, Operator, int | None]] = [(NO_REMOVAL, "mask", 2)]
+    if removes:
+        wanted = [(name, name, plan.steps) for name in plan.operators]
+    for name, operator, steps in wanted if items else ():
+        curves = several_series(model, graphs, scores, target, operator=operator, steps=steps)
+        for (key, _), of_graph in zip(items, curves, strict=True):
+            series[key][name] = dict(zip(good[key], of_graph, strict=True))
+    return series
+
+
+def _units(
+    plan: Plan,
+    key: Key,
+    item: Input,
+    found: Mapping[str, Explanation | str],
+    series: Mapping[str, Mapping[str, Series]],
+) -> list[Unit]:
+    """One unit a method for one graph; series: operator and method to its series."""
+    blank = Unit("", key, "", "", int(item.data.num_nodes))
+    units = []
+    for name, explanation in found.items():
+        if isinstance(explanation, str):
+            values = _undefined(plan)
+            units.append(replace(blank, method=name, values=values, note=explanation))
+            continue
+        own = {operator: of[name] for operator, of in series.items()}
+        ledger = explanation.ledger.to_dict() if explanation.additive else {}
+        units.append(
+            replace(
+                blank,
+                method=name,
+                target=explanation.target,
+                values=_values(plan, own),
+                curves={o: _curves(s) for o, s in own.items() if o != NO_REMOVAL},
+                ledger={k: v for k, v in ledger.items() if isinstance(v, float)},
+            )
+        )
+    return units
+
+
+def _values(plan: Plan, series: Mapping[str, Series]) -> dict[str, dict[str, float]]:
+    """Every figure that one pass over the curves gives."""
+    values: dict[str, dict[str, float]] = {}
+    for metric in plan.metrics:
+        if metric.measure is None:
+            continue
+        if metric.removal:
+            for operator, one in series.items():
+                values.setdefault(operator, {})[metric.name] = float(metric.measure(one))
+        else:
+            one = next(iter(series.values()))
+            values.setdefault(NO_REMOVAL, {})[metric.name] = float(metric.measure(one))
+    return values
+
+
+def _undefined(plan: Plan) -> dict[str, dict[str, float]]:
+    values: dict[str, dict[str, float]] = {}
+    for metric in plan.metrics:
+        for operator in plan.operators if metric.removal else (NO_REMOVAL,):
+            values.setdefault(operator, {})[metric.name] = float("nan")
+    return values
+
+
+def _curves(series: Series) -> dict[str, list[float]]:
+    """Activation and pruning on the common grid of fractions."""
+    curves = {"activation": series.activation, "pruning": series.pruning}
+    return {
+        name: np.interp(GRID, curve.fractions.numpy(), curve.values.numpy()).tolist()
+        for name, curve in curves.items()
+    }
+
+
+def _sensitivity(
+    model: Model,
+    plan: Plan,
+    items: Sequence[Item],
+    explainer: Explainer,
+    target: Target,
+    before: Mapping[Key, Explanation],
+) -> dict[Key, float]:
+    """Largest relative change of each graph's scores over a few draws of noise."""
+    largest: dict[Key, float] = {}
+    for draw in range(DRAWS if items else 0):
+        noisy = NoisyModel(model, plan.seed * DRAWS + draw)
+        for key, after in _explained(noisy, items, explainer, target).items():
+            if isinstance(after, Explanation):
+                change = relative_change(before[key].relevance, after.relevance)
+                largest[key] = max(largest.get(key, change), change)
+    return largest
+
+
+def _randomised(
+    model: Model,
+    plan: Plan,
+    items: Sequence[Item],
+    explainer: Explainer,
+    target: Target,
+    before: Mapping[Key, Explanation],
+) -> dict[Key, dict[str, float]]:
+    """|Rank correlation| of each graph's scores with those after each stage of shuffling."""
+    stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
+    for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
+        for key, after in _explained(shuffled, items, explainer, target).items():
+            if isinstance(after, Explanation):
+                rho = rank_correlation(before[key].relevance, after.relevance)
+                stages[key][block] = abs(rho)
+    return stages
+
+
+def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
+    """The unit with the figures of the checks that were made."""
+    added = {}
+    if sensitivity is not None:
+        added["max_sensitivity"] = sensitivity
+    if stages:
+        added["model_randomisation"] = list(stages.values())[-1]
+    if not added:
+        return unit
+    others = unit.values.get(NO_REMOVAL, {})
+    values = unit.values | {NO_REMOVAL: others | added}
+    return replace(unit, values=values, stages=dict(stages or {}))

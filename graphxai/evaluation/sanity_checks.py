@@ -1,0 +1,92 @@
+"""Does an explanation depend on what it should? Two checks that change the model, not the graph.
+
+* `max_sensitivity`: small noise on the node embeddings should change the scores little
+  (Yeh 2019).
+* `model_randomisation`: a model with shuffled weights should be explained differently
+  (Adebayo 2018). Weights are shuffled from the output to the input, stage after stage.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphxai.adapters.copying import copied
+from graphxai.models.graphormer.encoding import GraphBatch
+
+NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
+DRAWS = 4
+
+
+class NoisyModel:
+    """A model whose node embeddings carry seeded Gaussian noise; all else is the model's own.
+
+    The noise of a graph depends on the seed and its number of nodes alone, so that it is the same
+    for every method and in every batch.
+    """
+
+    def __init__(self, model: Any, seed: int, noise: float = NOISE) -> None:
+        self._model = model
+        self._seed = seed
+        self._noise = noise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copying asks for, before there is a model
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Tokens (B, T, D) of the model, the nodes' with noise."""
+        tokens: Tensor = self._model.embed(batch)
+        noisy = tokens.clone()
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            nodes = tokens[b, 1 : n + 1]
+            generator = torch.Generator().manual_seed(self._seed * 100_003 + n)
+            draw = torch.randn(nodes.shape, generator=generator).to(nodes)
+            size = nodes.detach().square().mean().sqrt()
+            noisy[b, 1 : n + 1] = nodes + self._noise * size * draw
+        return noisy
+
+    def encode(self, tokens: Tensor, batch: GraphBatch, *args: Any, **options: Any) -> Tensor:
+        """Outputs of the model."""
+        outputs: Tensor = self._model.encode(tokens, batch, *args, **options)
+        return outputs
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """None: with noise, an embedding is no longer the sum of its features."""
+        return None
+
+
+def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -> float:
+    """|after - before| / |before| in the Euclidean norm; NaN where all scores are zero."""
+    size = float(np.linalg.norm(before))
+    return float(np.linalg.norm(after - before)) / size if size else float("nan")
+
+
+def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
+    """A copy of the model with ever more weights shuffled, from the output to the input.
+
+    Yields (name of the block shuffled last, model). Each parameter's entries are permuted, so that
+    their distribution stays. The same copy is yielded each time; the model itself is untouched.
+    """
+    shuffled = copied(model)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameters in reversed(_blocks(getattr(shuffled, "module", shuffled)).items()):
+        with torch.no_grad():
+            for parameter in parameters:
+                order = torch.randperm(parameter.numel(), generator=generator)
+                parameter.copy_(parameter.flatten()[order.to(parameter.device)].view_as(parameter))
+        yield name, shuffled
+
+
+def _blocks(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Parameters by block, in the model's order: `layers.0`, `layers.1`, ..., `head`."""
+    blocks: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        first, *rest = name.split(".")
+        block = f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
+        blocks.setdefault(block, []).append(parameter)
+    return blocks

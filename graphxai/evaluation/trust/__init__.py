@@ -1,0 +1,1 @@
+"""How far an explanation can be trusted: signs with their evidence."""

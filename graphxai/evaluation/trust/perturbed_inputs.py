@@ -1,0 +1,50 @@
+"""The same input in another way: a SMILES written anew, atoms or other nodes renumbered."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+from graphxai.contract.inputs import Input
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+WRITINGS = 2  # other ways in which one input is written
+
+
+def written_anew(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
+    """Another way to write the input, and the first number of each of its nodes.
+
+    An RDKit molecule and a graph of the bundled models are renumbered; a SMILES is written from
+    another atom, or is None if that loses atoms; so is a graph of a model of others, whose nodes
+    may have any attributes.
+    """
+    from rdkit import Chem, rdBase
+
+    if item.molecule is not None:
+        size = item.molecule.GetNumAtoms()
+        order = np.random.default_rng(draw).permutation(size).tolist()
+        return Chem.RenumberAtoms(item.molecule, order), order
+    if item.smiles is None:
+        if "structure" not in item.data:  # of another model
+            return None
+        order = np.random.default_rng(draw).permutation(item.data.num_nodes).tolist()
+        return _renumbered(item.data, order), order
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(item.smiles)
+        start = (draw + 1) * mol.GetNumAtoms() // (WRITINGS + 1)
+        text = Chem.MolToSmiles(mol, canonical=False, rootedAtAtom=start)
+        again = Chem.MolFromSmiles(text)
+    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():  # explicit hydrogens are lost
+        return None
+    return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+
+
+def _renumbered(data: Data, order: list[int]) -> Data:
+    """The same graph, node k being the one that was `order[k]`."""
+    number = np.argsort(order)  # the new number of each old node
+    edges = torch.as_tensor(number)[data.edge_index]
+    position = None if data.pos is None else data.pos[order]
+    return Data(x=data.x[order], edge_index=edges, edge_attr=data.edge_attr, pos=position)

@@ -1,0 +1,95 @@
+"""A learned mask over the nodes: GNNExplainer's objective on the tokens of a graph transformer."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.models.graphormer.encoding import GraphBatch
+
+from .base import Attribution, Explainer, scored
+from .control import generator_of
+from .registry import register
+from .variants import encode, structural_bias
+
+SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # weights of mask size and entropy, start: PyTorch Geometric
+
+
+@register
+class GnnExplainer(Explainer):
+    """Small mask `m = sigmoid(w)` over the nodes under which the model still says the same.
+
+    Minimises over w, with Adam, `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)`, where the loss
+    is minus the log-probability of the class explained, or for a regression the squared change of
+    f_c. All graphs of a batch at once; each has its own objective. The settings are those of
+    `torch_geometric.explain.GNNExplainer` with one mask entry a node. Scores are m, in (0, 1).
+    """
+
+    name = "gnn_explainer"
+    title = "GNNExplainer"
+    source = "Ying 2019"
+    cost = "100 forward, 100 backward"
+    sampled = True
+
+    def __init__(self, epochs: int = 100, lr: float = 0.01, seed: int = 0) -> None:
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1, not {epochs}.")
+        self.epochs = epochs
+        self.lr = lr
+        self.seed = seed
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        tokens = model.embed(batch).detach()  # (B, T, D)
+        bias = structural_bias(model, batch)
+        with torch.no_grad():
+            outputs = encode(model, tokens, batch, bias=bias)
+        resolved = target.resolve(model.config, outputs)
+        mask = self._start(batch, tokens).requires_grad_()  # w, (B, N)
+        optimizer = torch.optim.Adam([mask], lr=self.lr)
+        used = torch.zeros_like(batch.mask)  # nodes the output depends on; PyG's "hard mask"
+        for epoch in range(self.epochs):
+            m = mask.sigmoid()
+            masked = torch.cat([tokens[:, :1], tokens[:, 1:] * m[..., None].to(tokens)], dim=1)
+            found = encode(model, masked, batch, bias=bias)
+            loss = _loss(model, target, resolved, outputs, found) + _regularizers(m, used)
+            (mask.grad,) = torch.autograd.grad(loss.sum(), mask)
+            if epoch == 0:
+                used = (mask.grad != 0) & batch.mask
+            optimizer.step()
+        scores = torch.where(used, mask.detach().sigmoid(), 0.0)
+        return scored(F.pad(scores, (1, 0)), batch, outputs, resolved)
+
+    def _start(self, batch: GraphBatch, like: Tensor) -> Tensor:
+        """Initial w (B, N), from the seed and each graph's node features."""
+        start = torch.zeros(batch.mask.shape)
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            generator = generator_of(self.seed, batch.x[b, :n])
+            start[b, :n] = SPREAD * torch.randn(n, generator=generator)
+        if like.dtype not in (torch.float32, torch.float64):  # in which Adam divides by zero
+            return start.to(like.device)
+        return start.to(like)
+
+
+def _loss(
+    model: ExplainableModel,
+    target: Target,
+    resolved: ResolvedTarget,
+    outputs: Tensor,
+    found: Tensor,
+) -> Tensor:
+    """How far the masked outputs `found` (B, num_outputs) are from the full ones, (B,)."""
+    task, columns = model.config.task_columns(target.task_in(model.config).name)
+    if task.kind == "regression":
+        return (resolved(found) - resolved(outputs)).square()
+    single = task.kind == "multiclass" and not (resolved.weights < 0).any()
+    if single:
+        return -(resolved.weights[:, columns] * found[:, columns].log_softmax(-1)).sum(-1)
+    return -F.logsigmoid(resolved(found))  # two classes, of which f_c is the difference
+
+
+def _regularizers(m: Tensor, used: Tensor) -> Tensor:
+    """Mean size and mean entropy of the mask m (B, N) over the nodes used, (B,)."""
+    entropy = torch.special.entr(m) + torch.special.entr(1 - m)
+    total = torch.where(used, SIZE * m + ENTROPY * entropy, 0.0).sum(-1)
+    return total / used.sum(-1).clamp(min=1)

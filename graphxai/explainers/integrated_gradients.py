@@ -1,0 +1,76 @@
+"""Integrated Gradients: Gradient x Input averaged on the way from empty tokens to the graph's."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
+from graphxai.models.graphormer.encoding import GraphBatch
+
+from .base import Attribution, Explainer
+from .registry import register
+from .variants import encode_variants, in_passes, structural_bias
+
+
+@register
+class IntegratedGradients(Explainer):
+    """`R_t = sum_d x_td * integral_0^1 d f_c(a x) / d x_td da`, from the zero embedding to x.
+
+    All tokens, the graph token's too, start from zero. The ledger's `biases` are f_c at zero:
+    what parameters and structure give without any token. So `unexplained` is the error of the
+    quadrature alone: Gauss-Legendre with `steps` points.
+
+    LayerNorm makes tokens of any length alike, so the output changes most close to zero. The
+    points are even in u, with `a = u ** power`: `power=1` is the usual spacing, a larger one
+    crowds them where the gradient is. Few points miss it: see `unexplained`.
+    """
+
+    name = "integrated_gradients"
+    title = "Integrated Gradients"
+    source = "Sundararajan 2017"
+    cost = "102 forward, 100 backward"
+    additive = True
+
+    def __init__(self, steps: int = 100, power: int = 4) -> None:
+        if steps < 1 or power < 1:
+            raise ValueError(f"steps ({steps}) and power ({power}) must be at least 1.")
+        self.steps = steps
+        self.power = power
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        tokens = model.embed(batch).detach()  # (B, T, D)
+        bias = structural_bias(model, batch)
+        with torch.no_grad():
+            both = torch.stack([tokens, torch.zeros_like(tokens)])
+            ends = encode_variants(model, both, batch, bias=bias)
+        resolved = target.resolve(model.config, ends[0])
+        points, weights = quadrature(self.steps, self.power, like=tokens)
+        gradient = torch.zeros_like(tokens)  # mean over the path
+        for part in in_passes(batch, self.steps):
+            on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
+            f = resolved(encode_variants(model, on_path, batch, bias=bias))
+            (found,) = torch.autograd.grad(f.sum(), on_path)
+            gradient += (weights[part, None, None, None] * found).sum(0)
+        relevance = (tokens * gradient).sum(-1)
+        features = model.split_by_feature(batch, gradient[:, 1:])
+        if features is not None:
+            features = features.detach().masked_fill(~batch.mask[..., None], 0.0)
+        return Attribution(
+            relevance=relevance[:, 1:].masked_fill(~batch.mask, 0.0),
+            graph_token=relevance[:, 0],
+            biases=resolved(ends[1]),
+            output=resolved(ends[0]),
+            outputs=ends[0],
+            labels=resolved.labels,
+            mask=batch.mask,
+            features=features,
+        )
+
+
+def quadrature(steps: int, power: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Points a and weights (steps,) of `integral_0^1 g(a) da` with `a = u ** power`."""
+    u, weight = np.polynomial.legendre.leggauss(steps)
+    u, weight = (u + 1) / 2, weight / 2
+    points, weights = u**power, weight * power * u ** (power - 1)
+    return torch.as_tensor(points).to(like), torch.as_tensor(weights).to(like)

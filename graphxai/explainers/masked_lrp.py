@@ -1,0 +1,73 @@
+"""Transformer attribution through important heads only (Song 2024)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
+from graphxai.models.graphormer.encoding import GraphBatch
+
+from .base import Attribution, Explainer
+from .heads import FILE, HeadStatistics, count
+from .positive import transformer_attribution
+from .registry import register
+
+
+@register
+class MaskedLrp(Explainer):
+    """Transformer attribution in which only positional and relational heads pass relevance on.
+
+    statistics: those of the model's heads over a data set (see `head_statistics`), or a folder
+    with their `heads.json`. None: those beside the checkpoint; if there are none, every graph's
+    own, by distances and bonds alone. A layer without an important head passes all relevance
+    around its attention, so that without any head the nodes score zero.
+    """
+
+    name = "masked_lrp"
+    title = "Masked LRP"
+    source = "Song 2024, section 4"
+    cost = "2 or 3 forward, 1 backward, 1 relevance pass"
+
+    def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
+        if isinstance(statistics, str | Path):
+            statistics = HeadStatistics.load(statistics)
+        self.statistics = statistics
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        statistics = self.statistics or stored_statistics(model)
+        if statistics is None:
+            kinds = count(model, batch).important()
+        else:
+            _check_fit(statistics, model)
+            kinds = statistics.positional[None], statistics.relational[None]
+        important = torch.from_numpy(np.stack(kinds, axis=1))  # (B or 1, 2, L, H)
+        return transformer_attribution(model, batch, target, important.to(batch.mask.device))
+
+
+def stored_statistics(model: Any) -> HeadStatistics | None:
+    """What is stored beside the model's weights and was measured on them, or None."""
+    origin = model.origin
+    if origin.folder is None or not (origin.folder / FILE).exists():
+        return None
+    statistics = HeadStatistics.load(origin.folder / FILE)
+    return statistics if statistics.sha256 == origin.sha256 else None
+
+
+def _check_fit(statistics: HeadStatistics, model: Any) -> None:
+    """Raise ValueError for statistics of another model."""
+    config, digest = model.config, model.origin.sha256
+    layers, heads = statistics.distances.shape[:2]
+    own = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
+    if (layers, heads) != own:
+        raise ValueError(
+            f"the statistics are of {layers} layers with {heads} heads; the model has"
+            f" {own[0]} with {own[1]}. Make its own: head_statistics(model, inputs)."
+        )
+    if statistics.sha256 and digest and statistics.sha256 != digest:
+        raise ValueError(
+            "the statistics were measured on other weights. Make the model's own:"
+            " head_statistics(model, inputs)."
+        )

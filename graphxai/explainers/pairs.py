@@ -1,0 +1,79 @@
+"""Which pairs of tokens carried the relevance: attention weighted by relevance.
+
+Where attention is held constant (AH), token i receives `y_i = sum_j A_ij v_j` in every head, and
+with `g_i = d f_c / d y_i` the relevance that comes through one entry of attention is
+
+    R[l, i, j] = sum_h A[l, h, i, j] (v_j . g_i) = sum_h A[l, h, i, j] dA[l, h, i, j],
+
+where `dA = d f_c / d A` is the gradient of the constant (Ali 2022, section 4, read one product
+earlier than at the tokens). Row i is the query, the token that reads; column j the key, the token
+that is read; the bias of the values counts as read with them. The entries of one layer sum to all
+relevance that passed its attention; the rest passed beside it, on the residual path. Relevance
+goes through every layer, so that a sum over layers counts it once a layer.
+
+In models of others a layer is one application of attention between nodes, whole or along edges.
+What nodes receive otherwise (messages without attention, as of a GIN or GCN inside a GPS layer,
+positional terms, pooling) passes beside attention and is in no pair; what an edge adds to a value
+counts as read with it.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.adapters.placing import OneGraphAtATime
+from graphxai.contract.model import ExplainableModel, explaining
+from graphxai.contract.target import Target
+from graphxai.models.graphormer.encoding import IntArray, shortest_paths
+from graphxai.rules.conservative import Rules, conservative, record
+
+from .base import Explainer
+from .gradient import GradientInput
+
+
+def pair_relevance(
+    model: ExplainableModel, batch: Any, target: Any = None, rules: Rules | None = None
+) -> Tensor:
+    """`sum_h A_ij dA_ij` (B, L, T, T) of every layer; rules hold attention constant (default: LRP).
+
+    Raises ValueError for a target the model does not have, or a model without attention.
+    """
+    rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
+    size = batch.mask.shape[1] + 1
+    with explaining(model):
+        try:
+            with conservative(**vars(rules)), record(attention_gradients=True) as tape:
+                outputs = model.encode(model.embed(batch).detach(), batch)
+        except OneGraphAtATime as error:
+            alone = [pair_relevance(model, one, target, rules) for one in error.batches]
+            return torch.cat([F.pad(one, (0, size - one.shape[-1]) * 2) for one in alone])
+        f = Target.of(target).resolve(model.config, outputs)(outputs)
+        gradients = torch.autograd.grad(
+            f.sum(), tape.attention, allow_unused=True, materialize_grads=True
+        )
+    layers = []
+    for attention, gradient in zip(tape.attention, gradients, strict=True):
+        share = (attention.detach() * gradient).sum(1)  # (B, Q, T)
+        layers.append(F.pad(share, (0, 0, 0, size - share.shape[1])))
+    return torch.stack(layers, dim=1)
+
+
+def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:
+    """Distances (n, n) between the nodes of each graph."""
+    if hasattr(batch, "distances"):
+        own: list[IntArray] = batch.distances()
+        return own
+    edges = [(int(graph.num_nodes), *graph.edge_index.numpy()) for graph in graphs]
+    return [shortest_paths(*each)[0] for each in edges]
+
+
+def rules_of(explainer: Explainer) -> Rules:
+    """The method's rules; ValueError unless they hold attention constant."""
+    if isinstance(explainer, GradientInput) and explainer.rules.attention:
+        return explainer.rules
+    raise ValueError(
+        f"{explainer.name} does not tell pairs apart: use a method that holds attention constant,"
+        " lrp, lrp_ah or lrp_ah_ln."
+    )

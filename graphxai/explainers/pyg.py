@@ -1,0 +1,364 @@
+"""The two bridges to `torch_geometric.explain`.
+
+Every registered explainer is an `ExplainerAlgorithm` under the name of its class:
+
+    from torch_geometric.explain import Explainer
+    Explainer(model, algorithm=graphxai.explainers.pyg.Lrp(), explanation_type="model",
+              node_mask_type="object", model_config=...)(x, edge_index, batch=batch)
+
+and `from_pyg(GNNExplainer())` is an explainer of this toolkit.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.explain import CaptumExplainer, ExplainerAlgorithm, Explanation
+from torch_geometric.explain.config import (
+    ExplainerConfig,
+    MaskType,
+    ModelConfig,
+    ModelMode,
+    ModelTaskLevel,
+)
+
+from graphxai.adapters import WrappedModel, wrap
+from graphxai.adapters.batches import WrappedBatch
+from graphxai.adapters.placing import Readings
+from graphxai.contract.model import ExplainableModel, evaluating
+from graphxai.contract.target import ResolvedTarget, Target
+
+from . import REGISTRY, Attribution, Explainer, get_explainer
+from .base import scored
+from .pyg_graphs import COUNTED, Call, OneGraph, check_split, split
+
+# Attributes of a node or a graph: the output column explained, or -1.
+NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
+
+
+class Algorithm(ExplainerAlgorithm):
+    """An explainer of this toolkit as an algorithm of `torch_geometric.explain`.
+
+    The node mask is the signed relevance: (n, 1) for "object", (n, F) for "attributes", its sum
+    over nodes (1, F) for "common_attributes"; the last two need a method whose scores split by
+    feature. Explained is the sum of the model's outputs for the target classes, over the rows
+    `index` (all by default); graphs and nodes of a batch do not share relevance. `at` as in
+    `adapters.wrap`; the other options go to the explainer.
+    """
+
+    method: ClassVar[str] = "lrp"
+
+    def __init__(
+        self, method: str | Explainer | None = None, *, at: str | None = None, **options: Any
+    ) -> None:
+        super().__init__()
+        self.explainer = get_explainer(method or self.method, **options)
+        self.at = at
+        self._readings: WeakKeyDictionary[nn.Module, dict[Any, Readings]] = WeakKeyDictionary()
+
+    def supports(self) -> bool:
+        """Whether the settings can be served: a node mask, no edge mask, graphs or nodes."""
+        config = self.explainer_config
+        by_feature = config.node_mask_type in (MaskType.attributes, MaskType.common_attributes)
+        return (
+            config.node_mask_type is not None
+            and config.edge_mask_type is None
+            and self.model_config.task_level in (ModelTaskLevel.graph, ModelTaskLevel.node)
+            and not (by_feature and (self.at is not None or not self.explainer.additive))
+        )
+
+    def forward(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        edge_index: Tensor,
+        *,
+        target: Tensor,
+        index: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> Explanation:
+        """Relevance of the nodes of one graph, or of every graph of a batch."""
+        if not isinstance(x, Tensor) or not isinstance(edge_index, Tensor):
+            raise ValueError("heterogeneous graphs are not supported.")
+        whole = self._whole(x, edge_index, target, index, kwargs)
+        graphs, uncertain = split(whole, kwargs.get("batch"))
+        wrapped = self._wrapped(model, x, kwargs)
+        if len(graphs) == 1 and (uncertain or kwargs.get("batch") is None):
+            wrapped = OneGraph.of(wrapped, asks_nodes=NODE_COLUMN in whole)
+        batch: Any = wrapped.collate([wrapped.prepare(graph).data for graph in graphs]).to(x.device)
+        if len(graphs) > 1 and uncertain:
+            with evaluating(wrapped):
+                check_split(wrapped, batch, whole, kwargs["batch"], uncertain)
+        if NODE_COLUMN in whole:
+            asked = torch.zeros_like(batch.mask).masked_scatter(
+                batch.mask, batch.graphs[NODE_COLUMN] >= 0
+            )
+            batch = replace(batch, readout=asked / asked.sum(-1, keepdim=True).clamp(min=1))
+        found = self.explainer.attribute(wrapped, batch)
+        nodes = found.relevance[found.mask][:, None]  # (n, 1)
+        kind = self.explainer_config.node_mask_type
+        if kind != MaskType.object:
+            if found.features is None:
+                raise ValueError(f"{self.explainer.name} does not split relevance by feature.")
+            nodes = found.features[found.mask]
+        if kind == MaskType.common_attributes:
+            nodes = nodes.sum(0, keepdim=True)
+        return Explanation(node_mask=nodes)
+
+    def _whole(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        target: Tensor,
+        index: int | Tensor | None,
+        kwargs: dict[str, Any],
+    ) -> Data:
+        """All graphs of the call as one, with the columns of the output that are asked for."""
+        columns = self._columns(target)
+        if index is not None:
+            asked = torch.full_like(columns, -1)
+            asked[index] = columns[index]
+            columns = asked
+        attributes = {k: v for k, v in kwargs.items() if isinstance(v, Tensor) and k not in COUNTED}
+        whole = Data(x=x, edge_index=edge_index, **attributes)
+        group = kwargs.get("batch")
+        node_level = self.model_config.task_level == ModelTaskLevel.node
+        rows = len(x) if node_level else 1 if group is None else int(group.max()) + 1
+        if len(columns) != rows:
+            raise ValueError(
+                f"the model gives {len(columns)} rows for {rows}"
+                f" {'nodes' if node_level else 'graphs'}:"
+                " check task_level in model_config."
+            )
+        whole[NODE_COLUMN if node_level else GRAPH_COLUMN] = columns
+        return whole
+
+    def _columns(self, target: Tensor) -> Tensor:
+        """The column of every row: its class, or 0 where the row has one value."""
+        if self.model_config.mode == ModelMode.multiclass_classification:
+            return target.reshape(-1).long()
+        if self.model_config.mode == ModelMode.binary_classification:
+            return target.reshape(-1).long()
+        if target.dim() > 1 and target.shape[-1] != 1:
+            raise ValueError("a regression with several outputs: explain one with `forward`.")
+        return torch.zeros(target.numel(), dtype=torch.long, device=target.device)
+
+    def _wrapped(self, model: nn.Module, x: Tensor, kwargs: dict[str, Any]) -> WrappedModel:
+        binary = self.model_config.mode == ModelMode.binary_classification
+
+        def read(rows: Tensor, batch: Any) -> Tensor:
+            rows = rows[:, None] if rows.dim() == 1 else rows
+            return _sum_of_columns(rows, batch, binary)[:, None]
+
+        names = [str(f) for f in range(x.shape[-1])] if x.dim() == 2 else []
+        wrapped = wrap(
+            model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
+        )
+        # what passes showed of the model's attention holds for all calls of this form
+        known = self._readings.setdefault(model, {})
+        wrapped.readings = known.setdefault((x.dim(), *_form(kwargs)), wrapped.readings)
+        return wrapped
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is given under which name, but for the contents of tensors and the like."""
+
+    def form(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{value.dim()} axes"
+        is_plain = isinstance(value, str | int | float | None)
+        return repr(value) if is_plain else type(value).__name__
+
+    return sorted((name, form(value)) for name, value in kwargs.items())
+
+
+def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
+    """What is explained of each graph, (B,): outputs of the columns asked for, summed.
+
+    rows (n, C) or (B, C). A binary model's single logit counts for class 1, its negative for 0.
+    """
+    columns = batch[NODE_COLUMN] if NODE_COLUMN in batch else batch[GRAPH_COLUMN]
+    asked = columns >= 0
+    picked = rows.gather(
+        1, (torch.zeros_like(columns) if binary else columns.clamp(min=0))[:, None]
+    )
+    sign = torch.where(columns == 0, -1.0, 1.0) if binary else torch.ones_like(picked[:, 0])
+    values = picked[:, 0] * (sign * asked).to(rows)
+    if len(columns) == batch.num_graphs:
+        return values
+    return values.new_zeros(batch.num_graphs).index_add(0, batch.batch, values)
+
+
+def from_pyg(
+    algorithm: ExplainerAlgorithm,
+    *,
+    node_mask: str | None = "object",
+    edge_mask: str | None = None,
+    seed: int = 0,
+) -> "PygExplainer":
+    """An algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
+
+    node_mask, edge_mask: the mask types it learns or computes. A node's score is its mask, summed
+    over features; where there are edge masks alone, half the mask of each of its edges. Raises
+    ValueError, with PyG's reason, for an algorithm that cannot run so, as one that is trained.
+    """
+    return PygExplainer(algorithm, node_mask, edge_mask, seed)
+
+
+class PygExplainer(Explainer):
+    """See `from_pyg`. Graphs are explained one at a time, each from the same seed."""
+
+    name = "pyg"
+    title = "PyG"
+    source = "Fey 2019"
+    cost = "depends on the algorithm"
+
+    def __init__(
+        self,
+        algorithm: ExplainerAlgorithm,
+        node_mask: str | None,
+        edge_mask: str | None,
+        seed: int,
+    ) -> None:
+        self.algorithm, self.seed = algorithm, seed
+        self.masks = ExplainerConfig("model", node_mask, edge_mask)
+        kind = type(algorithm).__name__
+        self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
+        self.title = kind  # type: ignore[misc]
+
+        _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
+
+    def _explains_values(self, kind: str) -> bool:
+        """Whether f_c is told to be a number, not a logit: Captum's has no use for logits."""
+        return kind == "regression" or isinstance(self.algorithm, CaptumExplainer)
+
+    def _attribute(self, model: ExplainableModel, batch: Any, target: Target) -> Attribution:
+        with torch.no_grad():
+            tokens = model.embed(batch)
+            outputs = model.encode(tokens, batch)
+        resolved = target.resolve(model.config, outputs)
+        kind = target.task_in(model.config).kind
+        scores = outputs.new_zeros(tokens.shape[:2])
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            scores[b, 1 : n + 1] = self._scores(model, batch, tokens, resolved, b, kind)
+        return scored(scores, batch, outputs, resolved)
+
+    def _scores(
+        self,
+        model: ExplainableModel,
+        batch: Any,
+        tokens: Tensor,
+        resolved: ResolvedTarget,
+        b: int,
+        kind: str,
+    ) -> Tensor:
+        graph = _OneGraph(model, batch, tokens, resolved, b)
+        as_value = self._explains_values(kind)
+        self.algorithm.connect(self.masks, _config(as_value))
+        x, edge_index = graph.inputs()
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(self.seed)
+            if as_value:
+                with torch.no_grad():
+                    wanted = graph(x, edge_index)
+            else:  # f_c is the logit of the class explained
+                wanted = torch.ones(1, dtype=torch.long, device=x.device)
+            found = self.algorithm(graph, x, edge_index, target=wanted)
+        if found.get("node_mask") is not None:
+            return found.node_mask.sum(-1).detach()
+        half = found.edge_mask.detach() / 2
+        scores = x.new_zeros(len(x))
+        return scores.index_add(0, edge_index[0], half).index_add(0, edge_index[1], half)
+
+
+def _config(as_value: bool) -> ModelConfig:
+    mode = "regression" if as_value else "binary_classification"
+    return ModelConfig(mode=mode, task_level="graph", return_type="raw")
+
+
+def _check_supports(
+    algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
+) -> None:
+    """Raise ValueError, with PyG's own reason, which it only logs, unless the algorithm can run."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        algorithm.connect(masks, config)
+    except ValueError as error:
+        kinds = f"node_mask={_word(masks.node_mask_type)}, edge_mask={_word(masks.edge_mask_type)}"
+        raise ValueError(
+            f"{type(algorithm).__name__} cannot explain a model with {kinds}:"
+            f" {'; '.join(told) or error}"
+        ) from error
+    finally:
+        root.removeHandler(handler)
+
+
+def _word(kind: MaskType | None) -> str:
+    return "None" if kind is None else repr(kind.value)
+
+
+class _OneGraph(nn.Module):
+    """f_c of graph b as a function `(x, edge_index)` of its node embeddings (n, D)."""
+
+    def __init__(
+        self,
+        model: Any,
+        batch: Any,
+        tokens: Tensor,
+        resolved: ResolvedTarget,
+        b: int,
+    ) -> None:
+        super().__init__()
+        self.n = int(batch.num_nodes[b])
+        self.row = 0 if isinstance(batch, WrappedBatch) else b  # others' batches stay whole
+        if isinstance(batch, WrappedBatch) and batch.graphs is not None:
+            batch = model.collate([batch.examples()[b]]).to(tokens.device)
+            tokens = tokens[b : b + 1, : self.n + 1]
+        elif isinstance(batch, WrappedBatch):
+            assert batch.dense is not None
+            batch = model.collate([Data(dense=batch.dense[b], num_nodes=batch.mask.shape[1])])
+            batch = batch.to(tokens.device)
+            tokens = tokens[b : b + 1]
+        self.batch, self.tokens = batch, tokens.detach()
+        self.weights, self.offset = resolved.weights[b], resolved.offset[b]
+        self.explained = model
+        if isinstance(model, WrappedModel):
+            self.module = model.module  # where the algorithm finds message passing
+        self.eval()
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """Node embeddings (n, D) and the edges (2, E), none if the model keeps them elsewhere."""
+        x = self.tokens[self.row, 1 : self.n + 1].clone()
+        graphs = getattr(self.batch, "graphs", None)
+        if graphs is None:
+            return x, torch.empty(2, 0, dtype=torch.long, device=x.device)
+        return x, graphs.edge_index
+
+    def forward(self, x: Tensor, edge_index: Tensor, **_: Any) -> Tensor:
+        row = self.tokens[self.row]
+        tokens = self.tokens.clone()
+        tokens[self.row] = torch.cat([row[:1], x, row[1 + self.n :]])
+        outputs = self.explained.encode(tokens, self.batch)[self.row]
+        return ((outputs * self.weights).sum() + self.offset).reshape(1)
+
+
+def __getattr__(name: str) -> Any:
+    """An algorithm for each registered explainer, under the name of its class; `LRP` is `Lrp`."""
+    for method, cls in REGISTRY.items():
+        if name == cls.__name__ or (name == "LRP" and method == "lrp"):
+            found = type(name, (Algorithm,), {"method": method, "__module__": __name__})
+            found.__doc__ = f"{cls.title} as an algorithm of `torch_geometric.explain`."
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

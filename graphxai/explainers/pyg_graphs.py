@@ -1,0 +1,157 @@
+"""The inputs of a call through `torch_geometric.explain` as graphs, and the model that takes them.
+
+The call says what the model is given, as one batch: which of it belongs to which graph is told as
+in `adapters.parts`. Where that is not certain, or there is no batch vector, so that copies of a
+graph might be taken for one, the model is asked: it must say of graphs that share a pass what it
+says of each alone. If it does not, graphs are passed one by one, or the call is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from graphxai.adapters import WrappedModel
+from graphxai.adapters.batches import WrappedBatch
+from graphxai.adapters.one_at_a_time import one_by_one
+from graphxai.adapters.parts import part, told_roles
+from graphxai.rules.conservative import unrecorded
+
+# Arguments that a batch knows by itself.
+COUNTED = {"batch": "batch", "ptr": "ptr", "batch_size": "num_graphs", "num_graphs": "num_graphs"}
+COUNTED |= {"num_nodes": "num_nodes", "num_edges": "num_edges"}
+
+
+@dataclass(eq=False)
+class Call:
+    """The user's call `model(x, edge_index, **kwargs)`, of another batch.
+
+    read: (rows, batch) -> (B, 1), what is explained of each graph. gives_batch: whether the model
+    gets the batch vector, which the user's own call may lack.
+    """
+
+    kwargs: dict[str, Any]
+    read: Callable[[Tensor, Any], Tensor]
+    gives_batch: bool = False
+
+    def __call__(self, module: nn.Module, batch: Any) -> Tensor:
+        """What is explained of the graphs of a batch, (B, 1)."""
+        given = {k: batch.get(k) if isinstance(v, Tensor) else v for k, v in self.kwargs.items()}
+        for name, own in COUNTED.items():
+            if given.get(name) is not None or isinstance(self.kwargs.get(name), Tensor):
+                given[name] = getattr(batch, own)
+        if self.gives_batch:
+            given["batch"] = batch.batch
+        return self.read(module(batch.x, batch.edge_index, **given), batch)
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the user gave a batch vector."""
+        return self.kwargs.get("batch") is not None
+
+
+def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
+    """One Data a graph, and the names of attributes of which it is not certain whose they are.
+
+    group (n,): the graph of each node; None: there is one graph.
+    """
+    size = 1 if group is None else int(group.max()) + 1
+    roles, doubts = told_roles([whole])
+    loose = [key for key, role in roles.items() if role.along is None and role.names is None]
+    uncertain = sorted({*doubts, *(key for key in loose if _rows(whole[key]) not in (0, size))})
+    if group is None or size == 1:
+        return [whole], uncertain
+    graphs = [part(whole, group == b, roles) for b in range(size)]
+    for key in loose:
+        rows, rest = divmod(_rows(whole[key]), size)
+        for b, graph in enumerate(graphs if rows and not rest else ()):
+            graph[key] = whole[key][b * rows : (b + 1) * rows]
+    return graphs, uncertain
+
+
+def _rows(value: Any) -> int:
+    return len(value) if isinstance(value, Tensor) and value.dim() else 0
+
+
+def check_split(
+    model: WrappedModel, batch: WrappedBatch, whole: Data, group: Tensor, uncertain: list[str]
+) -> None:
+    """Raise ValueError unless the graphs that were made of a call give the outputs of the call."""
+    call: Any = model._forward
+    asked = whole.clone()
+    asked.batch, asked.ptr = group, batch.graphs.ptr if batch.graphs is not None else None
+    asked.num_graphs = len(batch)
+    with torch.no_grad():
+        expected = call(model.module, asked)
+        try:
+            found: Tensor | None = model.encode(model.embed(batch), batch)
+        except (RuntimeError, ValueError, IndexError):
+            found = None
+    if found is None or not _same(found, expected):
+        raise ValueError(
+            f"it cannot be told what of {', '.join(uncertain)} belongs to which graph of the batch:"
+            " explain the graphs one at a time."
+        )
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    size = float(expected.abs().max()) if expected.numel() else 0.0
+    return found.shape == expected.shape and torch.allclose(
+        found, expected, rtol=1e-4, atol=1e-5 * size
+    )
+
+
+class OneGraph(WrappedModel):
+    """A wrapped model of one graph, copies of which share a pass if they leave each other alone.
+
+    With a batch vector they do so more often: a model that can take one gets it, even if the
+    user's call did without, as long as it changes nothing.
+    """
+
+    asks_nodes = False  # whether rows of nodes are explained, of which an empty graph has none
+    _alike: bool | None = None
+
+    @classmethod
+    def of(cls, model: WrappedModel, asks_nodes: bool) -> "OneGraph":
+        """The same model."""
+        made = cls.__new__(cls)
+        vars(made).update(vars(model), asks_nodes=asks_nodes)
+        return made
+
+    def encode(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None = None) -> Tensor:
+        """As a wrapped model's; copies, and what is left of them, one by one if need be."""
+        if len(tokens) == 1 and keep is None:
+            return super().encode(tokens, batch, keep)
+        if self._alike is None:
+            self._alike = self._leave_alone(batch)
+        if self._alike:
+            return super().encode(tokens, batch, keep)
+        nothing = tokens.new_zeros(1, 1) if self.asks_nodes else None
+        return one_by_one(self, tokens, batch, keep, nothing)
+
+    @torch.no_grad()
+    def _leave_alone(self, batch: WrappedBatch) -> bool:
+        """Whether two different graphs get from one pass what each gets alone."""
+        call: Any = self._forward
+        (graph,) = batch.examples()
+        other = graph.clone()
+        other.x = other.x.flip(0) / 2 if other.x.is_floating_point() else other.x.flip(0)
+        takes_batch = "batch" in signature(self.module.forward).parameters
+        with unrecorded():
+            alone = torch.cat([self._output_of([one]) for one in (graph, other)])
+            for gives_batch in (True, False) if takes_batch and not call.has_batch else (False,):
+                call.gives_batch = gives_batch
+                try:
+                    if _same(self._output_of([graph, other]), alone):
+                        return True
+                except Exception:  # whatever a model raises of inputs that it was not made for
+                    continue
+        return False
+
+    def _output_of(self, graphs: list[Data]) -> Tensor:
+        batch = self.collate(graphs)
+        return super().encode(self.embed(batch), batch)

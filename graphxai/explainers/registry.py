@@ -1,0 +1,57 @@
+"""All explainers by name, and the one that a user asks for."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, TypeVar
+
+from .base import Explainer
+from .custom import CustomMethod
+
+REGISTRY: dict[str, type[Explainer]] = {}
+_Class = TypeVar("_Class", bound=type[Explainer])
+
+
+def register(cls: _Class) -> _Class:
+    """Class decorator: make an explainer known by its `name`."""
+    if REGISTRY.get(cls.name, cls) is not cls:
+        raise ValueError(f"an explainer called {cls.name!r} exists already.")
+    REGISTRY[cls.name] = cls
+    return cls
+
+
+Method = str | Explainer | type[Explainer] | Callable[..., Any]
+
+
+def get_explainer(method: Method, **options: Any) -> Explainer:
+    """The explainer for a name, a class, an instance or a function of the user's.
+
+    Options go to the constructor. For a function `(model, batch, target) -> scores` see `custom`.
+    """
+    if not isinstance(method, str | type):
+        if options:
+            told = sorted(options)
+            raise ValueError(f"options {told} come with a name or a class, not with {method!r}.")
+        if isinstance(method, Explainer):
+            return method
+        if not callable(method):
+            raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
+        return CustomMethod(method)
+    if isinstance(method, str):
+        if method not in REGISTRY:
+            known = ", ".join(REGISTRY)
+            raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
+        return _made(REGISTRY[method], options)
+    if not issubclass(method, Explainer):
+        raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
+    return _made(method, options)
+
+
+def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
+    """An explainer of this class; raises ValueError for an option it does not have."""
+    factory: Callable[..., Explainer] = cls
+    known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
+    for option in options:
+        if option not in known_options:
+            told = ", ".join(known_options) or "none"
+            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {told}.")
+    return factory(**options)

@@ -1,0 +1,63 @@
+"""Several variants of the graphs of a batch: other tokens, or nodes hidden, in bounded passes.
+
+A Graphormer's structural bias is computed once and shared by all variants.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from graphxai.contract.model import ExplainableModel
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.models.graphormer.model import Graphormer
+
+MAX_PAIRS = 50_000  # token pairs in one pass: larger ones leave the cache and are slower
+
+
+def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None:
+    """The bias (B, H, T, T) inside every attention, or None from a model that has none to give."""
+    return model.bias(batch).detach() if isinstance(model, Graphormer) else None
+
+
+def encode(
+    model: ExplainableModel,
+    tokens: Tensor,
+    batch: GraphBatch,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Outputs (B, num_outputs), with the bias of `structural_bias` where it is at hand."""
+    if bias is None or not isinstance(model, Graphormer):
+        return model.encode(tokens, batch, keep)
+    return model.encode(tokens, batch, keep, bias)
+
+
+def encode_variants(
+    model: ExplainableModel,
+    tokens: Tensor,
+    batch: GraphBatch,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Outputs (K, B, num_outputs) of K variants of a batch.
+
+    tokens (K, B, T, D); keep (K, B, N), False: the node is hidden; bias (B, H, T, T).
+    """
+    k, b = tokens.shape[:2]
+    if bias is None and hasattr(batch, "repeated"):  # a wrapped model takes them all at once
+        hidden = None if keep is None else keep.flatten(0, 1)
+        return model.encode(tokens.flatten(0, 1), batch, hidden).unflatten(0, (k, b))
+    if bias is None:
+        kept = [None] * k if keep is None else list(keep)
+        return torch.stack([model.encode(tokens[i], batch, kept[i]) for i in range(k)])
+    shared = bias if b == 1 else bias.expand(k, -1, -1, -1, -1).flatten(0, 1)
+    hidden = None if keep is None else keep.flatten(0, 1)
+    return encode(model, tokens.flatten(0, 1), batch, hidden, shared).unflatten(0, (k, b))
+
+
+def in_passes(batch: GraphBatch, variants: int) -> Iterator[slice]:
+    """Slices of so many variants of the batch as fit into one pass."""
+    step = max(1, MAX_PAIRS // (len(batch) * (batch.mask.shape[1] + 1) ** 2))
+    for start in range(0, variants, step):
+        yield slice(start, min(start + step, variants))

@@ -1,0 +1,1 @@
+"""What comes out: explanations that draw, save and show themselves."""

@@ -1,0 +1,323 @@
+"""One graph's explanation: plain values, a ledger that adds up, a picture, files."""
+
+from base64 import b64encode
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.target import Target
+
+from . import files
+from .html import page_html, table_html
+from .ledger import Ledger
+from .prediction import Prediction
+from .result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rdkit.Chem import Mol
+    from torch_geometric.explain import Explanation as PygExplanation
+
+    from graphxai.visualization import Scale
+
+TOP = 5  # strongest nodes in the table of a page
+NO_MOLECULE = "this graph came without a molecule: write .csv, .parquet or .json."
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation(Result):
+    """Relevance of every node of one graph for one output, and what belongs to it.
+
+    relevance (N,), signed; target: the output explained, in words; wanted: the same as a `Target`,
+    to explain it again; prediction: of the task the target belongs to; predictions: of all tasks;
+    additive: whether relevance is in units of the output, as the ledger takes it to be; features
+    (N, F): exact parts of relevance, one column for each of `feature_names`, or None; smiles or
+    mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
+    options, versions.
+    """
+
+    relevance: NDArray[np.floating]
+    target: str
+    wanted: Target
+    prediction: Prediction
+    predictions: tuple[Prediction, ...]
+    method: str
+    title: str
+    ledger: Ledger
+    additive: bool = True
+    features: NDArray[np.floating] | None = None
+    feature_names: tuple[str, ...] = ()
+    smiles: str | None = None
+    mol: "Mol | None" = None
+    image: NDArray[np.floating] | None = None
+    segments: NDArray[np.integer] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.relevance)
+
+    def __repr__(self) -> str:
+        what = self.smiles or f"{len(self)} nodes"
+        return (
+            f"Explanation({what}: {self.prediction}; {self.title} for {self.target!r},"
+            f" output {self.ledger.output:+z.3f}, unexplained {self.ledger.unexplained:+.1e})"
+        )
+
+    @property
+    def molecule(self) -> "Mol | None":
+        """The RDKit molecule whose atoms, in order, are the nodes; None for other graphs."""
+        if self.mol is not None or self.smiles is None:
+            return self.mol
+        from rdkit import Chem, rdBase
+
+        with rdBase.BlockLogs():
+            return Chem.MolFromSmiles(self.smiles)
+
+    def atoms(self, error: str = NO_MOLECULE) -> "Mol":
+        """The molecule whose atoms are the nodes; ValueError(error) for other graphs."""
+        molecule = self.molecule
+        if molecule is None or molecule.GetNumAtoms() != len(self):
+            raise ValueError(error)
+        return molecule
+
+    def svg(
+        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
+    ) -> str:
+        """The picture as SVG text.
+
+        scale: the relevance of the fullest colours, to share over several explanations; by default
+        the largest of this one.
+        """
+        from graphxai import visualization as draw
+
+        options.setdefault("title", self.headline)
+        options.setdefault("subtitle", self.caption)
+        options.setdefault("legend", self.legend)
+        options |= {"scale": scale, "palette": palette}
+        molecule = self.molecule
+        if molecule is not None:
+            return draw.molecule_svg(molecule, self.relevance, **options)
+        if self.image is not None and self.segments is not None:
+            return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
+        raise ValueError(
+            "this graph has no picture: it came without a molecule (a SMILES) and without an"
+            " image with its segments."
+        )
+
+    @property
+    def has_picture(self) -> bool:
+        """Whether there is a molecule, or an image with its segments, to draw relevance on."""
+        return self.molecule is not None or self.segments is not None
+
+    def _repr_svg_(self) -> str | None:
+        return super()._repr_svg_() if self.has_picture else None
+
+    def _repr_html_(self) -> str | None:
+        # A notebook keeps every form it is given: two would double its size.
+        return None if self.has_picture else self.section()
+
+    def section(self, **options: Any) -> str:
+        """HTML of a section of a page: the picture or words for it, then the details.
+
+        Options as for `svg`. Everything in it is escaped.
+        """
+        if self.has_picture:
+            # a document of its own, since the ids of two pictures may be the same
+            code = b64encode(self.svg(**options).encode()).decode()
+            told = escape(f"{self.headline}. {self.caption}")
+            shown = f'<p><img alt="{told}" src="data:image/svg+xml;base64,{code}"></p>'
+        else:
+            shown = f"<p><b>{escape(self.headline)}</b>: {escape(self.caption)}</p>"
+        return (
+            f"{shown}{self._strongest()}"
+            f"<details><summary>Ledger and provenance</summary>{self.ledger._repr_html_()}"
+            f"<p>{escape(self._origin())}</p></details>"
+        )
+
+    def _strongest(self) -> str:
+        """A table of the nodes with the largest |relevance|."""
+        order = np.argsort(-np.abs(self.relevance), kind="stable")[:TOP]
+        values = [f"{self.relevance[i]:+z.4f}" for i in order]
+        molecule = self.molecule
+        if molecule is None:
+            return table_html(("node", "relevance"), zip(order.tolist(), values, strict=True))
+        symbols = [molecule.GetAtomWithIdx(i).GetSymbol() for i in order.tolist()]
+        rows = zip(order.tolist(), symbols, values, strict=True)
+        return table_html(("atom", "symbol", "relevance"), rows)
+
+    def _origin(self) -> str:
+        """Where the explanation comes from, in one line."""
+        told = self.provenance
+        parts = [self.smiles or f"{len(self)} nodes", self.title]
+        if told.get("model"):
+            parts.append(f"model {told['model']} ({str(told.get('sha256') or 'not saved')[:12]})")
+        parts += [f"{name} {version}" for name, version in dict(told.get("versions", {})).items()]
+        return " · ".join(parts)
+
+    @property
+    def legend(self) -> tuple[str, str]:
+        """What negative and positive relevance mean, in words."""
+        first, contrast, second = self.target.partition(" against ")
+        if contrast:
+            return f"for {second}", f"for {first}"
+        if self.prediction.label is None:
+            return f"lowers {self.target}", f"raises {self.target}"
+        return f"against {self.target}", f"for {self.target}"
+
+    @property
+    def headline(self) -> str:
+        """The prediction in words."""
+        return f"{self.prediction.task}: {self.prediction}"
+
+    @property
+    def caption(self) -> str:
+        """The method and how its relevance adds up, in one line."""
+        if not self.additive:
+            return f"{self.title} · scores, not shares of the output"
+        ledger = self.ledger
+        nodes = "superpixels" if self.segments is not None else "nodes"
+        terms = {
+            "atoms" if self.smiles is not None else nodes: ledger.nodes,
+            "graph token and biases": ledger.graph_token + ledger.biases,
+        }
+        if ledger.structure:
+            terms["structure"] = sum(ledger.structure.values())
+        if abs(ledger.unexplained) >= 0.005:
+            terms["unexplained"] = ledger.unexplained
+        told = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        return f"{self.title} · output {ledger.output:+z.2f} = {told}".replace(
+            "-", "\N{MINUS SIGN}"
+        )
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a node: symbol (molecules), relevance, then its parts by feature."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        molecule = self.molecule
+        if molecule is not None:
+            columns["symbol"] = [atom.GetSymbol() for atom in molecule.GetAtoms()]
+        columns["relevance"] = self.relevance
+        frame = pd.DataFrame(columns)
+        if self.features is not None:
+            parts = pd.DataFrame(self.features, columns=list(self.feature_names))
+            frame = pd.concat([frame, parts], axis=1)
+        frame.index.name = "atom" if molecule is not None else "node"
+        return frame
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the picture, as JSON values.
+
+        Relevance is in the order of the atoms of `smiles`; for an RDKit molecule in that of
+        `molblock`, beside which `smiles` is only its name.
+        """
+        return {
+            "smiles": self.smiles,
+            "molblock": None if self.mol is None else _molblock(self.mol),
+            "method": self.method,
+            "target": self.target,
+            "predictions": [asdict(p) for p in self.predictions],
+            "relevance": self.relevance.tolist(),
+            "ledger": self.ledger.to_dict(),
+            "feature_names": list(self.feature_names),
+            "features": None if self.features is None else self.features.tolist(),
+            "provenance": self.provenance,
+        }
+
+    def to_pyg(self) -> "PygExplanation":
+        """As `torch_geometric.explain.Explanation`.
+
+        `node_mask` (N, 1): signed relevance. Molecules have `x` and `edge_attr` in OGB's codes and
+        `edge_index`; other graphs have only their number of nodes. Beside them `smiles`,
+        `method`, `label` (the target in words) and `ledger`.
+        """
+        import torch
+        from torch_geometric.explain import Explanation as PygExplanation
+
+        from graphxai.datasets.molecules import molecule_to_data
+
+        content: dict[str, Any] = {"node_mask": torch.from_numpy(self.relevance)[:, None].clone()}
+        molecule = self.molecule
+        if molecule is not None and molecule.GetNumAtoms() == len(self):
+            data = molecule_to_data(molecule, max_atoms=len(self))
+            content |= {"x": data.x, "edge_index": data.edge_index, "edge_attr": data.edge_attr}
+            content["smiles"] = self.smiles
+        else:
+            content["num_nodes"] = len(self)
+        return PygExplanation(
+            **content, method=self.method, label=self.target, ledger=self.ledger.to_dict()
+        )
+
+    def to_sdf(self, *, title: str = "", **properties: object) -> str:
+        """One record of an SD file; see `files.sdf_record`.
+
+        Target, method, predictions, ledger and model are properties of the molecule, after
+        `properties` of your own. Raises ValueError for a graph without a molecule.
+        """
+        return files.sdf_record(
+            self.atoms(),
+            self.relevance,
+            title=title,
+            properties={**properties, **self._properties()},
+        )
+
+    def to_cxsmiles(self) -> str:
+        """The molecule as CXSMILES with its relevance; see `files.cxsmiles`.
+
+        Raises ValueError for a graph without a molecule.
+        """
+        return files.cxsmiles(self.atoms(), self.relevance)
+
+    def _to_smi(self) -> str:
+        output = f"{self.ledger.output:{files.DIGITS}}"
+        comment = f"{self.method} for {self.target}, output {output}"
+        return files.smi_line(self.to_cxsmiles(), comment)
+
+    def _properties(self) -> dict[str, object]:
+        """What an SD file says of the molecule beside its atoms."""
+        told: dict[str, object] = {
+            "SMILES": self.smiles or "",
+            "Method": self.method,
+            "Target": self.target,
+        }
+        for prediction in self.predictions:
+            told[f"Prediction {prediction.task}"] = prediction
+        for name, value in self.ledger.to_dict().items():
+            told[name.replace("_", " ").capitalize()] = value
+        for name in ("model", "sha256"):
+            told[name.capitalize()] = self.provenance.get(name) or ""
+        return told
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the picture (.svg, .png, .pdf), a page (.html) or the values, by suffix.
+
+        Values: .csv, .parquet, .json, and for molecules .sdf, .smi; see `explanation.files`.
+        Options of pictures and pages as for `svg`. Raises ValueError for another suffix and for
+        what the explanation lacks (a molecule, an image), ImportError for Parquet without pyarrow.
+        """
+        path = files.writable(path)
+        match path.suffix.lower():
+            case ".html":
+                return files.write_text([page_html(self.headline, [self.section(**options)])], path)
+            case ".csv":
+                self.to_frame().to_csv(path)
+                return path
+            case ".parquet":
+                return files.write_parquet(self.to_frame().reset_index(), self.to_dict(), path)
+            case ".json":
+                return files.write_json(self.to_dict(), path)
+            case ".sdf":
+                return files.write_text([self.to_sdf()], path)
+            case ".smi":
+                return files.write_text([self._to_smi()], path)
+        return files.write_pictures([self.svg(**options)], path)
+
+
+def _molblock(mol: "Mol") -> str:
+    from rdkit import Chem
+
+    return Chem.MolToV3KMolBlock(mol)

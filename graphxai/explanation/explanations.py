@@ -1,0 +1,124 @@
+"""A list of explanations that shows itself and is saved in one file."""
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+from . import files
+from .explanation import Explanation
+from .grid import grid
+from .html import page_html, table_html
+from .result import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 12  # pictures of a list in a notebook
+
+
+class Explanations(list[Explanation | None]):
+    """What `explain` returns for several inputs: a list, None where an input was left out."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Explanation | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Explanations": ...
+    def __getitem__(self, index: SupportsIndex | slice) -> "Explanation | Explanations | None":
+        if isinstance(index, slice):
+            return Explanations(super().__getitem__(index))
+        return super().__getitem__(index)
+
+    def grid(self, **options: Any) -> Picture:
+        """The pictures side by side; options as for `graphxai.grid`."""
+        return grid(self, **options)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row an atom of each: input (its place in the list), atom, symbol, relevance, parts.
+
+        See `Explanation.to_frame`.
+        """
+        import pandas as pd
+
+        frames = []
+        for place, explanation in self._found().items():
+            frame = explanation.to_frame().reset_index()
+            frame.insert(0, "input", place)
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"input": []})
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write all into one file, its format by the suffix; those that are None are left out.
+
+        In tables, `input` is the place of the explanation in the list. Pictures go as in `grid`,
+        with its options; those of PDF and HTML one by one, as in `Explanation.svg`. Formats and
+        errors as for `Explanation.save`.
+        """
+        path = files.writable(path)
+        found = self._found()
+        match path.suffix.lower():
+            case ".pdf":
+                return files.write_pictures([e.svg(**options) for e in found.values()], path)
+            case ".html":
+                return files.write_text([self._page(**options)], path)
+            case ".csv":
+                self.to_frame().to_csv(path, index=False)
+                return path
+            case ".parquet":
+                return files.write_parquet(self.to_frame(), self._to_dicts(), path)
+            case ".json":
+                return files.write_json(self._to_dicts(), path)
+            case ".sdf":
+                return files.write_text([e.to_sdf() for e in found.values()], path)
+            case ".smi":
+                return files.write_text([e._to_smi() for e in found.values()], path)
+        return files.write_pictures([grid(list(found.values()), **options)], path)
+
+    def _found(self) -> dict[int, Explanation]:
+        """Those that are not None, by their place."""
+        return {place: e for place, e in enumerate(self) if e is not None}
+
+    def _to_dicts(self) -> list[dict[str, Any]]:
+        return [{"input": place} | e.to_dict() for place, e in self._found().items()]
+
+    def _page(self, **options: Any) -> str:
+        found = list(self._found().values())
+        if not found:
+            raise ValueError("there is no explanation to show.")
+        title = found[0].headline if len(found) == 1 else f"{len(found)} explanations"
+        return page_html(title, [e.section(**options) for e in found])
+
+    def _repr_svg_(self) -> str | None:
+        shown = self._shown()
+        if not self._drawable(shown):
+            return None
+        return grid(
+            [e for _, e in shown],
+            titles=[f"{place}: {e.headline}" for place, e in shown],
+            subtitle=self._counts(),
+            shared_scale=len({(e.method, e.target) for _, e in shown}) == 1,
+        )._repr_svg_()
+
+    def _repr_html_(self) -> str | None:
+        """A table of the first explanations, where they have no pictures."""
+        shown = self._shown()
+        if self._drawable(shown):
+            return None
+        rows = [(place, e.headline, e.caption) for place, e in shown]
+        table = table_html(("input", "prediction", "explanation"), rows) if rows else ""
+        return f"{table}<p>{escape(self._counts())}</p>"
+
+    def _shown(self) -> list[tuple[int, Explanation]]:
+        """The first that are not None, with their places."""
+        return list(self._found().items())[:SHOWN]
+
+    def _drawable(self, shown: list[tuple[int, Explanation]]) -> bool:
+        return bool(shown) and all(e.has_picture for _, e in shown)
+
+    def _counts(self) -> str:
+        """How many there are, how many are not shown, how many were left out."""
+        left_out = len(self) - len(self._found())
+        hidden = len(self) - left_out - SHOWN
+        told = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]
+        told += [f"{hidden} more not shown"] if hidden > 0 else []
+        told += [f"{left_out} left out (None)"] if left_out else []
+        return ", ".join(told)

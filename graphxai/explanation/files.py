@@ -1,0 +1,174 @@
+"""The files that results are written to, by suffix.
+
+| suffix | what | opens in |
+|---|---|---|
+| .svg .png .pdf | pictures; a PDF of many has a page for each, the others a grid | anything |
+| .html | a page of its own: pictures, strongest nodes, ledgers, provenance | browsers |
+| .csv .parquet | a row an atom (or node), see `Explanation.to_frame` | pandas, R, spreadsheets |
+| .json | everything but the picture | anything |
+| .sdf | structures, relevance as atom properties (`atom.dprop.Relevance`) | RDKit, KNIME |
+| .smi | lines of CXSMILES, a tab, what was explained | RDKit: `MolFromSmiles` |
+
+The functions here take plain values; `Explanation` and `Explanations` say what goes in.
+"""
+
+import io
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rdkit.Chem import Mol
+
+PICTURES = (".svg", ".png", ".pdf")
+PAGES = (".html",)
+TABLES = (".csv", ".parquet", ".json", ".sdf", ".smi")
+SUFFIXES = PICTURES + PAGES + TABLES
+PROPERTY = "Relevance"
+DIGITS = ".9g"  # enough for every single-precision number to be read back exactly
+METADATA = b"graphxai"  # key of the Parquet schema that holds everything but the picture, as JSON
+
+
+def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
+    """The path, its folder made; ValueError unless its suffix is one of those allowed.
+
+    Raises ImportError for Parquet without pyarrow.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in allowed:
+        use = ", ".join(allowed)
+        raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {use}.")
+    if suffix == ".parquet":
+        require_pyarrow(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def require_pyarrow(path: Path) -> None:
+    """Raise an ImportError that says what to do, if Parquet cannot be written."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f'{path}: Parquet needs pyarrow: pip install "graphxai[parquet]", or write .csv.'
+        ) from error
+
+
+def write_pictures(svgs: Sequence[str], path: Path) -> Path:
+    """Write pictures as the pages of a .pdf, or the only one as .svg or .png."""
+    if path.suffix.lower() == ".pdf":
+        from graphxai.visualization.pdf import pictures_to_pdf
+
+        path.write_bytes(pictures_to_pdf(list(svgs)))
+        return path
+    from graphxai.visualization import save_picture
+
+    (svg,) = svgs
+    return save_picture(svg, path)
+
+
+def write_json(content: Any, path: Path) -> Path:
+    """Write values as indented JSON."""
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
+    """Write a table, with `content` as JSON in the metadata of its schema."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(content).encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return path
+
+
+def write_text(parts: Iterable[str], path: Path) -> Path:
+    """Write text, part after part."""
+    path.write_text("".join(parts), encoding="utf-8")
+    return path
+
+
+def sdf_record(
+    mol: "Mol",
+    relevance: NDArray[np.floating],
+    *,
+    title: str = "",
+    properties: Mapping[str, object],
+) -> str:
+    """One record of an SD file, `$$$$` included: V2000, or V3000 where the molecule needs it.
+
+    Relevance (N,) is RDKit's atom property list `atom.dprop.Relevance`, which its readers put on
+    the atoms (with `removeHs=False` where hydrogens are atoms of the graph). Coordinates are the
+    molecule's, or a 2D layout. title: the record's first line, RDKit's `_Name`; properties: those
+    of the molecule.
+    """
+    from rdkit import Chem
+
+    from graphxai.visualization.layout import laid_out
+
+    mol = Chem.Mol(mol) if mol.GetNumConformers() else laid_out(mol)
+    for name in mol.GetPropNames():
+        mol.ClearProp(name)
+    if title:
+        mol.SetProp("_Name", _line(one_line(title)))
+    values = " ".join(f"{value:{DIGITS}}" for value in relevance)
+    mol.SetProp(f"atom.dprop.{PROPERTY}", textwrap.fill(values, 180))
+    for name, value in properties.items():
+        mol.SetProp(re.sub(r"[<>\s]+", " ", name), _line(value))
+    with io.StringIO() as text:
+        writer = Chem.SDWriter(text)
+        try:
+            writer.write(mol)
+        except Chem.KekulizeException:
+            writer.SetKekulize(False)  # an odd aromatic ring keeps its aromatic bonds
+            writer.write(mol)
+        writer.close()
+        return text.getvalue()
+
+
+def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:
+    """The molecule as CXSMILES: atom i of the graph has map number i + 1, and its relevance.
+
+    Relevance (N,) is the atom property "Relevance" of the extension, as in
+    `|atomProp:0.Relevance.0.12:...|`, where the first number counts atoms as written. Readers
+    without extensions, RDKit's SmilesMolSupplier among them, find the structure and the map
+    numbers alone.
+    """
+    from rdkit import Chem
+
+    mol = Chem.Mol(mol)
+    mol.RemoveAllConformers()
+    for atom, value in zip(mol.GetAtoms(), relevance, strict=True):
+        for name in atom.GetPropNames():
+            atom.ClearProp(name)
+        atom.SetAtomMapNum(atom.GetIdx() + 1)
+        atom.SetProp(PROPERTY, f"{value:{DIGITS}}")
+    return str(Chem.MolToCXSmiles(mol))
+
+
+def smi_line(smiles: str, comment: str) -> str:
+    """A line of a .smi file."""
+    return f"{smiles}\t{_line(comment)}\n"
+
+
+def one_line(text: str) -> str:
+    """A text as one line that can be printed: control and format characters become spaces."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _line(value: object) -> str:
+    """A value as one line that no reader of SD files can take for the end of a record."""
+    if isinstance(value, float | np.floating):
+        return f"{value:{DIGITS}}"
+    text = " ".join(str(value).split())
+    return f" {text}" if text.startswith(("$$$$", ">")) else text

@@ -1,0 +1,138 @@
+"""Explanations side by side: several methods for one input, several inputs for one method."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .explanation import Explanation
+from .result import Picture
+
+if TYPE_CHECKING:
+    from graphxai.visualization import Scale
+
+PANEL = {"width": 400, "height": 310}  # pixels of a molecule among others
+SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
+
+
+def side_by_side(
+    explanations: Sequence[Explanation], *, columns: int = 3, **options: Any
+) -> Picture:
+    """SVG of one input explained by several methods, each on its own colour scale.
+
+    Scores of different methods have different units, so no scale is shared. Options as for
+    `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise.
+    """
+    explanations = _drawable(explanations)
+    first = explanations[0]
+    if any(not _same_input(first, other) for other in explanations[1:]):
+        raise ValueError(
+            "a comparison shows one input under several methods; use grid for several."
+        )
+    targets = {e.target for e in explanations}
+    names = [e.title if len(targets) == 1 else f"{e.title}: {e.target}" for e in explanations]
+    headline = first.headline if len({e.headline for e in explanations}) == 1 else ""
+    about = f"relevance for {first.target}" if len(targets) == 1 else ""
+    if first.image is not None and first.segments is not None:
+        from graphxai.visualization import superpixel_row_svg
+
+        row = superpixel_row_svg(
+            first.image,
+            first.segments,
+            {name: e.relevance for name, e in zip(names, explanations, strict=True)},
+            title=headline,
+            subtitle=about,
+            **options,
+        )
+        return Picture(row)
+    from graphxai.visualization import grid_svg
+
+    panels = [
+        e.svg(title=name, subtitle="", **_panel(e, options))
+        for name, e in zip(names, explanations, strict=True)
+    ]
+    return Picture(grid_svg(panels, columns, headline))
+
+
+def grid(
+    explanations: Sequence[Explanation | None],
+    *,
+    columns: int = 3,
+    title: str = "",
+    subtitle: str = "",
+    titles: Sequence[str] | None = None,
+    shared_scale: bool = True,
+    scale: "Scale | float | None" = None,
+    palette: str = "red-blue",
+    **options: Any,
+) -> Picture:
+    """SVG of several inputs explained by one method.
+
+    title, subtitle: above all panels, by default the method. titles: one above each panel,
+    instead of the prediction. shared_scale: one colour scale for all, with one bar; it ends at the
+    97.5 % quantile of |relevance|, so that one strong atom does not bleach the other molecules,
+    and its pointed ends say so. Otherwise each panel has its own scale, as always where methods or
+    tasks differ, whose scores have different units; the panels then name what differs. scale:
+    where given, that of all panels. Options as for `Explanation.svg`; a molecule takes 400 x 310
+    pixels unless they say otherwise. Inputs that could not be explained (None) are left out.
+    """
+    if titles is not None:
+        if len(titles) != len(explanations):
+            raise ValueError(f"{len(titles)} titles for {len(explanations)} explanations.")
+        titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
+    explanations = _drawable(explanations)
+    title = title or (explanations[0].title if len({e.title for e in explanations}) == 1 else "")
+    titles = titles or _panel_titles(explanations)
+    in_one_unit = len({(e.title, e.prediction.task) for e in explanations}) == 1
+    from graphxai.visualization import Scale, grid_svg
+
+    values = np.concatenate([e.relevance for e in explanations])
+    if scale is None and shared_scale and in_one_unit:
+        limit = float(np.quantile(np.abs(values), SATURATED))
+        scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
+    elif scale is not None:
+        scale = Scale.chosen(scale, palette=palette)
+    shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None}
+    panels = [
+        e.svg(scale=scale, palette=palette, title=name, **shared, **_panel(e, options))
+        for e, name in zip(explanations, titles, strict=True)
+    ]
+    if scale is None:
+        return Picture(grid_svg(panels, columns, title, subtitle=subtitle))
+    target = explanations[0].target
+    same = all(e.target == target for e in explanations)
+    legend = explanations[0].legend if same else ("against", "for")
+    about: dict[str, Any] = {"subtitle": subtitle, "legend": legend}
+    return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
+
+
+def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
+    """The predictions; before each its method, and after it the target, where these differ."""
+    one_method = len({e.title for e in explanations}) == 1
+    one_target = len({e.target for e in explanations}) == 1
+    named = not one_target and any(e.target != e.prediction.label for e in explanations)
+    return [
+        (e.headline if one_method else f"{e.title}: {e.prediction}")
+        + (f", for {e.target}" if named else "")
+        for e in explanations
+    ]
+
+
+def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of one panel; images have a size of their own."""
+    return options if explanation.image is not None else PANEL | options
+
+
+def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:
+    if isinstance(explanations, Explanation):
+        return [explanations]
+    found = [e for e in explanations if e is not None]
+    if not found:
+        raise ValueError("there is no explanation to draw.")
+    return found
+
+
+def _same_input(one: Explanation, other: Explanation) -> bool:
+    if one.image is None or other.image is None:
+        return one.smiles == other.smiles and len(one) == len(other)
+    return np.array_equal(one.image, other.image) and len(one) == len(other)

@@ -1,0 +1,151 @@
+"""Relevance of the pairs of tokens of one graph, and its pictures."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.models.graphormer.encoding import UNREACHABLE
+
+from .explanation import Explanation
+from .result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+APART = "unreachable"
+TOKEN_READS, READ_TOKEN, TOKEN_ITSELF = "graph token reads", "graph token read", "graph token, self"
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(Result):
+    """Relevance of every pair of tokens of one graph, T = N + 1, the graph token first.
+
+    by_layer (L, T, T): relevance that token i (row) read from token j (column), summed over the
+    heads. Where only the graph token is read out, the last layer's rows but the first are zero:
+    nobody reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
+    in a row of tokens. explanation: of the nodes, by the same method and for the same target.
+    graph_token: whether the model has one; without, row and column 0 are zero.
+    """
+
+    explanation: Explanation
+    by_layer: NDArray[np.floating]
+    distances: NDArray[np.integer]
+    graph_token: bool = True
+
+    def __repr__(self) -> str:
+        what = self.explanation.smiles or f"{len(self.distances)} nodes"
+        return (
+            f"Pairs({what}: {len(self.by_layer)} layers; {self.explanation.title} for"
+            f" {self.explanation.target!r})"
+        )
+
+    @property
+    def matrix(self) -> NDArray[np.floating]:
+        """Summed over the layers, (T, T)."""
+        return self.by_layer.sum(0)
+
+    def profile(self, layer: int | None = None) -> dict[int | str, float]:
+        """How much relevance came over which shortest-path distance; sums to all of it.
+
+        Keys: 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such pairs; the
+        pairs of a graph token, which have no distance, by three names. layer: from 0; None for
+        all.
+        """
+        relevance = self._of(layer)
+        between = relevance[1:, 1:]
+        reached = self.distances != UNREACHABLE
+        sums = np.bincount(self.distances[reached], weights=between[reached])
+        found: dict[int | str, float] = dict(enumerate(sums.tolist()))
+        if not reached.all():
+            found[APART] = float(between[~reached].sum())
+        if not self.graph_token:
+            return found
+        found[TOKEN_READS] = float(relevance[0, 1:].sum())
+        found[READ_TOKEN] = float(relevance[1:, 0].sum())
+        found[TOKEN_ITSELF] = float(relevance[0, 0])
+        return found
+
+    def by_bond(self, layer: int | None = None) -> dict[str, float]:
+        """The profile's share of bonded pairs by the type of their bond, RDKit's name for it.
+
+        Empty for graphs without a molecule.
+        """
+        found: dict[str, float] = {}
+        relevance = self._of(layer)[1:, 1:]
+        for (i, j), name in self._bonds().items():
+            found[name] = found.get(name, 0.0) + float(relevance[i, j] + relevance[j, i])
+        return found
+
+    def strongest(self, count: int = 12, layer: int | None = None) -> list[tuple[int, int, float]]:
+        """Pairs of different nodes i < j with the largest |relevance|, both directions summed."""
+        between = self._of(layer)[1:, 1:]
+        i, j = np.triu_indices(len(between), k=1)
+        both = (between + between.T)[i, j]
+        order = np.argsort(-np.abs(both), kind="stable")[:count]
+        return [(int(i[k]), int(j[k]), float(both[k])) for k in order if both[k] != 0]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a pair of nodes and layer: query, key, distance, bond type, relevance."""
+        import pandas as pd
+
+        n, layers = len(self.distances), len(self.by_layer)
+        layer, query, key = np.indices((layers, n, n)).reshape(3, -1)
+        bonds = np.full((n, n), "", dtype=object)
+        for (i, j), name in self._bonds().items():
+            bonds[i, j] = bonds[j, i] = name
+        columns = {
+            "layer": layer,
+            "query": query,
+            "key": key,
+            "distance": self.distances[query, key],
+            "bond": bonds[query, key],
+            "relevance": self.by_layer[layer, query + 1, key + 1],
+        }
+        return pd.DataFrame(columns)
+
+    def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
+        """The molecule with lines between the atoms of its `count` strongest pairs.
+
+        A ring around an atom is what the graph token, if there is one, read from it. What atoms
+        read from themselves and from the graph token is not drawn. Options as for `pairs_svg`.
+        Raises ValueError for a graph without a molecule.
+        """
+        from graphxai.visualization.pairs import pairs_svg
+
+        told, molecule = self.explanation, self.explanation.molecule
+        if molecule is None:
+            raise ValueError("pairs are drawn on molecules; use `profile`, `figure` or `matrix`.")
+        relevance = self._of(layer)
+        where = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
+        options.setdefault("title", told.headline)
+        about = f"{told.title} through attention, {where}"
+        about += " · rings: read by the graph token" if self.graph_token else ""
+        options.setdefault("subtitle", f"{about}; lines: the strongest atom pairs")
+        options.setdefault("legend", told.legend)
+        return pairs_svg(molecule, relevance[0, 1:], self.strongest(count, layer), **options)
+
+    def _repr_svg_(self) -> str | None:
+        return None if self.explanation.molecule is None else super()._repr_svg_()
+
+    def figure(self) -> "Figure":
+        """Bars: relevance by shortest-path distance, and of bonded pairs by bond type."""
+        from graphxai.visualization.pairs import profile_figure
+
+        told = self.explanation
+        layers = [self.profile(layer) for layer in range(len(self.by_layer))]
+        return profile_figure(layers, self.by_bond(), title=f"{told.title} for {told.target}")
+
+    def _of(self, layer: int | None) -> NDArray[np.floating]:
+        return self.matrix if layer is None else self.by_layer[layer]
+
+    def _bonds(self) -> dict[tuple[int, int], str]:
+        molecule = self.explanation.molecule
+        if molecule is None:
+            return {}
+        return {
+            (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()): bond.GetBondType().name.lower()
+            for bond in molecule.GetBonds()
+        }

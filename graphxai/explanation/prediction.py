@@ -1,0 +1,66 @@
+"""What a model says about one graph, task by task."""
+
+from dataclasses import dataclass, field
+from html import escape
+
+import torch
+from torch import Tensor
+
+from graphxai.models.graphormer.config import Task, TaskSet
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about one task.
+
+    Classification: `label` and `probabilities` by class. Regression: `value` in `unit`.
+    """
+
+    task: str
+    label: str | None = None
+    probabilities: dict[str, float] = field(default_factory=dict)
+    value: float | None = None
+    unit: str = ""
+
+    @property
+    def probability(self) -> float | None:
+        """Probability of the predicted class; None for a regression."""
+        return None if self.label is None else self.probabilities[self.label]
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.task}: {self})"
+
+    def __str__(self) -> str:
+        if self.label is None:
+            return f"{self.value:z.2f} {self.unit}".rstrip()
+        share = f"{self.probability:.0%}"
+        return f"{self.label} ({'>99%' if share == '100%' else share})"
+
+    def _repr_html_(self) -> str:
+        """What is said, and the probability of every class."""
+        rows = "".join(
+            f'<tr><td style="text-align: left">{escape(name)}</td><td>{value:.1%}</td></tr>'
+            for name, value in self.probabilities.items()
+        )
+        told = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
+        return f"{told}<table>{rows}</table>" if rows else told
+
+
+def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:
+    """Predictions of every task from one graph's outputs (num_outputs,)."""
+    start, found = 0, []
+    for task in config.tasks:
+        found.append(_read_task(task, outputs[start : start + task.num_outputs].double()))
+        start += task.num_outputs
+    return tuple(found)
+
+
+def _read_task(task: Task, values: Tensor) -> Prediction:
+    if task.kind == "regression":
+        value = task.offset + task.scale * float(values[0])
+        return Prediction(task.name, value=value, unit=task.unit)
+    if task.kind == "binary":
+        values = torch.stack([-values[0] / 2, values[0] / 2])  # two classes from one logit
+    probabilities = values.softmax(-1).tolist()
+    by_class = dict(zip(task.classes, probabilities, strict=True))
+    return Prediction(task.name, max(by_class, key=by_class.__getitem__), by_class)

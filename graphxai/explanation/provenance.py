@@ -1,0 +1,32 @@
+"""What makes a result reproducible: model, weights, method and its options, versions."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+
+def provenance(model: Any, explainer: Any) -> dict[str, Any]:
+    """The origin of every explanation of a model by an explainer."""
+    options = {
+        name: value
+        for name, value in vars(explainer).items()
+        if isinstance(value, str | int | float | bool | None)
+    }
+    return {
+        "model": model.origin.name,
+        "sha256": model.origin.sha256,
+        "method": explainer.name,
+        "options": options,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that a result depends on."""
+    return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

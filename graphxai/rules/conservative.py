@@ -1,0 +1,260 @@
+"""What is held constant during a backward pass, and what is recorded on the way.
+
+Gradient x Input becomes a conservative layer-wise relevance propagation once the factors that
+make a transformer non-linear are treated as constants (Ali et al., ICML 2022, section 4):
+
+* attention (AH):   `y_i = sum_j A_ij v_j`, with A detached after the softmax;
+* LayerNorm (LN):   `y = (x - mean) / sqrt(var + eps) * w + b`, with the square root detached
+  (the mean is not);
+* activation:       `y = x * [f(x) / x]`, with the ratio in brackets detached;
+* products:         in `A v` and in `q k^T` each of the two factors gets half of the relevance
+  (Achtibat et al., ICML 2024), where Gradient x Input gives all of it to both.
+
+A model takes part by calling the functions below instead of PyTorch's own. Outside of
+`conservative` and `record` they compute exactly what PyTorch computes. What is in force ends with
+its block, also after an exception, and no other thread sees it (`blocks`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .scope import Blocks
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which factors are held constant; the default is the unmodified network."""
+
+    attention: bool = False
+    layernorm: bool = False
+    activation: Literal["ratio"] | None = None
+    products: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation that loses or makes relevance: by name, what enters and what leaves it.
+
+    Both tensors are used nowhere else on the side where they meet the operation, so that their
+    gradients are what this operation alone hands on and receives.
+    """
+
+    name: str
+    input: Tensor
+    output: Tensor
+
+
+@dataclass
+class Tape:
+    """What `record` collects during one forward pass, in the order of the layers.
+
+    `attention`: probabilities (B, H, Q, T) of every layer; the last one has Q = 1 (the graph
+    token's row) unless `all_queries` was asked for. `hidden`: token states (B, T, D) entering
+    the first layer and leaving each one. `biases`: every additive parameter as used, one copy a
+    graph (B, 1, D), so that its share of each graph's output can be told apart.
+    `attention_gradients`: attention that a rule holds constant can still be asked for its
+    gradient; nothing flows beyond it. `operations`: every LayerNorm and activation that no rule
+    makes conservative, without its bias; what attention loses follows from `attention` alone.
+    """
+
+    all_queries: bool = False
+    with_biases: bool = False
+    attention_gradients: bool = False
+    with_operations: bool = False
+    attention: list[Tensor] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+    biases: list[Tensor] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+
+_NEUTRAL = Rules()
+_rules: Blocks[Rules] = Blocks("graphxai_rules", _NEUTRAL)
+_tape: Blocks[Tape | None] = Blocks("graphxai_tape", None)
+
+
+def current_rules() -> Rules:
+    """The rules in force here and now, in this thread."""
+    return _rules.get()
+
+
+def current_tape() -> Tape | None:
+    """The tape of the innermost `record` block in this thread, or None."""
+    return _tape.get()
+
+
+@contextmanager
+def conservative(
+    attention: bool = True,
+    layernorm: bool = True,
+    activation: Literal["ratio"] | None = None,
+    products: bool = False,
+) -> Iterator[Rules]:
+    """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
+
+    The forward pass must run inside; the backward pass may run outside. With
+    `activation="ratio"` and the two others the network is affine in its input, so that
+    Gradient x Input and the biases' shares sum to the output (source: Ali 2022, section 4;
+    Achtibat 2024 for the activation). `products` halves the gradient to both factors of `A v`
+    and `q k^T`; it is meant for attention that is not constant (Achtibat 2024).
+    """
+    if activation not in (None, "ratio"):
+        raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
+    rules = Rules(bool(attention), bool(layernorm), activation, bool(products))
+    with _rules.block(rules):
+        yield rules
+
+
+def as_it_is() -> AbstractContextManager[Rules]:
+    """Within the block no rule of a block around it is in force."""
+    return _rules.block(_NEUTRAL)
+
+
+@contextmanager
+def record(
+    *,
+    all_queries: bool = False,
+    biases: bool = False,
+    attention_gradients: bool = False,
+    operations: bool = False,
+) -> Iterator[Tape]:
+    """Record attention, hidden states and (with `biases`) bias terms of passes in the block.
+
+    `all_queries` makes the model compute every row of its last layer instead of the graph
+    token's row alone. `attention_gradients`, `operations`: see `Tape`.
+    """
+    with _tape.block(Tape(all_queries, biases, attention_gradients, operations)) as tape:
+        assert tape is not None
+        yield tape
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Rules stay in force within the block, but nothing is recorded."""
+    with _tape.block(None):
+        yield
+
+
+def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """Attention probabilities `softmax(q k^T + bias)`, constant under the rule AH.
+
+    query (B, H, Q, d), already scaled; key (B, H, T, d); bias (B, H, Q, T), -inf where a key is
+    excluded. Returns (B, H, Q, T).
+    """
+    query, key = _factors(query, key)
+    if _rules.get().attention:
+        with torch.no_grad():  # no gradient reaches q, k or the bias: the pass gets cheaper too
+            weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+    else:
+        weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+    tape = _tape.get()
+    if tape is not None:
+        if tape.attention_gradients and not weights.requires_grad:
+            weights.requires_grad_()
+        tape.attention.append(weights)
+    return weights
+
+
+def mix_values(weights: Tensor, values: Tensor) -> Tensor:
+    """The product `A v` of weights (B, H, Q, T) and values (B, H, T, d)."""
+    weights, values = _factors(weights, values)
+    return weights @ values
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LayerNorm over the last axis of x (B, T, D), with a constant scale under the rule LN."""
+    if not _rules.get().layernorm:
+        tape = _tape.get()
+        if tape is None or not (tape.with_biases or tape.with_operations):
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        y = _noted("LayerNorm", x, lambda x: F.layer_norm(x, x.shape[-1:], weight, None, eps))
+        return add_bias(y, bias)
+    centred = x - x.mean(dim=-1, keepdim=True)
+    scale = (centred.detach().square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+    return add_bias(centred * scale * weight, bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)) -> Tensor:
+    """`x / sqrt(mean(x^2) + eps) * weight` over `axes`, with a constant scale under the rule LN."""
+    held = x.detach() if _rules.get().layernorm else x
+    y = x * (held.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
+    return y if weight is None else y * weight
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU (erf), linear with a constant factor under the activation rule."""
+    if _rules.get().activation is None:
+        return _noted("activation", x, F.gelu)
+    return x * _gelu_ratio(x.detach())
+
+
+def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """f(x), elementwise with f(0) = 0, as x times the constant f(x) / x under the activation rule.
+
+    At x = 0 the ratio is that of a small positive number.
+    """
+    if _rules.get().activation is None:
+        return _noted("activation", x, f)
+    point = x.detach().masked_fill(x == 0, 1e-4)
+    return x * (f(point) / point).detach()
+
+
+def relu(x: Tensor) -> Tensor:
+    """ReLU; `f(x) / x` is its derivative, so that both rules agree."""
+    return F.relu(x)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Affine map of x (B, T, D) that keeps its bias apart when biases are recorded."""
+    if bias is None or not _records_biases():
+        return F.linear(x, weight, bias)
+    return add_bias(F.linear(x, weight), bias)
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Add bias (D,) to x (B, ..., D), as one copy a graph when biases are recorded."""
+    tape = _tape.get()
+    if tape is None or not tape.with_biases:
+        return x + bias
+    shape = (x.shape[0],) + (1,) * (x.dim() - 2) + tuple(bias.shape)
+    copies = bias.detach().expand(shape).requires_grad_()
+    tape.biases.append(copies)
+    return x + copies
+
+
+def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Both factors of a product, with half of the gradient under the products rule."""
+    if not _rules.get().products:
+        return left, right
+    return halved(left), halved(right)
+
+
+def halved(x: Tensor) -> Tensor:
+    """x with half of its gradient."""
+    return x / 2 + x.detach() / 2
+
+
+def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """f(x), with what enters and leaves f on the tape when operations are recorded."""
+    tape = _tape.get()
+    if tape is None or not tape.with_operations:
+        return f(x)
+    x = x.view_as(x)  # a residual connection may use x too: its gradient is not this operation's
+    y = f(x)
+    tape.operations.append(Operation(name, x, y))
+    return y
+
+
+def _records_biases() -> bool:
+    tape = _tape.get()
+    return tape is not None and tape.with_biases
+
+
+def _gelu_ratio(x: Tensor) -> Tensor:
+    """GELU(x) / x is the normal distribution function, smooth at 0 where the quotient is not."""
+    return torch.special.ndtr(x)

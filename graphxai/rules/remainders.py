@@ -1,0 +1,84 @@
+"""What each operation of a Graphormer makes or loses of the relevance that passes it.
+
+Of the relevance `sum y dy` that arrives at an operation y = g(x), with dy = d f_c / d y, the
+gradient hands on `sum x dx`. From the output down to the tokens these differences telescope: what
+a ledger leaves unexplained is the sum of its remainders,
+
+    f_c - (nodes + graph token + biases + structure) = sum over operations of (y dy - x dx).
+
+Linear maps, additions, and whatever a rule of `propagation` holds constant have none. With the
+logits `s = q k^T + b`, attention `A = softmax(s)` and `ds = A (dA - sum_k A_k dA_k)`:
+
+| operation | arrives | is handed on | remainder |
+|---|---|---|---|
+| softmax | A dA | s ds, which is ds log A, for ds sums to zero in a row | A dA - ds log A |
+| product A v | A dA | A dA to each factor | -A dA |
+| product q k^T | (s - b) ds | (s - b) ds to each factor | b ds - ds log A |
+| LayerNorm, activation | y dy | x dx | y dy - x dx |
+
+The rule `products` gives each factor half, so that nothing remains there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .conservative import Rules, Tape
+
+Slopes: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
+
+
+def gradients(f: Tensor, tensors: Sequence[Tensor]) -> Slopes:
+    """d f_c, for f (B,), by each tensor; zero by those that have no part in f_c."""
+    found = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
+    return dict(zip(tensors, found, strict=True))
+
+
+def passed_through(tape: Tape, rules: Rules) -> list[Tensor]:
+    """The tensors inside of a pass whose gradients `remainders` asks for."""
+    ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
+    return ends if rules.attention else [*tape.attention, *ends]
+
+
+def remainders(
+    tape: Tape, rules: Rules, slopes: Slopes, structure: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:
+    """Remainders (B,) by the name of the operation, summed over layers; empty if nothing remains.
+
+    tape: recorded with `operations=True` under `rules`; structure: the shares (B,) of the terms of
+    the structural bias, which sum to `b ds`. Source: the table above.
+    """
+    found = {} if rules.attention else _of_attention(tape, rules, slopes, structure or {})
+    for operation in tape.operations:
+        x, y = operation.input, operation.output
+        remainder = _total(y.detach() * slopes[y]) - _total(x.detach() * slopes[x])
+        known = found.get(operation.name)
+        found[operation.name] = remainder if known is None else known + remainder
+    return found
+
+
+def _of_attention(
+    tape: Tape, rules: Rules, slopes: Slopes, structure: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Remainders (B,) of softmax and products, over all layers and heads."""
+    ends = [_at_softmax(attention.detach(), slopes[attention]) for attention in tape.attention]
+    arriving, handed_on = torch.stack(ends).sum(0)  # (B,) each
+    found = {"softmax": arriving - handed_on}
+    if not rules.products:
+        found["products"] = sum(structure.values(), -arriving) - handed_on
+    return found
+
+
+def _at_softmax(attention: Tensor, slope: Tensor) -> Tensor:
+    """`sum A dA` and `sum ds log A`, (2, B), of attention A and slope dA (B, H, Q, T)."""
+    share = attention * slope
+    to_logits = share - attention * share.sum(-1, keepdim=True)  # ds: 0 where A = 0
+    logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log()
+    return torch.stack([_total(share), _total(to_logits * logs)])
+
+
+def _total(x: Tensor) -> Tensor:
+    """The sum (B,) over all axes but the first."""
+    return x.flatten(1).sum(-1)

@@ -1,0 +1,1 @@
+"""Tables of molecules: streamed runs, files that grow, reports in one file."""

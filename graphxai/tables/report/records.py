@@ -1,0 +1,89 @@
+"""One molecule of a report as compact JSON values, rounded to what a page shows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graphxai.chemistry.fragments import fragments
+from graphxai.evaluation.trust.trust import Trust
+from graphxai.explanation.explanation import Explanation
+
+from .drawing import drawing
+
+DIGITS = 4  # significant ones of a relevance
+
+
+def record(
+    name: str,
+    row: int,
+    explanation: Explanation,
+    others: Mapping[str, Explanation],
+    trust: Trust | None,
+) -> dict[str, Any]:
+    """What the page holds of one molecule.
+
+    name, row: as in the table; others: explanations of the same molecule by the other methods, by
+    name.
+    """
+    mol = explanation.molecule
+    if mol is None:
+        raise ValueError("a report shows molecules; this explanation came without one.")
+    value, value_name = _value(explanation)
+    found: dict[str, Any] = {
+        "name": name,
+        "row": row,
+        "smiles": explanation.smiles or "",
+        "predictions": [[p.task, str(p)] for p in explanation.predictions],
+        "value": value,
+        "value_name": value_name,
+        "label": explanation.prediction.label,
+        "target": explanation.target,
+        "legend": list(explanation.legend),
+        "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
+        "r": rounded(explanation.relevance),
+        "others": {
+            method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
+            for method, other in others.items()
+        },
+        "fragments": [
+            [part.name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
+            for part in fragments(explanation, "brics")
+        ],
+        "draw": drawing(mol),
+    }
+    if explanation.features is not None:
+        found["features"] = [rounded(row, 3) for row in explanation.features]
+    if trust is not None:
+        found["trust"] = {
+            "level": trust.level,
+            "sentence": trust.sentence,
+            "signs": [[sign.name, sign.level, sign.told] for sign in trust.signs],
+        }
+    return found
+
+
+def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:
+    """Floats with so many significant digits; whole numbers without a point."""
+    kept = [float(f"{value:.{digits}g}") for value in np.asarray(values, dtype=float).tolist()]
+    return [int(value) if value == int(value) else value for value in kept]
+
+
+def _value(explanation: Explanation) -> tuple[float, str]:
+    """What molecules are sorted and filtered by, and its name."""
+    prediction = explanation.prediction
+    if prediction.value is not None:
+        unit = f" ({prediction.unit})" if prediction.unit else ""
+        return rounded([prediction.value])[0], prediction.task + unit
+    explained = prediction.probabilities.get(explanation.target)
+    if explained is not None:
+        return rounded([explained])[0], f"Probability of {explanation.target}"
+    return rounded([prediction.probability or 0.0])[0], f"Probability of {prediction.label}"
+
+
+def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:
+    """The relevance of full colour: a quantile of |relevance| over all atoms, 1 if that is 0."""
+    values = np.abs(np.concatenate([np.asarray(item["r"], dtype=float) for item in records]))
+    limit = float(np.quantile(values, quantile)) or float(values.max(initial=0.0))
+    return limit or 1.0

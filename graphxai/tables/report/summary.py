@@ -1,0 +1,69 @@
+"""Fragments over a set of molecules, as a page shows them: with drawings and examples."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rdkit import Chem, rdBase
+
+from graphxai.chemistry.fragment_table import FragmentTable
+
+from .drawing import drawing
+from .records import rounded
+
+SHOWN = 12  # fragments at either end
+ENOUGH = 3  # molecules, from which on an interval means something
+EXAMPLES = 6
+
+
+def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The most credited and the most blamed fragments: `{"for": [...], "against": [...]}`.
+
+    Fragments of at least `ENOUGH` molecules are ranked by their mean; where there are none, all
+    are, without an interval. molecules: the page's records, in whose order examples are numbered.
+    """
+    everything = table.to_frame()
+    often = everything[everything.molecules >= ENOUGH]
+    ranked = often if len(often) else everything
+    found = _occurrences(molecules)
+    rows = [_row(row, found[row["smiles"]]) for row in ranked.to_dict("records")]
+    return {
+        "for": [_drawn(row) for row in rows[:SHOWN] if row["mean"] > 0],
+        "against": [_drawn(row) for row in rows[::-1][:SHOWN] if row["mean"] < 0],
+        "enough": ENOUGH,
+        "distinct": len(everything),
+        "ranked": len(ranked),
+    }
+
+
+def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
+    """For each fragment the molecules that hold it: its relevance there, and their place."""
+    found: dict[str, dict[int, float]] = {}
+    for place, molecule in enumerate(molecules):
+        for _, smiles, _, relevance in molecule["fragments"]:
+            inside = found.setdefault(smiles, {})
+            inside[place] = inside.get(place, 0.0) + relevance
+    return {smiles: [(v, p) for p, v in inside.items()] for smiles, inside in found.items()}
+
+
+def _row(row: dict[Any, Any], found: list[tuple[float, int]]) -> dict[str, Any]:
+    kept: dict[str, Any] = {key: row[key] for key in ("name", "smiles", "molecules")}
+    kept["mean"] = rounded([row["mean"]])[0]
+    if row["molecules"] >= ENOUGH and math.isfinite(row["low"]):
+        kept["low"], kept["high"] = rounded([row["low"], row["high"]])
+    return kept | {"examples": _spread(found)}
+
+
+def _spread(found: list[tuple[float, int]]) -> list[int]:
+    """Places of some molecules, evenly from the highest to the lowest relevance."""
+    places = [place for _, place in sorted(found, key=lambda pair: (-pair[0], pair[1]))]
+    if len(places) <= EXAMPLES:
+        return places
+    return [places[round(k * (len(places) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
+
+
+def _drawn(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with a drawing of its fragment, or without if RDKit cannot read it."""
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(row["smiles"])
+    return row if mol is None else row | {"draw": drawing(mol)}

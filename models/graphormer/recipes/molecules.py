@@ -1,0 +1,192 @@
+"""Recipes for molecules: fine-tuning, and learning from an ensemble."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
+from graphxai.datasets.molecules import require_graphs
+from graphxai.datasets.progress import in_chunks, progress_bar
+from graphxai.datasets.recombine import recombine
+from graphxai.datasets.splits import Split
+from graphxai.models.graphormer.checkpoint import load_checkpoint, locate
+from graphxai.models.graphormer.config import GraphormerConfig, Task
+from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer.training.fit import fit, initialise
+from graphxai.models.graphormer.training.loading import encode_all
+from graphxai.models.graphormer.training.settings import TrainingSettings
+from graphxai.models.graphormer.training.teachers import Ensemble, Link
+
+__all__ = ["distil", "finetune", "labelled", "molecule_config", "recombined"]
+
+PRETRAINED = "molecules"
+MAX_ATOMS = 60  # of a recombined molecule
+FINETUNING = TrainingSettings(
+    epochs=20,
+    batch_size=32,
+    learning_rate=3e-4,
+    head_learning_rate=1e-3,
+    weight_decay=0.05,
+    ema_decay=0.99,
+    label_smoothing=0.05,
+    keep_best=False,
+    precision="bf16-mixed",
+)
+DISTILLING = replace(
+    FINETUNING,
+    epochs=8,
+    batch_size=64,
+    learning_rate=4e-4,
+    head_learning_rate=None,
+    ema_decay=0.995,
+    label_smoothing=0.0,
+)
+
+
+def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
+    """The Graphormer for molecules: 4 layers of width 128, 8 heads, OGB's features."""
+    values: dict[str, Any] = {
+        "num_layers": 4,
+        "hidden_dim": 128,
+        "ffn_dim": 256,
+        "num_heads": 8,
+        "node_cardinalities": ATOM_CARDINALITIES,
+        "node_feature_names": ATOM_FEATURE_NAMES,
+        "edge_cardinalities": BOND_CARDINALITIES,
+    }
+    return GraphormerConfig(tuple(tasks), **(values | changes))
+
+
+def finetune(
+    graphs: Sequence[Data],
+    tasks: Sequence[Task],
+    split: Split,
+    out: str | Path,
+    *,
+    start: Graphormer | str | Path | None = PRETRAINED,
+    settings: TrainingSettings = FINETUNING,
+    resume: bool = False,
+    extra: Sequence[Data] = (),
+    dropout: float = 0.0,
+) -> Graphormer:
+    """Train on graphs with labels `y` (1, tasks), from the weights `start`.
+
+    `start`: a model with the same tasks, of which the head is taken too; a checkpoint by name or
+    folder, of which it is not; None means from scratch. `extra` are further training graphs, such
+    as those with a teacher's labels.
+    """
+    torch.manual_seed(settings.seed)
+    config = molecule_config(tasks, dropout=dropout, attention_dropout=dropout)
+    model = Graphormer(config)
+    if isinstance(start, Graphormer):
+        initialise(model, start, head=True)
+    elif start is not None:
+        initialise(model, load_checkpoint(locate(start)))
+    train = [*(graphs[k] for k in split.train), *extra]
+    valid = [graphs[k] for k in split.valid]
+    return fit(model, train, valid, settings, out, resume=resume).model
+
+
+def distil(
+    graphs: Sequence[Data],
+    tasks: Sequence[Task],
+    split: Split,
+    out: str | Path,
+    *,
+    molecules: int = 40_000,
+    links: Sequence[Link] = (),
+    start: str | Path | None = PRETRAINED,
+    first_settings: TrainingSettings = FINETUNING,
+    settings: TrainingSettings = DISTILLING,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Graphormer:
+    """One Graphormer that learns from the labels and from an ensemble's predictions (Hinton 2015).
+
+    It is fine-tuned on the training part. Then new molecules are recombined from the training
+    molecules and labelled by an `Ensemble` fitted to the training part alone; the Graphormer goes
+    on to learn from both. The measured labels are drawn half-way to what the ensemble says of each
+    molecule without having seen it, which keeps the network from learning them by heart.
+    Validation and test molecules are neither recombined nor labelled, and a product equal to one
+    of them is dropped.
+
+    Args:
+        graphs: with labels `y` (1, tasks), NaN where one is missing.
+        tasks: binary ones and regressions.
+        split: of the graphs.
+        out: folder of the run.
+        molecules: how many are recombined; 0 is plain fine-tuning.
+        links: classes that the ensemble reads from a value too.
+        start: checkpoint to begin with, by name or folder; None is from scratch.
+        first_settings: of the fine-tuning.
+        settings: of what follows.
+        resume: go on with an interrupted run in `out`.
+        say: is given lines on what goes on.
+    """
+    out = Path(out)
+    first = finetune(
+        graphs,
+        tasks,
+        split,
+        out / "fine-tuned",
+        start=start,
+        settings=first_settings,
+        resume=resume,
+    )
+    if not molecules:
+        return first
+    train = [graphs[k].smiles for k in split.train]
+    held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
+    y = torch.cat([graph.y for graph in graphs]).double().numpy()
+    say("fitting forests and a Gaussian process to the training part")
+    teacher = Ensemble(tasks, train, y[list(split.train)], links, settings.show)
+    say(f"recombining {molecules:,} molecules, which they label")
+    new, extra = recombined(train, molecules, held_out, first.config, settings)
+    labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=settings.show)]
+    halfway = (y[list(split.train)] + teacher.left_out()) / 2
+    y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
+    return finetune(
+        labelled(graphs, y),
+        tasks,
+        split,
+        out / "distilled",
+        start=first,
+        settings=settings,
+        resume=resume,
+        extra=labelled(extra, np.concatenate(labels)) if new else (),
+    )
+
+
+def recombined(
+    smiles: Sequence[str],
+    count: int,
+    exclude: Sequence[str],
+    config: GraphormerConfig,
+    settings: TrainingSettings,
+) -> tuple[list[str], list[Data]]:
+    """New molecules (see `recombine`) and their encoded graphs; bars where `settings` has them."""
+    with progress_bar("recombining", count, show=settings.show) as tick:
+        new = recombine(
+            smiles, count, seed=settings.seed, exclude=exclude, max_atoms=MAX_ATOMS, tick=tick
+        )
+    graphs: list[Data] = []
+    for part in in_chunks(new, "encoding", show=settings.show):
+        graphs += encode_all(require_graphs(part), config)
+    return new, graphs
+
+
+def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:
+    """The graphs with labels y (n, tasks); the given ones keep theirs."""
+    found = [copy.copy(graph) for graph in graphs]
+    for graph, row in zip(found, y, strict=True):
+        graph.y = torch.from_numpy(row).float()[None]
+    return found

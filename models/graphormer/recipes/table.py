@@ -1,0 +1,322 @@
+"""The recipe for a table of one's own: fine-tune, learn from a forest, calibrate, measure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from graphxai.datasets.fingerprints import ecfp4
+from graphxai.datasets.hygiene import CleanTable, Target
+from graphxai.datasets.splits import Split, random_split, scaffold_split
+from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_checkpoint
+from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer.training.calibration import scale_logits
+from graphxai.models.graphormer.training.fit import require_lightning
+from graphxai.models.graphormer.training.forests import forest_predictions
+from graphxai.models.graphormer.training.loading import encode_all
+from graphxai.models.graphormer.training.scores import (
+    dummy_predictions,
+    measure,
+    task_outputs,
+    task_readings,
+    task_temperature,
+    verdicts,
+)
+from graphxai.models.graphormer.training.settings import TrainingSettings
+
+from .distillation import STUDENT, Distilled, distil_table
+from .leaks import labels_met
+from .molecules import FINETUNING, PRETRAINED, finetune, molecule_config
+from .table_files import (
+    begin_run,
+    split_rows,
+    summary,
+    table_card,
+    write_scores,
+    write_test,
+    write_training,
+)
+
+__all__ = ["table_split", "table_tasks", "train_table"]
+
+FloatArray = NDArray[np.float64]
+FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
+RECOMBINED = 8000  # molecules for the teacher to label
+SHARED_SETTINGS = ("seed", "accelerator", "devices", "progress")
+LEARNING_CURVE = (0.125, 0.25, 0.5)  # of the training part; the run itself is the whole
+
+
+def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Split:
+    """80/10/10 of the molecules, `kind` "scaffold" (no chance involved) or "random" (by `seed`).
+
+    Raises:
+        ValueError: another kind; one scaffold has most of the molecules; or the training part
+            lacks a class, or holds one value only.
+    """
+    if kind not in ("scaffold", "random"):
+        raise ValueError(f"split must be 'scaffold' or 'random', not {kind!r}.")
+    if kind == "random":
+        split = random_split(len(table.graphs), seed)
+    else:
+        split = scaffold_split([graph.smiles for graph in table.graphs])
+        if len(split.train) < len(table.graphs) / 2 or not split.test:
+            raise ValueError(
+                f"a scaffold split leaves {len(split.train)} of {len(table.graphs)} molecules to"
+                f" train on and {len(split.test)} to test: one scaffold has most of them, as in a"
+                " congeneric series. Try --split random."
+            )
+    labels = table.y[list(split.train)]
+    for target, y in zip(table.targets, labels.T, strict=True):
+        distinct = np.unique(y[~np.isnan(y)])
+        if len(distinct) < max(2, len(target.classes)):
+            other = "another --seed" if kind == "random" else "--split random"
+            what = "classes" if target.classes else "values"
+            rare = ", or merge rare classes" if target.classes else ""
+            raise ValueError(
+                f"target {target.name!r}: the training part of the {kind} split holds"
+                f" {len(distinct)} of the {max(2, len(target.classes))} {what} needed: try"
+                f" {other}{rare}."
+            )
+    return split
+
+
+def table_tasks(targets: Sequence[Target], y: FloatArray) -> tuple[Task, ...]:
+    """The model's tasks; values are standardised with the training labels y (n, targets)."""
+    tasks = []
+    for target, column in zip(targets, y.T, strict=True):
+        if target.kind == "classification":
+            kind = "binary" if len(target.classes) == 2 else "multiclass"
+            tasks.append(Task(target.name, kind, target.classes))  # type: ignore[arg-type]
+        else:
+            known = column[~np.isnan(column)]
+            mean = float(known.mean()) if len(known) else 0.0
+            deviation = float(known.std()) if len(known) > 1 else 0.0
+            tasks.append(Task(target.name, "regression", offset=mean, scale=deviation or 1.0))
+    return tuple(tasks)
+
+
+def train_table(
+    table: CleanTable,
+    out: str | Path,
+    *,
+    split: str = "scaffold",
+    seed: int = 0,
+    epochs: int | None = None,
+    distil: bool = True,
+    start: str | Path | None = PRETRAINED,
+    learning_curve: bool = False,
+    resume: bool = False,
+    accelerator: str = "auto",
+    devices: int | str = 1,
+    progress: bool = True,
+    command: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Train a Graphormer on a table and measure it on its test molecules.
+
+    Args:
+        table: molecules and labels.
+        out: folder of the run, with `hygiene.json`, `hygiene.csv`, `test.csv` (predictions);
+            the checkpoint is its sub-folder `model`, with `scores.json` and `training.csv`.
+        split: "scaffold" or "random", see `table_split`.
+        seed: of the weights, the order of the graphs, a random split and the learning curve.
+        epochs: of the fine-tuning; None means the recipe's: 20, from scratch 40.
+        distil: whether the fine-tuned network then learns from a forest as well, see
+            `distil_table`; that takes 6 more epochs (fewer where `epochs` is less).
+        start: weights to start from, by name (the bundled "molecules") or folder; None: scratch.
+        learning_curve: also train on an eighth, a quarter and half of the training part.
+        resume: go on with an interrupted run in `out`.
+        accelerator: Lightning's.
+        devices: Lightning's.
+        progress: whether progress bars are shown.
+        command: how the run was started, for the card.
+        say: is given lines on what goes on.
+
+    Returns:
+        The checkpoint folder.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        ValueError: `out` holds a run and `resume` is False, or it is of another table or setting;
+            or the split leaves too little to train on.
+    """
+    require_lightning()
+    out = Path(out)
+    parts = table_split(table, split, seed)
+    tasks = table_tasks(table.targets, table.y[list(parts.train)])
+    graphs = encode_all(table.graphs, molecule_config(tasks))
+    note = _note(start, table, graphs)
+    if note:
+        say(note)
+    recipe = FROM_SCRATCH if start is None else FINETUNING
+    settings = replace(
+        recipe,
+        seed=seed,
+        accelerator=accelerator,
+        devices=devices,
+        progress=progress,
+        epochs=recipe.epochs if epochs is None else epochs,
+    )
+    run = {  # what a resumed run must have in common with the one before
+        "file": table.path.name,
+        "sha256": table.sha256,
+        "smiles_column": table.smiles_column,
+        "targets": [asdict(target) for target in table.targets],
+        "split": split,
+        "seed": seed,
+        "epochs": settings.epochs,
+        "distil": distil,
+        "start": None if start is None else str(start),
+    }
+    begin_run(out, run, resume)
+    table.save(out)
+    sizes = f"train {len(parts.train):,}, calibrate {len(parts.valid):,}, test {len(parts.test):,}"
+    say(f"{split} split: {sizes}")
+    fitting = _Fitting(graphs, table.y, table.targets, tasks, start, settings, distil, resume, say)
+    found = fitting.model(parts, out)
+    model = found.model
+    temperatures = fitting.calibrate(model, parts.valid)
+    say("random forest on ECFP4 beside it")
+    scores = fitting.scores(model, parts)
+    curve: list[dict[str, Any]] = []
+    for share in LEARNING_CURVE if learning_curve else ():
+        say(f"learning curve: {share:.1%} of the training part")
+        curve.append(fitting.point(share, parts, out / "learning-curve" / f"{share:g}"))
+    if curve:
+        curve.append({"share": 1.0, "n": len(parts.train), "targets": scores})
+    metadata = run | {
+        "data": table.path.name,
+        "split": split_rows(parts, table.rows),
+        "rows": table.read,
+        "molecules": len(table.graphs),
+        "forest_share": found.shares,
+        "recombined": found.molecules,
+        "temperature": temperatures,
+        "scores": scores,
+        "learning_curve": curve,
+        "notes": [*([note] if note else []), *verdicts(scores)],
+        "summary": summary(scores),
+    }
+    card = table_card(table, parts, metadata, command)
+    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    write_scores(folder / "scores.json", metadata)
+    write_training(folder / "training.csv", table, parts.train)
+    write_test(out / "test.csv", table, parts.test, tasks, fitting.readings(model, parts.test))
+    return folder
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitting:
+    """What all trainings of a run share: encoded graphs, labels (n, tasks), tasks, settings."""
+
+    graphs: list[Data]
+    y: FloatArray
+    targets: tuple[Target, ...]
+    tasks: tuple[Task, ...]
+    start: str | Path | None
+    settings: TrainingSettings
+    distil: bool
+    resume: bool
+    say: Callable[[str], None]
+
+    def model(self, parts: Split, out: Path) -> Distilled:
+        """A Graphormer trained on the training part."""
+        first = finetune(
+            self.graphs,
+            self.tasks,
+            parts,
+            out,
+            start=self.start,
+            settings=self.settings,
+            resume=self.resume,
+        )
+        if not self.distil:
+            return Distilled(first, 0, {})
+        common = {name: getattr(self.settings, name) for name in SHARED_SETTINGS}
+        epochs = min(STUDENT.epochs, self.settings.epochs)
+        return distil_table(
+            first,
+            self.graphs,
+            self.y,
+            parts,
+            out / "distilled",
+            molecules=RECOMBINED,
+            settings=replace(STUDENT, epochs=epochs, **common),
+            resume=self.resume,
+            say=self.say,
+        )
+
+    def calibrate(self, model: Graphormer, valid: Sequence[int]) -> dict[str, float | None]:
+        """Fold a temperature, fitted on the validation part, into each class read-out."""
+        found: dict[str, float | None] = dict.fromkeys(task.name for task in self.tasks)
+        if not valid:
+            return found
+        y = torch.from_numpy(self.y[list(valid)])
+        outputs = task_outputs(model, [self.graphs[k] for k in valid])
+        for task, each, labels in zip(self.tasks, outputs, y.T, strict=True):
+            found[task.name] = temperature = task_temperature(task, each, labels)
+            if temperature is not None:
+                scale_logits(model, task.name, temperature)
+        return found
+
+    def readings(self, model: Graphormer, chosen: Sequence[int]) -> list[FloatArray]:
+        """The model's probabilities and values for graphs, by task."""
+        return task_readings(model, [self.graphs[k] for k in chosen])
+
+    def scores(self, model: Graphormer, parts: Split) -> dict[str, Any]:
+        """Scores on the test part by target: the model, a forest, a dummy."""
+        train, test = np.array(parts.train), np.array(parts.test)
+        bits = ecfp4([self.graphs[k].smiles for k in (*train, *test)])
+        bits_train, bits_test = bits[: len(train)], bits[len(train) :]
+        found: dict[str, dict[str, Any]] = {}
+        for k, (task, read) in enumerate(
+            zip(self.tasks, self.readings(model, parts.test), strict=True)
+        ):
+            known, judged = ~np.isnan(self.y[train, k]), ~np.isnan(self.y[test, k])
+            learned = self.y[train[known], k]
+            found[task.name] = {"kind": task.kind, "trained": len(learned), "n": 0, "scores": {}}
+            if not len(learned) or not judged.any():
+                continue
+            predictions = {
+                "graphormer": read[judged],
+                "forest": forest_predictions(
+                    task, bits_train[known], learned, bits_test[judged], self.settings.seed
+                ),
+                "dummy": dummy_predictions(task, learned, int(judged.sum())),
+            }
+            found[task.name] |= measure(task.kind, predictions, self.y[test[judged], k])
+        return found
+
+    def point(self, share: float, parts: Split, out: Path) -> dict[str, Any]:
+        """A point of the learning curve: the same test part, a share of the training part."""
+        order = list(parts.train)
+        random.Random(self.settings.seed).shuffle(order)  # a smaller share is part of a larger
+        chosen = tuple(sorted(order[: max(2, round(share * len(order)))]))
+        fewer = replace(parts, train=chosen)
+        part = replace(self, tasks=table_tasks(self.targets, self.y[list(chosen)]))
+        model = part.model(fewer, out).model
+        part.calibrate(model, parts.valid)
+        return {"share": share, "n": len(chosen), "targets": part.scores(model, fewer)}
+
+
+def _note(start: str | Path | None, table: CleanTable, graphs: Sequence[Data]) -> str:
+    """A warning where the weights to start from have met the labels of the table."""
+    if start is None:
+        return ""
+    reasons = labels_met(load_checkpoint(locate(start)), graphs, table.y, table.targets)
+    if not reasons:
+        return ""
+    return (
+        f"the weights {str(start)!r} seem to have been trained with these labels:"
+        f" {', '.join(reasons)}; if so, test labels were seen and the scores below are too good;"
+        " --start none gives honest ones"
+    )

@@ -1,0 +1,1 @@
+"""Training of any Graphormer: the loop, its objectives, scores and teachers."""

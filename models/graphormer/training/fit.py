@@ -1,0 +1,155 @@
+"""Training a Graphormer with Lightning: one function, `fit`, for every data set.
+
+Lightning (extra `train`) is imported when training starts, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+
+from graphxai.models.graphormer.checkpoint import fill, read_weights
+from graphxai.models.graphormer.config import GraphormerConfig
+from graphxai.models.graphormer.encoding import collate
+from graphxai.models.graphormer.model import Graphormer
+
+from .loading import SizeBuckets, encode_all
+from .objectives import scores
+from .settings import TrainingSettings
+
+__all__ = ["FitResult", "evaluate", "fit", "initialise", "predict", "require_lightning"]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What came out of a training run; `scores` are those of the validation graphs, by task."""
+
+    model: Graphormer
+    epoch: int
+    scores: dict[str, float] = field(default_factory=dict)
+    loss: float = float("nan")
+
+
+def fit(
+    model: Graphormer,
+    train: Sequence[Data],
+    valid: Sequence[Data],
+    settings: TrainingSettings,
+    out: str | Path,
+    *,
+    resume: bool = True,
+) -> FitResult:
+    """Train `model` in place on graphs with labels `y` (1, tasks), NaN where one is missing.
+
+    `out` gets `metrics.csv`, `settings.json` and `state/`. An interrupted run goes on from there
+    when `fit` is called again with the same arguments; a finished one is read back. `resume=False`
+    refuses to touch a folder that holds a run.
+    Structure is encoded where it is missing. Without validation graphs the last weights are kept.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        ValueError: no training graphs; or `out` holds a run already and `resume` is False, or that
+            run has other settings.
+    """
+    require_lightning()
+    from .lightning import run
+
+    if not train:
+        raise ValueError("there are no graphs to train on.")
+    out = Path(out)
+    if (out / "state").exists() and not resume:
+        raise ValueError(
+            f"{out} holds a run already: resume it (resume=True, --resume) or choose another "
+            "folder."
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    _check_same_run(out / "settings.json", model.config, settings)
+    model.train()
+    kept = run(
+        model, encode_all(train, model.config), encode_all(valid, model.config), settings, out
+    )
+    if kept.weights is not None:
+        fill(model, read_weights(kept.weights)[0], kept.weights)
+    model.eval()
+    return FitResult(model, kept.epoch, kept.scores, kept.loss)
+
+
+def require_lightning() -> None:
+    """Raise an ImportError that says what to install where Lightning is missing."""
+    try:
+        importlib.import_module("lightning.pytorch")
+    except ImportError as error:
+        raise ImportError(
+            "training needs Lightning: install it with `pip install 'graphxai[train]'`."
+        ) from error
+
+
+def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> Graphormer:
+    """Copy the weights of `source`, with its head or (the default) without, into `model`.
+
+    Raises:
+        ValueError: a size differs; the message names the parameter.
+    """
+    own = model.state_dict()
+    for name, value in source.state_dict().items():
+        if name.startswith("head.") and not head:
+            continue
+        if name not in own or own[name].shape != value.shape:
+            found = tuple(own[name].shape) if name in own else "none"
+            raise ValueError(
+                f"the two models differ in {name!r}: {tuple(value.shape)} and {found}. Give the "
+                "new model the configuration of the pre-trained one."
+            )
+        own[name].copy_(value)
+    return model
+
+
+@torch.no_grad()
+def predict(model: Graphormer, graphs: Sequence[Data], batch_size: int = 64) -> torch.Tensor:
+    """Outputs (G, num_outputs) of the model for graphs, on the CPU and in the given order."""
+    encoded = encode_all(graphs, model.config)
+    sizes = [int(graph.num_nodes or 0) for graph in encoded]
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    outputs = torch.empty(len(encoded), model.config.num_outputs)
+    for batch in SizeBuckets(sizes, batch_size, shuffle=False):
+        graphs_of_batch = collate([encoded[k] for k in batch]).to(device)
+        outputs[batch] = model(graphs_of_batch).float().cpu()
+    model.train(training)
+    return outputs
+
+
+def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
+    """Score of each task on graphs with labels (see `scores`)."""
+    y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
+    return scores(model.config, predict(model, graphs), y)
+
+
+def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
+    """Write the settings of a new run; refuse to go on with an old one under other settings."""
+    free = {"accelerator", "devices", "strategy", "num_workers", "progress"}
+    wanted: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
+    text = json.dumps(wanted, indent=1, default=str) + "\n"
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        now = json.loads(text)
+        differ = [
+            name
+            for name, value in now["training"].items()
+            if name not in free and before["training"].get(name) != value
+        ]
+        differ += ["the model"] if before["model"] != now["model"] else []
+        if differ:
+            raise ValueError(
+                f"{path.parent} holds a run with another setting of {', '.join(differ)}: "
+                "choose another folder, or delete it to start afresh."
+            )
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,147 @@
+"""Random forests (Breiman 2001) on molecules: the bar a model must reach, and what may teach it.
+
+Needs scikit-learn (extra `train`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
+from graphxai.datasets.progress import Tick, unseen
+from graphxai.models.graphormer.config import Task
+
+__all__ = ["Forest", "Forests", "forest_predictions", "reference_forest"]
+
+FloatArray = NDArray[np.float64]
+TREES = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """A forest fitted to labels of one task.
+
+    out_of_bag (n,) is the prediction of those trees that did not see a training molecule: the
+    value, or the probability of the second class; NaN for a task of more classes, and where it was
+    not asked for.
+    """
+
+    task: Task
+    trees: Any
+    out_of_bag: FloatArray
+
+    @classmethod
+    def fit(
+        cls,
+        task: Task,
+        inputs: NDArray[Any],
+        y: NDArray[Any],
+        *,
+        trees: int | None = None,
+        max_features: float = 0.2,
+        out_of_bag: bool = False,
+        seed: int = 0,
+    ) -> Forest:
+        """Learn class numbers or values y (n,) of inputs (n, F).
+
+        trees: 500 by default. max_features: of a regression, the share of the features that a
+        split looks at; a classification looks at the square root of their number.
+        """
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        trees = trees or TREES
+        options: dict[str, Any] = {"oob_score": out_of_bag, "random_state": seed, "n_jobs": 1}
+        unseen_by = np.full(len(y), np.nan)
+        if task.kind == "regression":
+            values = RandomForestRegressor(trees, max_features=max_features, **options)
+            values.fit(inputs, y)
+            return cls(task, values, values.oob_prediction_ if out_of_bag else unseen_by)
+        classes = RandomForestClassifier(trees, **options).fit(inputs, y)
+        if out_of_bag and task.kind == "binary":
+            unseen_by = _second_class(classes, classes.oob_decision_function_)
+        return cls(task, classes, unseen_by)
+
+    def predict(self, inputs: NDArray[Any]) -> FloatArray:
+        """Probabilities of the second class (m,) or of all classes (m, C), or values (m,)."""
+        if self.task.kind == "regression":
+            return self.trees.predict(inputs)
+        probabilities = self.trees.predict_proba(inputs)
+        if self.task.kind == "binary":
+            return _second_class(self.trees, probabilities)
+        found = np.zeros((len(inputs), len(self.task.classes)))
+        found[:, self.trees.classes_.astype(int)] = probabilities
+        return found
+
+
+def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
+    """Probability of class 1, also where the training molecules held only one class."""
+    return probabilities[:, np.flatnonzero(trees.classes_ == 1.0)].sum(1)
+
+
+def reference_forest(
+    smiles: Sequence[str], active: NDArray[Any], test: Sequence[str], seed: int = 0
+) -> NDArray[np.float32]:
+    """Probability of the class for `test` from 500 trees on ECFP4, trained on `smiles`."""
+    task = Task("class", "binary", ("no", "yes"))
+    found = forest_predictions(task, ecfp4(smiles), active, ecfp4(test), seed)
+    return found.astype(np.float32)
+
+
+def forest_predictions(
+    task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any], seed: int = 0
+) -> FloatArray:
+    """Predictions for `test` of 500 trees trained on `features` and labels y (n,).
+
+    Shapes as for `Forest.predict`. A regression looks at a third of the features a split, as
+    Breiman advises.
+    """
+    return Forest.fit(task, features, y, max_features=1 / 3, seed=seed).predict(test)
+
+
+class Forests:
+    """Forests for every task of a table, two kinds of fingerprint averaged.
+
+    `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are the training molecules
+    alone. Multi-class tasks are not supported.
+
+    `tick` is called with 1 for every forest, two a task. `out_of_bag` (n, tasks) is what the trees
+    that did not see a molecule say of it; NaN where its label is missing.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        smiles: Sequence[str],
+        y: NDArray[np.floating],
+        tick: Tick = unseen,
+    ) -> None:
+        if any(task.kind == "multiclass" for task in tasks):
+            raise ValueError("forests teach binary and regression tasks, not multi-class ones.")
+        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        self._fitted: list[list[Forest]] = []
+        self.out_of_bag = np.full(y.shape, np.nan)
+        for k, task in enumerate(tasks):
+            known = ~np.isnan(y[:, k])
+            trees = None if task.kind == "binary" else 200
+            forests = []
+            for features in inputs:
+                forests.append(
+                    Forest.fit(task, features[known], y[known, k], trees=trees, out_of_bag=True)
+                )
+                tick(1)
+            self._fitted.append(forests)
+            self.out_of_bag[known, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+
+    def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
+        """Probabilities (binary) and values (regression), (n, tasks)."""
+        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        columns = [
+            np.mean([f.predict(x) for f, x in zip(forests, inputs, strict=True)], axis=0)
+            for forests in self._fitted
+        ]
+        return np.stack(columns, axis=1).astype(np.float32)

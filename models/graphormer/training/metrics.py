@@ -1,0 +1,85 @@
+"""Figures of merit of predictions, each a function of arrays.
+
+Predictions are scores or probabilities of the second class (n,) for a binary task, probabilities of
+every class (n, C) for a multi-class one, values (n,) for a regression; `truth` (n,) holds class
+numbers or values. NaN where a figure is undefined.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def roc_auc(score: FloatArray, truth: FloatArray) -> float:
+    """Probability that a positive has the larger score, ties counting half (Mann-Whitney)."""
+    positive = truth > 0.5
+    n = int(positive.sum())
+    if n == 0 or n == len(truth):
+        return math.nan
+    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    return float((rank[positive].sum() - n * (n + 1) / 2) / (n * (len(truth) - n)))
+
+
+def average_precision(score: FloatArray, truth: FloatArray) -> float:
+    """Area under precision over recall as a step function: sum of precision x gain of recall."""
+    positive = truth > 0.5
+    if not positive.any():
+        return math.nan
+    order = np.argsort(-score, kind="stable")
+    hits = positive[order].cumsum()
+    last = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)  # of each tie
+    precision, recall = hits[last] / (last + 1), hits[last] / hits[-1]
+    return float((precision * np.diff(recall, prepend=0.0)).sum())
+
+
+def brier(probability: FloatArray, truth: FloatArray) -> float:
+    """Mean squared error of the probability; of several classes summed over them (Brier 1950)."""
+    if probability.ndim == 1:
+        return float(np.mean((probability - truth) ** 2))
+    hot = np.eye(probability.shape[1])[truth.astype(int)]
+    return float(np.mean(((probability - hot) ** 2).sum(1)))
+
+
+def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
+    """Expected calibration error, ten bins of equal width; of several classes for the likeliest."""
+    right = truth
+    if probability.ndim == 2:
+        right = (probability.argmax(1) == truth).astype(np.float64)
+        probability = probability.max(1)
+    bins = np.minimum((probability * 10).astype(int), 9)
+    gap = np.bincount(bins, probability - right, minlength=10)
+    return float(np.abs(gap).sum() / len(right))
+
+
+def accuracy(probability: FloatArray, truth: FloatArray) -> float:
+    """Share of graphs whose likeliest class is theirs."""
+    return float(np.mean(probability.argmax(1) == truth))
+
+
+def mean_roc_auc(probability: FloatArray, truth: FloatArray) -> float:
+    """Mean over the classes that occur of the ROC-AUC of one class against the others."""
+    each = [roc_auc(p, (truth == c).astype(float)) for c, p in enumerate(probability.T)]
+    found = [value for value in each if not math.isnan(value)]
+    return float(np.mean(found)) if found else math.nan
+
+
+def r2(value: FloatArray, truth: FloatArray) -> float:
+    """Coefficient of determination: 1 - squared error / squared error of the mean."""
+    total = np.sum((truth - truth.mean()) ** 2)
+    return float(1 - np.sum((value - truth) ** 2) / total) if total > 0 else math.nan
+
+
+def rmse(value: FloatArray, truth: FloatArray) -> float:
+    """Root of the mean squared error."""
+    return float(np.sqrt(np.mean((value - truth) ** 2)))
+
+
+def mae(value: FloatArray, truth: FloatArray) -> float:
+    """Mean absolute error."""
+    return float(np.mean(np.abs(value - truth)))

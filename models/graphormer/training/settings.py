@@ -1,0 +1,55 @@
+"""How a Graphormer is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train. `warmup` is a fraction of all steps, `monitor` one of "score" and "loss".
+
+    The learning rate rises linearly and then falls to zero along a cosine. `ema_decay`: the
+    weights that are validated and kept are an exponential moving average of those trained; None
+    keeps the last ones. `patience`: epochs without an improvement after which training stops;
+    None trains to the end. `keep_best` keeps the weights of the best validation epoch, else the
+    last. `score` is the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R
+    squared (regression), or that of `monitor_task` alone. `head_learning_rate`: for the read-out
+    head; None means that of the rest. `accelerator`, `devices`, `strategy` and `precision` are
+    Lightning's own.
+    """
+
+    epochs: int = 50
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    head_learning_rate: float | None = None
+    weight_decay: float = 0.01
+    warmup: float = 0.05
+    gradient_clip: float = 1.0
+    ema_decay: float | None = 0.995
+    label_smoothing: float = 0.0
+    task_weights: tuple[float, ...] | None = None
+    monitor: str = "score"
+    monitor_task: str | None = None
+    patience: int | None = None
+    keep_best: bool = True
+    seed: int = 0
+    accelerator: str = "auto"
+    devices: int | str | Sequence[int] = 1
+    strategy: str = "auto"
+    precision: str = "32-true"
+    num_workers: int = 0
+    progress: bool = True
+
+    @property
+    def show(self) -> bool | None:
+        """`show` of `progress_bar`: a bar where stderr is a terminal, or none at all."""
+        return None if self.progress else False
+
+    def __post_init__(self) -> None:
+        if self.monitor not in ("score", "loss"):
+            raise ValueError(f"monitor must be 'score' or 'loss', not {self.monitor!r}.")
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
