@@ -55,10 +55,10 @@ def rows(run: Path, data: Path | None) -> list[list[str]]:
 def _forest(smiles: list[str], active: Tensor, split: Split) -> Tensor:
     """What the reference forest, fitted to the training part, says of the test part, (test,)."""
     train = list(split.train)
-    told = reference_forest(
+    text = reference_forest(
         [smiles[k] for k in train], active[train].numpy(), [smiles[k] for k in split.test]
     )
-    return torch.from_numpy(told).double()
+    return torch.from_numpy(text).double()
 
 
 def _compared(ours: Tensor, forest: Tensor, active: Tensor) -> list[str]:

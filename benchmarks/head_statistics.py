@@ -24,13 +24,13 @@ def main() -> None:
     model = graphxai.load("bace")
     molecules = load_bace(root, canonical=True)
     training = [molecules[k].smiles for k in model.origin.metadata["split"]["train"]]
-    told = f"the {len(training)} training molecules of MoleculeNet's BACE"
-    print(head_statistics(model, training, data=told).save(locate("bace")))
+    text = f"the {len(training)} training molecules of MoleculeNet's BACE"
+    print(head_statistics(model, training, data=text).save(locate("bace")))
 
     model = graphxai.load("mnist-superpixels")
     images, _ = load_mnist(root, "train", limit=IMAGES)
-    told = f"{IMAGES} training images of MNIST"
-    print(head_statistics(model, list(images), data=told).save(locate("mnist-superpixels")))
+    text = f"{IMAGES} training images of MNIST"
+    print(head_statistics(model, list(images), data=text).save(locate("mnist-superpixels")))
 
 
 if __name__ == "__main__":

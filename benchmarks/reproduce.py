@@ -152,8 +152,8 @@ def table(name: str, reports: dict[str, Report]) -> list[str]:
     for method in [*PAPER[name], *OURS]:
         cells = []
         for column, metric in enumerate(("auac", "au_mse")):
-            told = PAPER[name].get(method)
-            cells.append(f"{told[column]:.4g}" if told else "-")
+            text = PAPER[name].get(method)
+            cells.append(f"{text[column]:.4g}" if text else "-")
             cells += [str(r.intervals(metric)[method]) for r in reports.values()]
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
     return lines

@@ -277,8 +277,8 @@ def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Findi
                 values[m, column] = np.median(found)
             if spread > 0:
                 largest = max(largest, spread)
-                told = _told(labels, found)
-                differing += [raw.row(k, told) for k in molecule.rows]
+                text = _told(labels, found)
+                differing += [raw.row(k, text) for k in molecule.rows]
         findings += _label_findings(raw, column, labels, differing, largest)
     return values, findings
 
@@ -331,9 +331,9 @@ def _learnable(
         targets.append(target)
         kept.append(column)
     if not targets:
-        told = ", ".join(repr(labels.name) for labels in columns)
+        text = ", ".join(repr(labels.name) for labels in columns)
         raise ValueError(
-            f"{path}: nothing can be learned from {told}, where all molecules have one and the"
+            f"{path}: nothing can be learned from {text}, where all molecules have one and the"
             " same class or value (or contradict themselves)."
         )
     return np.stack(kept, axis=1), tuple(targets), findings

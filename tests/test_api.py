@@ -74,8 +74,8 @@ def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
     ]
     tiny = gx.Ledger(-1e-6, 0.0, -0.0, 1.0)
     assert "-0.0000" not in str(tiny) + tiny._repr_html_()
-    told = ledger.to_dict()
-    assert list(told)[5:9] == [
+    text = ledger.to_dict()
+    assert list(text)[5:9] == [
         "unexplained",
         "unexplained: softmax",
         "unexplained: <b>",
@@ -202,8 +202,8 @@ def test_files_hold_what_remains_by_name(model, tmp_path):
     content = json.loads(found.save(tmp_path / "a.json").read_text())
     assert content["ledger"]["unexplained: LayerNorm"] == remainders["LayerNorm"]
     (molecule,) = Chem.SDMolSupplier(str(found.save(tmp_path / "a.sdf")))
-    told = float(molecule.GetProp("Unexplained: activation"))
-    assert told == pytest.approx(remainders["activation"])
+    text = float(molecule.GetProp("Unexplained: activation"))
+    assert text == pytest.approx(remainders["activation"])
 
 
 def test_pictures_draw_themselves_and_save_by_suffix(aspirin, tmp_path):

@@ -6,8 +6,8 @@ from graphxai.cli.demo import run
 
 
 def test_demonstration_draws_molecules_and_digits(tmp_path):
-    told = []
-    written = run(tmp_path, told.append)
+    text = []
+    written = run(tmp_path, text.append)
     assert {p.name for p in written} >= {
         "verubecestat.png",
         "molecules.png",
@@ -19,5 +19,5 @@ def test_demonstration_draws_molecules_and_digits(tmp_path):
         with Image.open(path) as picture:
             colors = picture.convert("RGB").resize((64, 64)).getcolors(4096)
         assert len(colors) > 20, f"{path} is nearly blank"
-    assert any(line.startswith("verubecestat") and "atoms" in line for line in told)
-    assert sum(line.startswith("digit") for line in told) == 10
+    assert any(line.startswith("verubecestat") and "atoms" in line for line in text)
+    assert sum(line.startswith("digit") for line in text) == 10

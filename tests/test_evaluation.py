@@ -216,10 +216,10 @@ def test_comparisons_are_a_table_and_words():
     assert frame.difference.tolist() == pytest.approx([2.045, 0.0])
     assert frame.significant.tolist() == [True, False]
     assert frame.n.tolist() == [10, 10]
-    told = str(compared).splitlines()
-    assert told[0].startswith("<b> against low: 2.045 [")
-    assert told[0].endswith("over 10 graphs, p = 0.0039 (Holm), d_z = +67.54: <b> higher")
-    assert told[1].endswith("not significant")
+    text = str(compared).splitlines()
+    assert text[0].startswith("<b> against low: 2.045 [")
+    assert text[0].endswith("over 10 graphs, p = 0.0039 (Holm), d_z = +67.54: <b> higher")
+    assert text[1].endswith("not significant")
     for page in (compared._repr_html_(), compared[0]._repr_html_()):
         assert "<b>" not in page
         assert "&lt;b&gt; higher" in page

@@ -314,10 +314,10 @@ def test_a_number_of_workers_that_is_none_is_refused(workers: object, tmp_path: 
 
 def test_explicit_hydrogens_are_warned_of_at_the_line_that_asks() -> None:
     source = ["CCO", Chem.AddHs(Chem.MolFromSmiles("CCO"))]
-    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as told:
+    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
         for _ in molecules_to_data(source, workers=2):
             pass
-    assert told[0].filename == __file__
+    assert text[0].filename == __file__
 
 
 def test_smiles_give_no_warnings_that_a_worker_could_lose() -> None:

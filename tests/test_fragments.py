@@ -275,8 +275,8 @@ def test_the_list_beside_the_molecule_has_one_number_of_decimals(explained):
     parts = gx.fragments(explained[0])
     root = ElementTree.fromstring(parts.svg())
     listed = next(group for group in root.iter() if group.get("class") == "list")
-    told = [e.get("aria-label") for e in listed.iter() if e.get("aria-label")]
-    values = [text.replace("−", "-") for text in told if text[0] in "+−0"]
+    caption = [e.get("aria-label") for e in listed.iter() if e.get("aria-label")]
+    values = [text.replace("−", "-") for text in caption if text[0] in "+−0"]
     assert len({len(text.partition(".")[2]) for text in values}) == 1
     rounded = 0.5 * 10.0 ** -len(values[0].partition(".")[2])
     sums = [part.relevance for part in parts]

@@ -337,6 +337,6 @@ def test_the_ledger_counts_the_structure():
     parts = ledger.nodes + ledger.graph_token + ledger.biases + sum(ledger.structure.values())
     assert ledger.total == pytest.approx(parts)
     assert ledger.total + ledger.unexplained == pytest.approx(ledger.output)
-    told = ledger.to_dict()
-    assert told["structure: edge"] == ledger.structure["edge"]
+    text = ledger.to_dict()
+    assert text["structure: edge"] == ledger.structure["edge"]
     assert "structure: edge" not in gx.explain(model, "CCO", "lrp").ledger.to_dict()

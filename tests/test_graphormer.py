@@ -182,18 +182,18 @@ def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_pa
     for key, value in whole.items():
         rest = {name: tensor for name, tensor in whole.items() if name != key}
         damaged = [rest, rest | {key: torch.zeros(3, 3)}, rest | {key: value.float() * torch.nan}]
-        told = []
+        text = []
         for tensors in damaged:
             save_file(tensors, folder / "model.safetensors")
             try:
                 load_huggingface(folder)
             except CheckpointError as error:
-                told.append(str(error))
-        if not told:
+                text.append(str(error))
+        if not text:
             unread.add(key.rsplit(".", 1)[0].rsplit(".", 1)[-1])
             continue
-        assert len(told) == len(damaged), key
-        assert all("model.safetensors: " in line and repr(key) in line for line in told), told
+        assert len(text) == len(damaged), key
+        assert all("model.safetensors: " in line and repr(key) in line for line in text), text
     # with pre-LN, fairseq's encoder has a last LayerNorm that nothing calls
     assert unread <= {"masked_lm_pooler", "final_layer_norm"}, unread
 

@@ -69,8 +69,8 @@ def test_numbers_are_values_unless_told_otherwise():
     values = read_labels("y", cells)
     assert values.kind == "regression"
     np.testing.assert_array_equal(values.values, [1, 2, 3, 3, math.nan, math.nan])
-    told = read_labels("y", cells, "classification")
-    assert told.classes == ("1", "2", "3")
+    text = read_labels("y", cells, "classification")
+    assert text.classes == ("1", "2", "3")
     assert read_labels("y", ["0.5", "1.5"]).kind == "regression"
     assert read_labels("y", ["0", "1"], "regression").kind == "regression"
 

@@ -296,9 +296,9 @@ def test_molecules_from_rdkit_in_any_state_equal_their_smiles() -> None:
 
 
 def test_explicit_hydrogens_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as told:
+    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
         molecule_to_data(Chem.AddHs(Chem.MolFromSmiles("CCO")))
-    assert told[0].filename == __file__  # the line that called, not one of the package
+    assert text[0].filename == __file__  # the line that called, not one of the package
 
 
 @pytest.mark.parametrize(

@@ -169,18 +169,18 @@ def test_a_model_that_another_predictor_beats_is_told_in_words():
     truth = np.arange(40.0)
     forest, mean = truth + RNG.normal(0, 1, 40), np.full(40, 5.0)
     far = measure("regression", {"graphormer": -truth, "forest": forest, "dummy": mean}, truth)
-    (told,) = verdicts({"logS": far | {"kind": "regression"}})
+    (printed_text,) = verdicts({"logS": far | {"kind": "regression"}})
     squares = np.sum((truth - truth.mean()) ** 2)
     own, other = 1 - np.sum((2 * truth) ** 2) / squares, 1 - np.sum((truth - 5) ** 2) / squares
-    assert told == (
+    assert printed_text == (
         "this model is worse than predicting the training mean of logS"
         f" (R2 {own:.2f} against {other:.2f} on test molecules): do not use it"
     )
     noisy = truth + RNG.normal(0, 6, 40)
     near = measure("regression", {"graphormer": noisy, "forest": forest, "dummy": mean}, truth)
-    (told,) = verdicts({"logS": near | {"kind": "regression"}})
-    assert "worse than a random forest for logS" in told
-    assert "chance" not in told
+    (printed_text,) = verdicts({"logS": near | {"kind": "regression"}})
+    assert "worse than a random forest for logS" in printed_text
+    assert "chance" not in printed_text
     best = measure("regression", {"graphormer": truth, "forest": forest, "dummy": mean}, truth)
     assert verdicts({"logS": best | {"kind": "regression"}}) == []
 
@@ -192,13 +192,13 @@ def test_a_small_lead_of_the_forest_may_be_chance():
     forest[1] = 1.0  # one molecule, which every third resample lacks, makes all the difference
     dummy = np.full(20, 0.5)
     found = measure("binary", {"graphormer": own, "forest": forest, "dummy": dummy}, truth)
-    (told,) = verdicts({"toxic": found | {"kind": "binary"}})
+    (printed_text,) = verdicts({"toxic": found | {"kind": "binary"}})
     low, high = found["differences"]["forest"]["ROC-AUC"][1:]
     assert low <= 0 <= high
-    assert told.endswith("the difference may be chance)")
+    assert printed_text.endswith("the difference may be chance)")
     swapped = measure("binary", {"graphormer": 1 - own, "forest": forest, "dummy": dummy}, truth)
-    (told,) = useless_tasks({"toxic": swapped | {"kind": "binary"}})
-    assert "the shares of the classes of toxic (ROC-AUC 0.45 against 0.50" in told
+    (printed_text,) = useless_tasks({"toxic": swapped | {"kind": "binary"}})
+    assert "the shares of the classes of toxic (ROC-AUC 0.45 against 0.50" in printed_text
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
         value = float(predicted[row["row"]]["size"])
         assert value == pytest.approx(float(row["size: predicted"]), abs=1e-3)
         probability = float(predicted[row["row"]]["nitrogen: yes"])
-        told = float(row["nitrogen: probability of yes"])
-        assert probability == pytest.approx(told, abs=1e-3)
+        printed_text = float(row["nitrogen: probability of yes"])
+        assert probability == pytest.approx(printed_text, abs=1e-3)
     picture = tmp_path / "a.svg"
     code, text, error = run(
         "explain", "NCc1ccccc1", "--model", out, "--target", "size", "--out", picture

@@ -182,9 +182,9 @@ def test_shapley_values_ask_for_the_empty_graph_and_it_is_said_if_there_is_none(
     graph, algorithm = batch[0], graphxai.explainers.pyg.ShapleySampling(permutations=2)
     config = ModelConfig("regression", "graph", return_type="raw")
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
-    told = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
+    text = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
     untold = explained(MixedModel("graph").eval(), graph, algorithm, config)
-    assert torch.allclose(told.node_mask, untold.node_mask, atol=1e-6)
+    assert torch.allclose(text.node_mask, untold.node_mask, atol=1e-6)
     with pytest.warns(UserWarning, match="no finite output of a graph without nodes"):
         explained(MixedModel("graph", takes_batch=False).eval(), graph, algorithm, config)
 

@@ -82,8 +82,8 @@ def test_bars_show_what_goes_on_before_the_student_learns(
     Ensemble([Task("value", "regression")], DRUGS, y, show=None)
     config = molecule_config([Task("value", "regression")])
     recombined(DRUGS, 5, [], config, settings)
-    told = capsys.readouterr().err
-    assert all(word in told for word in ("fitting", "recombining", "encoding"))
+    text = capsys.readouterr().err
+    assert all(word in text for word in ("fitting", "recombining", "encoding"))
     recombined(DRUGS, 5, [], config, QUICK)
     assert not capsys.readouterr().err
 

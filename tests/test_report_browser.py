@@ -88,12 +88,12 @@ def test_pointing_at_an_atom_tells_its_relevance_features_and_fragment(page, exp
     explanation = explained["aspirin"]
     page.hover(f'{place("aspirin")} circle[data-atom="3"]')
     page.wait("!byId('tip').hidden")
-    told = page.js("byId('tip').innerText")
-    assert figure(page, explanation.relevance[3]) in told
+    text = page.js("byId('tip').innerText")
+    assert figure(page, explanation.relevance[3]) in text
     strongest = abs(explanation.features[3]).argmax()
-    assert explanation.feature_names[strongest] in told
+    assert explanation.feature_names[strongest] in text
     part = next(part for part in gx.fragments(explanation) if 3 in part.atoms)
-    assert part.name in told
+    assert part.name in text
     marks = f"document.querySelectorAll('{place('aspirin')} .marks circle').length"
     assert page.js(marks) == len(part.atoms)
     page.hover("h1")
@@ -104,12 +104,12 @@ def test_pointing_at_an_atom_tells_its_relevance_features_and_fragment(page, exp
 def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     page.click(f"{place('aspirin')} .line")
     page.wait("byId('detail').open")
-    told = page.js("byId('detail').innerText")
+    text = page.js("byId('detail').innerText")
     ledger = explained["aspirin"].ledger
     for value in (ledger.nodes, ledger.graph_token, ledger.output):
-        assert figure(page, value) in told
+        assert figure(page, value) in text
     for words in ("Do not rely on this explanation", "Gradient x Input", "Occlusion", "Nearest"):
-        assert words in told
+        assert words in text
     page.hover('dialog svg.large circle[data-atom="0"]')
     page.wait("!byId('tip').hidden && byId('tip').closest('dialog') !== null")
     page.key("Escape")

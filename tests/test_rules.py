@@ -211,12 +211,12 @@ def test_a_trained_model_tells_its_score_on_the_test_molecules(tmp_path: Path) -
     model = load_checkpoint(folder)
     assert model.config.tasks[0].classes == ("no", "yes")
     assert "Is there a halogen atom?" in (folder / "README.md").read_text(encoding="utf-8")
-    told = model.origin.metadata
-    again = rule_dataset(smiles, told["rule"], size=told["size"], seed=told["seed"])
+    text = model.origin.metadata
+    again = rule_dataset(smiles, text["rule"], size=text["size"], seed=text["seed"])
     test = list(again.split.test)
     expected = model_score(model, [again.smiles[k] for k in test], again.labels[test])
-    assert told["score"]["n"] == len(test) == 6
-    assert (told["score"]["metric"], told["score"]["value"]) == expected
+    assert text["score"]["n"] == len(test) == 6
+    assert (text["score"]["metric"], text["score"]["value"]) == expected
 
 
 def test_a_rule_may_start_from_the_bundled_weights(tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ def test_a_perfect_one_is_the_whole_teacher_and_few_labels_decide_nothing():
 
 
 def test_a_measured_label_is_drawn_towards_the_forest_by_half_its_share():
-    y, told = np.array([1.0, 0.0, 1.0, np.nan]), np.array([0.6, 0.2, np.nan, np.nan])
-    np.testing.assert_allclose(mixed_labels(y, told, 0.5), [0.9, 0.05, 1.0, np.nan])
-    np.testing.assert_array_equal(mixed_labels(y, told, 0.0), y)
+    y, text = np.array([1.0, 0.0, 1.0, np.nan]), np.array([0.6, 0.2, np.nan, np.nan])
+    np.testing.assert_allclose(mixed_labels(y, text, 0.5), [0.9, 0.05, 1.0, np.nan])
+    np.testing.assert_array_equal(mixed_labels(y, text, 0.0), y)
 
 
 def test_drawn_classes_have_the_probabilities_they_teach():

@@ -276,8 +276,8 @@ def test_pairs_and_heads_of_a_graph_are_those_of_the_usual_layout(how):
         other.head.weight.data *= GRAPHS[1].num_nodes
     found, wanted = gx.pairs(wrapped(other), GRAPHS, "lrp"), gx.pairs(usual, GRAPHS, "lrp")
     np.testing.assert_allclose(found[1].by_layer, wanted[1].by_layer, rtol=1e-4, atol=1e-6)
-    told = [head_statistics(model, GRAPHS) for model in (wrapped(other), usual)]
-    np.testing.assert_allclose(told[0].distances, told[1].distances)
+    text = [head_statistics(model, GRAPHS) for model in (wrapped(other), usual)]
+    np.testing.assert_allclose(text[0].distances, text[1].distances)
 
 
 @pytest.mark.parametrize("head", [0, 1])

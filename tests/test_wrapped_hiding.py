@@ -15,7 +15,7 @@ from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
 import graphxai.explainers.pyg
-from graphxai.adapters.parts import part, roles_of
+from graphxai.adapters.subgraphs import part, roles_of
 from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.evaluation.testing import check_batching
 from graphxai.explainers.heads import head_statistics

@@ -17,11 +17,11 @@ from torch import Tensor
 from graphxai.rules import conservative as propagation
 
 from .attention import probabilities
-from .entrances import current_entrances
 from .exposing import Exposure, axis_of_keys
+from .layer_inputs import current_layer_inputs
 from .layout import Layout
 from .softless import MIXING, Softless
-from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
+from .trace import Nonlinearity, Softmax, Trace, Traces, custom_function, tensors_in
 from .vocabulary import GATHERED_SUMS, MULTIPLICATIONS, QUOTIENTS, SAME_VALUES, STILL_A_SUM
 
 REMEMBERED = 16  # gathers of node rows among which the sources of edges are found
@@ -47,10 +47,12 @@ class AttentionWatch:
 
     # -- softmax -------------------------------------------------------------------------------
 
-    def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Curve]) -> Tensor:
+    def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Nonlinearity]) -> Tensor:
         """A softmax's result, of which nobody knows yet whether it is attention."""
         out = self._recordable(out, softmax)
-        curves -= {Curve("activation", "exp", softmax.place)}  # its own, if it is written out
+        curves -= {
+            Nonlinearity("activation", "exp", softmax.place)
+        }  # its own, if it is written out
         return self._traces.mark(out, Trace(curves | {_unmet(softmax)}, "probability", softmax))
 
     def rescaled(
@@ -270,7 +272,7 @@ class AttentionWatch:
         """Of what the results were made of: a softmax that mixed values in another way."""
         for trace in traces:
             if trace.role != "probability":  # a result may be a softmax itself
-                found = (c for c in trace.curves if c == Curve("attention", UNMET, c.place))
+                found = (c for c in trace.curves if c == Nonlinearity("attention", UNMET, c.place))
                 self.left_out |= {curve.place or "the model" for curve in found}
 
     def _record(self, softmax: Softmax) -> None:
@@ -291,17 +293,17 @@ class AttentionWatch:
         if tape is None or softmax.attention is None:
             return
         tape.attention.append(softmax.attention)
-        if (entrances := current_entrances()) is not None:
-            entrances.note(self.exposure.layout_of(softmax))
+        if (layer_inputs := current_layer_inputs()) is not None:
+            layer_inputs.note(self.exposure.layout_of(softmax))
 
     def _note_mapped(self) -> None:
         if self.exposure.within_map:
             self.unseen.add(f"{self._traces.place() or 'the model'}, mapped over by torch.vmap")
 
 
-def _unmet(softmax: Softmax) -> Curve:
+def _unmet(softmax: Softmax) -> Nonlinearity:
     """What a softmax is until it meets values."""
-    return Curve("attention", UNMET, softmax.place)
+    return Nonlinearity("attention", UNMET, softmax.place)
 
 
 def _records_attention() -> bool:
@@ -319,7 +321,7 @@ def _slopes_of_constants() -> bool:
 def _cut_when_used(out: Tensor, softmax: Softmax) -> Tensor:
     """The result of a softmax, from which no gradient flows on once it is known as attention."""
     out = out.view_as(out) if out.requires_grad else out.detach().requires_grad_()
-    out.register_hook(lambda slope: torch.zeros_like(slope) if softmax.used else slope)
+    out.register_hook(lambda gradient: torch.zeros_like(gradient) if softmax.used else gradient)
     return out
 
 

@@ -15,7 +15,7 @@ from graphxai.contract.inputs import Input, InputError
 from graphxai.models.graphormer.encoding import IntArray, shortest_paths
 
 from .layout import Layout
-from .parts import part, roles_of
+from .subgraphs import part, roles_of
 
 
 @dataclass(frozen=True, eq=False)

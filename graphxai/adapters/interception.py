@@ -36,11 +36,11 @@ from .additive import as_constant, plus_offset, with_tangents
 from .attending import AttentionWatch
 from .attention import multi_head, scaled_dot_product
 from .compiled import uncompiled
-from .curves import curve_of, factors_are_equal, is_norm
-from .entrances import current_entrances
+from .layer_inputs import current_layer_inputs
 from .layout import Layout
 from .linear_attention import WRITTEN_OUT, in_one_type, is_written_out
 from .nesting import Nest, take_off
+from .nonlinearities import factors_are_equal, is_norm, nonlinearity_of
 from .notices import Notices
 from .operations import (
     AFFINE,
@@ -54,7 +54,7 @@ from .operations import (
     vanishes_at_zero,
 )
 from .softless import mapped
-from .trace import Curve, Softmax, Trace, Traces, custom_function, tensors_in
+from .trace import Nonlinearity, Softmax, Trace, Traces, custom_function, tensors_in
 from .transforms import is_transformed, plain_calls
 from .vocabulary import LIKE_ANOTHER, PRODUCTS, RATIO, VALUELESS, by_arguments, name_of
 
@@ -125,7 +125,7 @@ class Interception(TorchFunctionMode):
         self._running: list[nn.Module] = []
         self._skipped: nn.Module | None = None  # what its forward does is written out afterwards
         self._notices = Notices(self._root)
-        self._transformed: set[Curve] = set()  # where no trace leads in or out
+        self._transformed: set[Nonlinearity] = set()  # where no trace leads in or out
         self._out_of_sight = False
         self._nest = Nest()
 
@@ -162,8 +162,8 @@ class Interception(TorchFunctionMode):
         self._running.append(module)
         if self._skipped is None and is_written_out(module):
             self._skipped = module
-        if (entrances := current_entrances()) is not None:
-            entrances.enter(module, args)
+        if (layer_inputs := current_layer_inputs()) is not None:
+            layer_inputs.enter(module, args)
 
     def after_module(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Note that it ends; replace the output of modules that are treated as a whole."""
@@ -182,8 +182,8 @@ class Interception(TorchFunctionMode):
             if isinstance(module, torch.jit.ScriptModule) and replaced is None:
                 self._traces.note_out_of_sight(args, self._place(), tensors_in([output]))
         self._running.pop()
-        if (entrances := current_entrances()) is not None:
-            entrances.leave()
+        if (layer_inputs := current_layer_inputs()) is not None:
+            layer_inputs.leave()
         if not self._running and not self._always:
             self.warn_of(output if replaced is None else replaced)
         return replaced
@@ -305,7 +305,9 @@ class Interception(TorchFunctionMode):
         if name in ("sort", "argsort") and len(args) == 1 and not args[0].is_floating_point():
             kwargs = kwargs | {"stable": True}  # nodes sorted by graph keep the layout's order
         if not self._transformed and is_transformed():
-            self._transformed.add(Curve("attention", "a transform of torch.func", self._place()))
+            self._transformed.add(
+                Nonlinearity("attention", "a transform of torch.func", self._place())
+            )
         self._attention.exposure.operands = args
         out = self._apply(name, func, args, kwargs)
         self._attention.exposure.origins.follow(name, args, kwargs, out)
@@ -440,10 +442,10 @@ class Interception(TorchFunctionMode):
         signals = [(t, trace) for t in inputs if (trace := self._traces.of(t)) is not None]
         if not signals:
             return out
-        curves: frozenset[Curve] = frozenset().union(*(trace.curves for _, trace in signals))
+        curves: frozenset[Nonlinearity] = frozenset().union(*(trace.curves for _, trace in signals))
         if name == "div" and (softmax := self._attention.explicit_softmax(inputs)) is not None:
             return self._attention.softmax(out, softmax, curves)
-        curve = curve_of(self._traces, name, inputs, self._module())
+        curve = nonlinearity_of(self._traces, name, inputs, self._module())
         if curve is not None and not self._attention.is_renormalised(name, inputs):
             curves |= {curve}
         trace = Trace(curves, *self._attention.role(name, inputs, self._place()))

@@ -8,7 +8,7 @@ from graphxai.rules import conservative as propagation
 
 from .attending import AttentionWatch
 from .placing import remarks
-from .trace import Curve
+from .trace import Nonlinearity
 
 
 @dataclass(eq=False)
@@ -20,10 +20,10 @@ class Notices:
 
     root: str
     chance: set[str] = field(default_factory=set)
-    _curves: set[Curve] = field(default_factory=set)
+    _curves: set[Nonlinearity] = field(default_factory=set)
     _told_of_chance: bool = False
 
-    def of_curves(self, curves: Iterable[Curve]) -> None:
+    def of_curves(self, curves: Iterable[Nonlinearity]) -> None:
         """One warning that names what kept its gradient although a rule was asked for."""
         rules = propagation.current_rules()
         new = {curve for curve in curves if _is_asked_for(curve, rules)} - self._curves
@@ -86,7 +86,7 @@ class Notices:
             )
 
 
-def _is_asked_for(curve: Curve, rules: propagation.Rules) -> bool:
+def _is_asked_for(curve: Nonlinearity, rules: propagation.Rules) -> bool:
     """Whether a rule asks for what the curve is not."""
     if curve.rule is None:
         return rules.attention or rules.layernorm or rules.activation is not None

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from .batches import WrappedBatch
-from .parts import part, roles_of
+from .subgraphs import part, roles_of
 
 Wrapped = Any  # a WrappedModel, which calls the functions here
 

@@ -42,11 +42,11 @@ from graphxai.rules.positive import (
 from . import gates
 from .arguments import in_terms_of, mapped
 from .attention import multi_head, scaled_dot_product
-from .handing import HandingDown, handed, made_here
 from .interception import Interception, interception_class
 from .layout import Layout
 from .operations import AFFINE
 from .positive_attention import MadeTraces, PositiveWatch, through_heads_at
+from .relevance_pass import RelevancePass, handed, made_here
 from .trace import OUT_OF_SIGHT, Softmax, custom_function, tensors_in
 from .transforms import is_transformed
 from .vocabulary import (
@@ -74,11 +74,11 @@ KEPT_IN_PLACE = {name for name in MOVING if name.endswith("_")} | {"setitem"}
 
 
 @contextmanager
-def handing_down(
+def relevance_pass(
     rules: Rules, important: Tensor | None = None, reads_attention: bool = True
-) -> Iterator[HandingDown]:
+) -> Iterator[RelevancePass]:
     """Passes intercepted in the block hand relevance down by `rules`; the first one is recorded."""
-    state = HandingDown(rules, important, reads_attention)
+    state = RelevancePass(rules, important, reads_attention)
 
     def make(*args: Any) -> Interception:
         return _PositiveInterception(state, *args)
@@ -100,7 +100,7 @@ class _Kept:
 class _PositiveInterception(Interception):
     """The mode of one pass under the positive rules."""
 
-    def __init__(self, state: HandingDown, model: nn.Module, layout: Layout | None, *rest: Any):
+    def __init__(self, state: RelevancePass, model: nn.Module, layout: Layout | None, *rest: Any):
         super().__init__(model, layout, *rest)
         self._state, self._rules = state, state.rules
         self._traces = MadeTraces(self._place)
@@ -419,9 +419,9 @@ class _PositiveInterception(Interception):
             share = torch.where(value == 0, 0.0, relevance / value)
             with torch.enable_grad():
                 points = [k.tensor.detach().requires_grad_() for k in kept]
-                slopes = torch.autograd.grad(f(*points), points, share)
-            pairs = zip(points, slopes, strict=True)
-            return tuple(t.detach() * slope / len(kept) for t, slope in pairs)
+                gradients = torch.autograd.grad(f(*points), points, share)
+            pairs = zip(points, gradients, strict=True)
+            return tuple(t.detach() * gradient / len(kept) for t, gradient in pairs)
 
         return handed(value, hand, *inputs)
 

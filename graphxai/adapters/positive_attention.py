@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from .attending import AttentionWatch
-from .handing import HandingDown
 from .layout import Layout
 from .reading import Reading
-from .trace import Curve, Softmax, Trace, Traces, tensors_in
+from .relevance_pass import RelevancePass
+from .trace import Nonlinearity, Softmax, Trace, Traces, tensors_in
 
 Bilinear = Callable[[Tensor, Tensor], Tensor]
 
@@ -46,12 +46,12 @@ class MadeTraces(Traces):
 class PositiveWatch(AttentionWatch):
     """Attention becomes a quantity that relevance can be asked of."""
 
-    def __init__(self, traces: Traces, layout: Layout | None, state: HandingDown) -> None:
+    def __init__(self, traces: Traces, layout: Layout | None, state: RelevancePass) -> None:
         super().__init__(traces, layout)
         self._state = state
         self._number: dict[Softmax, int] = {}
 
-    def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Curve]) -> Tensor:
+    def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Nonlinearity]) -> Tensor:
         """A softmax's result; a leaf where relevance goes no further."""
         if (
             not torch.is_grad_enabled()

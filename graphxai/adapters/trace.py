@@ -19,7 +19,7 @@ Product = Literal["pairs", "moments", "by edge", "by node", "probability"]
 
 
 @dataclass(frozen=True)
-class Curve:
+class Nonlinearity:
     """A step that keeps its gradient although `rule` was asked for: what it is and where.
 
     Without a rule: whichever was asked for.
@@ -55,7 +55,7 @@ class Trace:
     `softless`).
     """
 
-    curves: frozenset[Curve] = frozenset()
+    curves: frozenset[Nonlinearity] = frozenset()
     role: Role | None = None
     softmax: Softmax | None = None
     multiple_of: Tensor | None = None
@@ -97,7 +97,7 @@ class Traces:
         if (what := custom_function(value)) is not None:
             place = self.maker_of(value)
             before = frozenset() if found is None else found.curves
-            return Trace(before | {Curve("attention", what, place)})
+            return Trace(before | {Nonlinearity("attention", what, place)})
         return found
 
     def begin(self, inputs: Iterable[Tensor], all_seen: bool) -> None:
@@ -118,9 +118,9 @@ class Traces:
         if not self._elsewhere or not place.startswith(f"{self._elsewhere}."):
             self._elsewhere = place
             self.hidden.add(place)
-        before: frozenset[Curve] = frozenset().union(*(trace.curves for trace in found))
+        before: frozenset[Nonlinearity] = frozenset().union(*(trace.curves for trace in found))
         for tensor in outputs:
-            self.mark(tensor, Trace(before | {Curve(None, OUT_OF_SIGHT, place)}))
+            self.mark(tensor, Trace(before | {Nonlinearity(None, OUT_OF_SIGHT, place)}))
 
     def _of_unseen(self, value: Tensor) -> Trace | None:
         """The trace of a tensor that no operation of the pass gave.
@@ -142,7 +142,7 @@ class Traces:
     def _out_of_sight(self, value: Tensor) -> Trace:
         place = self._elsewhere or self.place()
         self.hidden.add(place)
-        trace = Trace(frozenset({Curve(None, OUT_OF_SIGHT, place)}))
+        trace = Trace(frozenset({Nonlinearity(None, OUT_OF_SIGHT, place)}))
         self.mark(value, trace)
         return trace
 

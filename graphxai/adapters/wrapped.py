@@ -44,8 +44,8 @@ from .interception import Interception, intercepted, interception_class
 from .layout import Layout
 from .linear_attention import PADS_WRONGLY
 from .one_at_a_time import one_by_one, warn_of_empty, warn_of_nothing
-from .parts import has_matrices, part, several
 from .placing import OneGraphAtATime, Readings
+from .subgraphs import has_matrices, part, several
 from .tasks import tasks_told
 from .transforms import plain_calls
 
@@ -195,8 +195,8 @@ class WrappedModel:
         """Whether an input cannot share a batch with others."""
         if self._dense:
             return False
-        told = self._forward is not None or tells_graphs(self.module)
-        return not told or has_matrices(data)
+        text = self._forward is not None or tells_graphs(self.module)
+        return not text or has_matrices(data)
 
     # -- inputs --------------------------------------------------------------------------------
 
@@ -315,10 +315,10 @@ class WrappedModel:
     def _pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """Outputs (B, C) of node rows, with rules, recordings and bias shares as asked for."""
         tape = current_tape()
-        handing_down = interception_class.get() is not None
-        asked = tape is not None or current_rules() != Rules() or handing_down
+        relevance_pass = interception_class.get() is not None
+        asked = tape is not None or current_rules() != Rules() or relevance_pass
         watched = asked or self._pads_wrongly
-        if handing_down or (tape is not None and not tape.with_biases):
+        if relevance_pass or (tape is not None and not tape.with_biases):
             self.readings.probe(self, batch)
             if self.readings.one_by_one and len(batch) > 1:
                 raise OneGraphAtATime(self, batch)

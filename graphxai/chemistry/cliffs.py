@@ -36,8 +36,8 @@ class Cliff:
 
     def __repr__(self) -> str:
         """The fields with figures of a few digits; the values themselves are exact."""
-        told = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
-        return f"Cliff(a={self.a}, b={self.b}, {told}, core={self.core!r})"
+        listed = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
+        return f"Cliff(a={self.a}, b={self.b}, {listed}, core={self.core!r})"
 
 
 def activity_cliffs(
@@ -103,8 +103,8 @@ def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
             elif use:
                 bad.append(row)
     if bad:
-        told = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        warnings.warn(f"{len(bad)} SMILES cannot be read, rows {told}.", stacklevel=3)
+        listed = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        warnings.warn(f"{len(bad)} SMILES cannot be read, rows {listed}.", stacklevel=3)
     return found
 
 

@@ -108,8 +108,8 @@ class Contrast(Result):
     def headline(self) -> str:
         """What is explained, of both and of the difference."""
         one, other = self.a.ledger.output, self.b.ledger.output
-        told = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
-        return told.replace("-", "\N{MINUS SIGN}")
+        text = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
+        return text.replace("-", "\N{MINUS SIGN}")
 
     @property
     def caption(self) -> str:
@@ -126,9 +126,9 @@ class Contrast(Result):
             terms["structure"] = account.structure
         if abs(account.unexplained) >= 0.005:
             terms["unexplained"] = account.unexplained
-        told = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
         hint = "" if self.part.complete else " · the common part may be larger"
-        return f"{self.a.title} · {told}{hint}".replace("-", "\N{MINUS SIGN}")
+        return f"{self.a.title} · {text}{hint}".replace("-", "\N{MINUS SIGN}")
 
     def to_frame(self) -> "pd.DataFrame":
         """One row an atom, or two that correspond: part, atom and relevance in a and b, difference.

@@ -108,8 +108,8 @@ class Fragments(Result, Sequence[Fragment]):
 
     def _caption(self) -> str:
         over = SCHEME_TITLES.get(self.scheme, "matches of SMARTS")
-        told = f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
-        return told.replace("-", "\N{MINUS SIGN}")
+        text = f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
+        return text.replace("-", "\N{MINUS SIGN}")
 
 
 def fragments(explanation: Explanation, scheme: Scheme = "brics") -> Fragments:

@@ -24,8 +24,8 @@ def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
     model = load(name_or_folder)
     found = useless_tasks(model.origin.metadata.get("scores"))
     if found:
-        told = "; ".join(found)
-        typer.echo(f"warning: model {model.origin.name!r} is {told}: do not use it", err=True)
+        text = "; ".join(found)
+        typer.echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
     return model
 
 

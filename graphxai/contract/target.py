@@ -148,8 +148,8 @@ class _Side:
 
     def label(self, unit: str) -> str:
         """The name with the unit, and the task of a class, beside something of another task."""
-        told = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
-        return f"{self.name} ({told})"
+        text = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
+        return f"{self.name} ({text})"
 
 
 def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:

@@ -60,5 +60,5 @@ def _typical(report: Report) -> list[Key]:
 
 def _target(report: Report, key: Key, model: Graphormer) -> Any:
     """The class that the report followed on a graph; None for a regression."""
-    told = next(u.target for u in report.units if u.graph == key and u.target)
-    return None if told in {t.name for t in model.config.tasks if not t.classes} else told
+    text = next(u.target for u in report.units if u.graph == key and u.target)
+    return None if text in {t.name for t in model.config.tasks if not t.classes} else text

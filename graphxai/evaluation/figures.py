@@ -20,12 +20,12 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
         raise ValueError(f"unknown plot {kind!r}; there are {', '.join(PLOTS)}.")
     operator = operator or (report.operators or ("none",))[0]
     n = len({unit.graph for unit in report.units})
-    told = f"{n} graphs, nodes removed by {operator!r}"
+    text = f"{n} graphs, nodes removed by {operator!r}"
     if kind == "activation":
         return curves_figure(
             GRID,
             _ranked(report, "activation", "auac", operator),
-            title=f"Node activation ({told})",
+            title=f"Node activation ({text})",
             x_label="fraction of nodes added, most relevant first",
             y_label="probability of the class explained",
             highlight=_leaders(report, "auac", operator),
@@ -34,7 +34,7 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
         return curves_figure(
             GRID,
             _ranked(report, "pruning", "au_mse", operator),
-            title=f"Node pruning ({told})",
+            title=f"Node pruning ({text})",
             x_label="fraction of nodes removed, least |relevance| first",
             y_label="squared distance of logits",
             highlight=_leaders(report, "au_mse", operator),
@@ -42,7 +42,7 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
     if kind == "conservation":
         return _conservation(report)
     if kind == "forest":
-        return _forest(report, operator, told)
+        return _forest(report, operator, text)
     stages = report.randomisation()
     if not stages:
         raise ValueError("the metric 'model_randomisation' was not measured.")
@@ -63,7 +63,7 @@ def _conservation(report: Measurements) -> "Figure":
     return sums_figure(sums, title="Does relevance add up?")
 
 
-def _forest(report: Measurements, operator: str, told: str) -> "Figure":
+def _forest(report: Measurements, operator: str, text: str) -> "Figure":
     metrics = report.metrics(operator)[:FOREST]
     panels = {
         metric: {m: (i.mean, i.low, i.high) for m, i in report.intervals(metric, operator).items()}
@@ -72,7 +72,7 @@ def _forest(report: Measurements, operator: str, told: str) -> "Figure":
     ranked = report.ranking(metrics[0], operator)
     panels = {metric: {name: of[name] for name in ranked} for metric, of in panels.items()}
     directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
-    return forest_figure(panels, directions=directions, title=f"Mean, 95 % interval ({told})")
+    return forest_figure(panels, directions=directions, title=f"Mean, 95 % interval ({text})")
 
 
 def _ranked(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from graphxai.adapters.entrances import entrances
+from graphxai.adapters.layer_inputs import layer_inputs
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -69,7 +69,7 @@ class AttCat(Explainer):
 
     `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the mean over queries q
     is over the tokens of the graph. In models of others h[l] are the rows that enter the module
-    with the attention (see `adapters.entrances`), in a pre-LN layer those after its LayerNorm.
+    with the attention (see `adapters.layer_inputs`), in a pre-LN layer those after its LayerNorm.
     """
 
     name = "att_cat"
@@ -77,13 +77,13 @@ class AttCat(Explainer):
     source = "Qiang 2022"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        with record(all_queries=True) as tape, entrances() as entered:
+        with record(all_queries=True) as tape, layer_inputs() as entered:
             tokens = model.embed(batch).detach().requires_grad_()
             outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
         entering = tape.hidden[: len(tape.attention)]  # (B, T, D) each
-        others = [entrance for entrance in entered.found if entrance is not None]
-        entering = entering or [entrance.rows for entrance in others]
+        others = [layer_input for layer_input in entered.found if layer_input is not None]
+        entering = entering or [layer_input.rows for layer_input in others]
         if not entering or len(entering) < len(tape.attention):
             raise ValueError(
                 "att_cat reads the rows of tokens that enter the module of each attention; here"
@@ -99,14 +99,14 @@ class AttCat(Explainer):
         layers = layers_of(model, len(tape.attention), lambda: (outputs, tape.attention))
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
-        for heads in _with_one_entrance(layers, entering):
+        for heads in _with_one_input(layers, entering):
             mean = torch.cat([tape.attention[k] for k in heads], dim=1).mean(1).to(real)
             received = (real[:, None] @ mean)[:, 0] / real.sum(-1, keepdim=True)
             scores = scores + received * shares[heads[0]]
         return scored(scores, batch, outputs, resolved)
 
 
-def _with_one_entrance(layers: Layers, entering: list[Tensor]) -> Iterator[list[int]]:
+def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int]]:
     """Of each layer the attentions by what enters them: their heads weigh the same tokens."""
     for layer in layers:
         by_rows: dict[int, list[int]] = {}

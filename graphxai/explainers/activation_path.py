@@ -127,8 +127,8 @@ def _pass(
         resolved(outputs).sum(), [tokens, *tape.attention]
     )
     of_presence = torch.zeros_like(presence)
-    for weights, slope in zip(tape.attention, of_attention, strict=True):
-        share = weights.detach() * slope  # (B, H, Q, T)
+    for weights, its_gradient in zip(tape.attention, of_attention, strict=True):
+        share = weights.detach() * its_gradient  # (B, H, Q, T)
         lost = share - weights.detach() * share.sum(-1, keepdim=True)
         of_presence = of_presence + lost.sum(dim=(1, 2))
     return outputs, resolved, (tokens * gradient).sum(-1).detach(), of_presence

@@ -17,7 +17,7 @@ from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.rules.conservative import Rules, conservative, record
-from graphxai.rules.remainders import Slopes, gradients, passed_through, remainders
+from graphxai.rules.remainders import Gradients, gradients_of, passed_through, remainders
 
 from .base import Attribution, Explainer, scored
 from .registry import register
@@ -45,14 +45,14 @@ class GradientInput(Explainer):
         resolved = target.resolve(model.config, outputs)
         f = resolved(outputs)
         passed = passed_through(tape, self.rules) if own else []
-        slopes = gradients(f, [tokens, *tape.biases, *inside, *passed])
-        structure = None if bias is None else structure_shares(model, batch, bias, slopes[bias])
-        relevance = (tokens * slopes[tokens]).sum(-1).detach()  # (B, T)
-        features = model.split_by_feature(batch, slopes[tokens][:, 1:])
+        gradients = gradients_of(f, [tokens, *tape.biases, *inside, *passed])
+        structure = None if bias is None else structure_shares(model, batch, bias, gradients[bias])
+        relevance = (tokens * gradients[tokens]).sum(-1).detach()  # (B, T)
+        features = model.split_by_feature(batch, gradients[tokens][:, 1:])
         return Attribution(
             relevance=relevance[:, 1:].masked_fill(~batch.mask, 0.0),
             graph_token=relevance[:, 0],
-            biases=resolved.offset + _bias_shares(tape.biases, slopes, f),
+            biases=resolved.offset + _bias_shares(tape.biases, gradients, f),
             output=f.detach(),
             outputs=outputs.detach(),
             labels=resolved.labels,
@@ -61,15 +61,15 @@ class GradientInput(Explainer):
             if features is None
             else features.detach().masked_fill(~batch.mask[..., None], 0.0),
             structure=structure,
-            remainders=remainders(tape, self.rules, slopes, structure) if own else None,
+            remainders=remainders(tape, self.rules, gradients, structure) if own else None,
         )
 
 
-def _bias_shares(biases: Sequence[Tensor], slopes: Slopes, f: Tensor) -> Tensor:
+def _bias_shares(biases: Sequence[Tensor], gradients: Gradients, f: Tensor) -> Tensor:
     """`sum b * d f_c / d b` over all additive parameters, (B,)."""
     total = torch.zeros_like(f)
     for bias in biases:
-        total = total + (bias * slopes[bias]).flatten(1).sum(-1)
+        total = total + (bias * gradients[bias]).flatten(1).sum(-1)
     return total.detach()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from graphxai.adapters.copying import copied
 from graphxai.adapters.interception import intercepted
-from graphxai.adapters.positive import handing_down
+from graphxai.adapters.positive import relevance_pass
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -88,7 +88,7 @@ def hand_down(
     reads_attention: whether relevance of attention is asked for; without, a model may have none.
     """
     tokens = double.embed(batch).detach().requires_grad_()
-    with handing_down(rules, important, reads_attention) as passed, _seen(double):
+    with relevance_pass(rules, important, reads_attention) as passed, _seen(double):
         outputs = double.encode(tokens, batch)
         resolved = target.resolve(double.config, outputs.detach())
         explained = passed.explained(outputs, resolved.weights)

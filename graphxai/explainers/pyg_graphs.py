@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from graphxai.adapters import WrappedModel
 from graphxai.adapters.batches import WrappedBatch
 from graphxai.adapters.one_at_a_time import one_by_one
-from graphxai.adapters.parts import part, told_roles
+from graphxai.adapters.subgraphs import part, told_roles
 from graphxai.rules.conservative import unrecorded
 
 # Arguments that a batch knows by itself.

@@ -29,8 +29,8 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
     """
     if not isinstance(method, str | type):
         if options:
-            told = sorted(options)
-            raise ValueError(f"options {told} come with a name or a class, not with {method!r}.")
+            text = sorted(options)
+            raise ValueError(f"options {text} come with a name or a class, not with {method!r}.")
         if isinstance(method, Explainer):
             return method
         if not callable(method):
@@ -52,6 +52,6 @@ def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
     known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
     for option in options:
         if option not in known_options:
-            told = ", ".join(known_options) or "none"
-            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {told}.")
+            text = ", ".join(known_options) or "none"
+            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.")
     return factory(**options)

@@ -128,8 +128,8 @@ class Explanation(Result):
         if self.has_picture:
             # a document of its own, since the ids of two pictures may be the same
             code = b64encode(self.svg(**options).encode()).decode()
-            told = escape(f"{self.headline}. {self.caption}")
-            shown = f'<p><img alt="{told}" src="data:image/svg+xml;base64,{code}"></p>'
+            text = escape(f"{self.headline}. {self.caption}")
+            shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
         else:
             shown = f"<p><b>{escape(self.headline)}</b>: {escape(self.caption)}</p>"
         return (
@@ -151,11 +151,11 @@ class Explanation(Result):
 
     def _origin(self) -> str:
         """Where the explanation comes from, in one line."""
-        told = self.provenance
+        text = self.provenance
         parts = [self.smiles or f"{len(self)} nodes", self.title]
-        if told.get("model"):
-            parts.append(f"model {told['model']} ({str(told.get('sha256') or 'not saved')[:12]})")
-        parts += [f"{name} {version}" for name, version in dict(told.get("versions", {})).items()]
+        if text.get("model"):
+            parts.append(f"model {text['model']} ({str(text.get('sha256') or 'not saved')[:12]})")
+        parts += [f"{name} {version}" for name, version in dict(text.get("versions", {})).items()]
         return " · ".join(parts)
 
     @property
@@ -188,8 +188,8 @@ class Explanation(Result):
             terms["structure"] = sum(ledger.structure.values())
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
-        told = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
-        return f"{self.title} · output {ledger.output:+z.2f} = {told}".replace(
+        text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        return f"{self.title} · output {ledger.output:+z.2f} = {text}".replace(
             "-", "\N{MINUS SIGN}"
         )
 
@@ -279,18 +279,18 @@ class Explanation(Result):
 
     def _properties(self) -> dict[str, object]:
         """What an SD file says of the molecule beside its atoms."""
-        told: dict[str, object] = {
+        text: dict[str, object] = {
             "SMILES": self.smiles or "",
             "Method": self.method,
             "Target": self.target,
         }
         for prediction in self.predictions:
-            told[f"Prediction {prediction.task}"] = prediction
+            text[f"Prediction {prediction.task}"] = prediction
         for name, value in self.ledger.to_dict().items():
-            told[name.replace("_", " ").capitalize()] = value
+            text[name.replace("_", " ").capitalize()] = value
         for name in ("model", "sha256"):
-            told[name.capitalize()] = self.provenance.get(name) or ""
-        return told
+            text[name.capitalize()] = self.provenance.get(name) or ""
+        return text
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the picture (.svg, .png, .pdf), a page (.html) or the values, by suffix.

@@ -118,7 +118,7 @@ class Explanations(list[Explanation | None]):
         """How many there are, how many are not shown, how many were left out."""
         left_out = len(self) - len(self._found())
         hidden = len(self) - left_out - SHOWN
-        told = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]
-        told += [f"{hidden} more not shown"] if hidden > 0 else []
-        told += [f"{left_out} left out (None)"] if left_out else []
-        return ", ".join(told)
+        text = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]
+        text += [f"{hidden} more not shown"] if hidden > 0 else []
+        text += [f"{left_out} left out (None)"] if left_out else []
+        return ", ".join(text)

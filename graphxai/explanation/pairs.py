@@ -115,16 +115,16 @@ class Pairs(Result):
         """
         from graphxai.visualization.pairs import pairs_svg
 
-        told, molecule = self.explanation, self.explanation.molecule
+        text, molecule = self.explanation, self.explanation.molecule
         if molecule is None:
             raise ValueError("pairs are drawn on molecules; use `profile`, `figure` or `matrix`.")
         relevance = self._of(layer)
         where = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
-        options.setdefault("title", told.headline)
-        about = f"{told.title} through attention, {where}"
+        options.setdefault("title", text.headline)
+        about = f"{text.title} through attention, {where}"
         about += " · rings: read by the graph token" if self.graph_token else ""
         options.setdefault("subtitle", f"{about}; lines: the strongest atom pairs")
-        options.setdefault("legend", told.legend)
+        options.setdefault("legend", text.legend)
         return pairs_svg(molecule, relevance[0, 1:], self.strongest(count, layer), **options)
 
     def _repr_svg_(self) -> str | None:
@@ -134,9 +134,9 @@ class Pairs(Result):
         """Bars: relevance by shortest-path distance, and of bonded pairs by bond type."""
         from graphxai.visualization.pairs import profile_figure
 
-        told = self.explanation
+        text = self.explanation
         layers = [self.profile(layer) for layer in range(len(self.by_layer))]
-        return profile_figure(layers, self.by_bond(), title=f"{told.title} for {told.target}")
+        return profile_figure(layers, self.by_bond(), title=f"{text.title} for {text.target}")
 
     def _of(self, layer: int | None) -> NDArray[np.floating]:
         return self.matrix if layer is None else self.by_layer[layer]

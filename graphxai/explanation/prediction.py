@@ -42,8 +42,8 @@ class Prediction:
             f'<tr><td style="text-align: left">{escape(name)}</td><td>{value:.1%}</td></tr>'
             for name, value in self.probabilities.items()
         )
-        told = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
-        return f"{told}<table>{rows}</table>" if rows else told
+        text = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
+        return f"{text}<table>{rows}</table>" if rows else text
 
 
 def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:

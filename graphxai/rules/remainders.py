@@ -27,10 +27,10 @@ from torch import Tensor
 
 from .conservative import Rules, Tape
 
-Slopes: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
+Gradients: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
 
 
-def gradients(f: Tensor, tensors: Sequence[Tensor]) -> Slopes:
+def gradients_of(f: Tensor, tensors: Sequence[Tensor]) -> Gradients:
     """d f_c, for f (B,), by each tensor; zero by those that have no part in f_c."""
     found = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
     return dict(zip(tensors, found, strict=True))
@@ -43,27 +43,27 @@ def passed_through(tape: Tape, rules: Rules) -> list[Tensor]:
 
 
 def remainders(
-    tape: Tape, rules: Rules, slopes: Slopes, structure: Mapping[str, Tensor] | None
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
     """Remainders (B,) by the name of the operation, summed over layers; empty if nothing remains.
 
     tape: recorded with `operations=True` under `rules`; structure: the shares (B,) of the terms of
     the structural bias, which sum to `b ds`. Source: the table above.
     """
-    found = {} if rules.attention else _of_attention(tape, rules, slopes, structure or {})
+    found = {} if rules.attention else _of_attention(tape, rules, gradients, structure or {})
     for operation in tape.operations:
         x, y = operation.input, operation.output
-        remainder = _total(y.detach() * slopes[y]) - _total(x.detach() * slopes[x])
+        remainder = _total(y.detach() * gradients[y]) - _total(x.detach() * gradients[x])
         known = found.get(operation.name)
         found[operation.name] = remainder if known is None else known + remainder
     return found
 
 
 def _of_attention(
-    tape: Tape, rules: Rules, slopes: Slopes, structure: Mapping[str, Tensor]
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Remainders (B,) of softmax and products, over all layers and heads."""
-    ends = [_at_softmax(attention.detach(), slopes[attention]) for attention in tape.attention]
+    ends = [_at_softmax(attention.detach(), gradients[attention]) for attention in tape.attention]
     arriving, handed_on = torch.stack(ends).sum(0)  # (B,) each
     found = {"softmax": arriving - handed_on}
     if not rules.products:
@@ -71,9 +71,9 @@ def _of_attention(
     return found
 
 
-def _at_softmax(attention: Tensor, slope: Tensor) -> Tensor:
-    """`sum A dA` and `sum ds log A`, (2, B), of attention A and slope dA (B, H, Q, T)."""
-    share = attention * slope
+def _at_softmax(attention: Tensor, gradient: Tensor) -> Tensor:
+    """`sum A dA` and `sum ds log A`, (2, B), of attention A and gradient dA (B, H, Q, T)."""
+    share = attention * gradient
     to_logits = share - attention * share.sum(-1, keepdim=True)  # ds: 0 where A = 0
     logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log()
     return torch.stack([_total(share), _total(to_logits * logs)])

@@ -143,8 +143,8 @@ def explain_table(
         ):
             tick(1)
             if isinstance(found, NamedRejectedRow):
-                told = {"row": found.row, "smiles": found.smiles, "reason": found.reason}
-                leftovers.write(told | _named(name_column, found.name))
+                text = {"row": found.row, "smiles": found.smiles, "reason": found.reason}
+                leftovers.write(text | _named(name_column, found.name))
                 rejected += 1
                 continue
             picture = ""

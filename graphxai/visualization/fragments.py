@@ -75,13 +75,13 @@ def fragments_svg(
         f"{_list(fragments, colors, listed_at, bottom - y)}"
         f"{color_bar(scale, 0, bottom, width, legend, values=sums)}"
     )
-    told = "; ".join(f"{name}: {signed(relevance)}" for name, _, relevance in fragments)
+    text = "; ".join(f"{name}: {signed(relevance)}" for name, _, relevance in fragments)
     return document(
         width,
         height,
         body,
         title=title.strip() or "Fragments coloured by relevance",
-        description=f"{subtitle.strip()}. {told}.".removeprefix(". "),
+        description=f"{subtitle.strip()}. {text}.".removeprefix(". "),
     )
 
 

@@ -130,11 +130,11 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     missing = sorted(set(own) - set(tensors))
     surplus = sorted(set(tensors) - set(own))
     if missing or surplus:
-        told = [f"missing key {missing[0]!r}"] if missing else []
-        told += [f"unexpected key {surplus[0]!r}"] if surplus else []
-        more = len(missing) + len(surplus) - len(told)
+        text = [f"missing key {missing[0]!r}"] if missing else []
+        text += [f"unexpected key {surplus[0]!r}"] if surplus else []
+        more = len(missing) + len(surplus) - len(text)
         raise CheckpointError(
-            f"{path}: does not fit {CONFIG}: {', '.join(told)}"
+            f"{path}: does not fit {CONFIG}: {', '.join(text)}"
             + (f" and {more} more." if more else ".")
         )
     for key, value in tensors.items():

@@ -84,7 +84,7 @@ class Sign:
     figures: str = ""
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Words and figures."""
         return f"{self.text} ({self.figures})" if self.figures else self.text
 

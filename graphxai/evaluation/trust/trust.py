@@ -79,15 +79,15 @@ class Trust:
     def sentence(self) -> str:
         """What follows from the signs, in one plain sentence; figures only where one is bad."""
         if self.level == "good":
-            told = "; ".join(sign.text for sign in self.signs)
-            return f"Nothing measured speaks against it: {told}."
+            text = "; ".join(sign.sentence for sign in self.signs)
+            return f"Nothing measured speaks against it: {text}."
         if self.level == "warning":
             return f"Do not rely on this explanation: {self._told('warning')}."
         return f"Use with care: {self._told('caution', 'unknown')}."
 
     def __str__(self) -> str:
         """The sentence, and a line for every sign."""
-        lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.told}" for sign in self.signs)
+        lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self.signs)
         return "\n".join([self.sentence, *lines])
 
     def _repr_html_(self) -> str:
@@ -97,7 +97,7 @@ class Trust:
             "<tr>"
             + cell.format("", escape(sign.name))
             + cell.format(STYLE[sign.level], sign.level)
-            + cell.format("", escape(sign.told))
+            + cell.format("", escape(sign.sentence))
             + "</tr>"
             for sign in self.signs
         )
@@ -115,7 +115,7 @@ class Trust:
         raise KeyError(name)
 
     def _told(self, *levels: Level) -> str:
-        return "; ".join(sign.told for sign in self.signs if sign.level in levels)
+        return "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
 
 
 def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:

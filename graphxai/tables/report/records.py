@@ -59,7 +59,7 @@ def record(
         found["trust"] = {
             "level": trust.level,
             "sentence": trust.sentence,
-            "signs": [[sign.name, sign.level, sign.told] for sign in trust.signs],
+            "signs": [[sign.name, sign.level, sign.sentence] for sign in trust.signs],
         }
     return found
 

@@ -85,9 +85,9 @@ def distil_table(
     ]
     held_out = [graphs[k] for k in split.valid]
     shares = _shares(model, teachers, held_out, y[list(split.valid)])
-    told = {task.name: share for task, share in zip(tasks, shares, strict=True)}
+    text = {task.name: share for task, share in zip(tasks, shares, strict=True)}
     if not any(shares):
-        return Distilled(model, 0, told)
+        return Distilled(model, 0, text)
     tested = [graphs[k] for k in split.test]
     new, extra = recombined(
         smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
@@ -112,7 +112,7 @@ def distil_table(
         resume=resume,
         extra=labelled(extra, taught[len(train) :]),
     )
-    return Distilled(student, len(new), told)
+    return Distilled(student, len(new), text)
 
 
 def _shares(

@@ -124,7 +124,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         for f in table.findings
     ]
     start = metadata["start"]
-    told = [
+    text = [
         f"# {names}",
         "A Graphormer (4 layers, width 128, 8 heads) trained with graphxai on a table.",
         f"**Data.** `{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
@@ -148,7 +148,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         " structures trained on: remove it before you pass the model on if they are confidential"
         " (a look at nearest neighbours then has nothing to look in).",
     ]
-    return "\n\n".join(part for part in told if part) + "\n"
+    return "\n\n".join(part for part in text if part) + "\n"
 
 
 def _lessons(metadata: dict[str, Any]) -> str:
@@ -156,12 +156,12 @@ def _lessons(metadata: dict[str, Any]) -> str:
     shares = {name: s for name, s in metadata["forest_share"].items() if s}
     if not shares:
         return ""
-    told = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+    text = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
     return (
         "It then learned from a teacher, the weighted mean of itself and a random forest on ECFP4"
         f" and descriptors: the measured labels, drawn towards the forest's, and the teacher's of"
         f" {metadata['recombined']:,} molecules recombined from the training molecules. Share of"
-        f" the forest, the best for the molecules to calibrate: {told}. Forest and new molecules"
+        f" the forest, the best for the molecules to calibrate: {text}. Forest and new molecules"
         " know the training molecules alone. "
     )
 

@@ -213,7 +213,7 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
 
     scores: by target, as `measure` gives them. The first metric decides: ROC-AUC, or R2.
     """
-    found = [f"this model is {told}: do not use it" for told in useless_tasks(scores)]
+    found = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
     for name, of_target in scores.items():
         model, dummy, forest = (_leading(of_target, key) for key in PREDICTORS)
         if model < dummy or not model < forest:

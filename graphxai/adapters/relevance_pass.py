@@ -15,7 +15,7 @@ Hand = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 @dataclass(eq=False)
-class HandingDown:
+class RelevancePass:
     """One pass under the positive rules.
 
     important (B or 1, K, L, H): through which heads relevance passes (see

@@ -207,10 +207,10 @@ def roles_of(graphs: Sequence[Data], read: Collection[str] | None = None) -> Rol
     found, doubts = told_roles(graphs)
     doubts = {key: doubt for key, doubt in doubts.items() if read is None or key in read}
     if doubts:
-        told = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
+        text = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
         warnings.warn(
             "where nodes are hidden every attribute of a graph must follow what it belongs to, and"
-            f" of some this cannot be told for certain: {told}.",
+            f" of some this cannot be told for certain: {text}.",
             stacklevel=4,
         )
     return found
@@ -344,8 +344,8 @@ def _is_square(graphs: Sequence[Data], key: str) -> bool:
     """Whether there is one column for each node too; of single nodes only its name tells."""
     values, n = [graph[key] for graph in graphs], [int(graph.num_nodes or 0) for graph in graphs]
     tensors = all(_is_tensor(value) and value.dim() > 1 for value in values)
-    told = max(n) > 1 or bool(_words(key) & OF_PAIRS)
-    return tensors and [value.shape[1] for value in values] == n and told
+    text = max(n) > 1 or bool(_words(key) & OF_PAIRS)
+    return tensors and [value.shape[1] for value in values] == n and text
 
 
 def _may_name_nodes(value: Any, n: int) -> bool:

@@ -14,7 +14,7 @@ from .trace import tensors_in
 
 
 @dataclass(frozen=True, eq=False)
-class Entrance:
+class LayerInput:
     """Rows (n, D), (B, S, D) or (S, B, D) that enter a module: the very tensor, with its graph."""
 
     rows: Tensor
@@ -39,14 +39,14 @@ class Entrance:
 
 
 @dataclass(eq=False)
-class Entrances:
+class LayerInputs:
     """What entered the modules of a pass; `found`, one for each attention that was recorded.
 
     The rows are the first tensor given to the innermost running module that was given one row a
     node: the query of `nn.MultiheadAttention`, x of a convolution. None where no module was.
     """
 
-    found: list[Entrance | None] = field(default_factory=list)
+    found: list[LayerInput | None] = field(default_factory=list)
     _running: list[tuple[nn.Module, tuple[Any, ...]]] = field(default_factory=list)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -59,33 +59,35 @@ class Entrances:
 
     def note(self, layout: Layout | None) -> None:
         """Attention was recorded in the module that runs."""
-        candidates = (_entrance(m, args, layout) for m, args in reversed(self._running))
+        candidates = (_layer_input(m, args, layout) for m, args in reversed(self._running))
         self.found.append(next((found for found in candidates if found is not None), None))
 
 
-_entrances: ContextVar[Entrances | None] = ContextVar("graphxai_entrances", default=None)
+_layer_inputs: ContextVar[LayerInputs | None] = ContextVar("graphxai_layer_inputs", default=None)
 
 
-def current_entrances() -> Entrances | None:
-    """Where the innermost `entrances` block of this thread notes them."""
-    return _entrances.get()
+def current_layer_inputs() -> LayerInputs | None:
+    """Where the innermost `layer_inputs` block of this thread notes them."""
+    return _layer_inputs.get()
 
 
 @contextmanager
-def entrances() -> Iterator[Entrances]:
+def layer_inputs() -> Iterator[LayerInputs]:
     """Note what enters the attending modules of intercepted passes in the block.
 
     Attention must be recorded as well (`propagation.record`); the two lists go together.
     """
-    noted = Entrances()
-    token = _entrances.set(noted)
+    noted = LayerInputs()
+    token = _layer_inputs.set(noted)
     try:
         yield noted
     finally:
-        _entrances.reset(token)
+        _layer_inputs.reset(token)
 
 
-def _entrance(module: nn.Module, args: tuple[Any, ...], layout: Layout | None) -> Entrance | None:
+def _layer_input(
+    module: nn.Module, args: tuple[Any, ...], layout: Layout | None
+) -> LayerInput | None:
     """The first tensor given to a module, if it has one row a node."""
     rows = next(tensors_in(args), None)
     if rows is None or layout is None or not rows.requires_grad:
@@ -96,4 +98,4 @@ def _entrance(module: nn.Module, args: tuple[Any, ...], layout: Layout | None) -
     of_nodes = rows.dim() == 2 and len(rows) == len(layout.graph) and not layout.graph_token
     batch, sequence = (1, 0) if sequence_first else (0, 1)
     of_tokens = rows.dim() == 3 and rows.shape[batch] == size and layout.fits(rows.shape[sequence])
-    return Entrance(rows, layout, sequence_first) if of_nodes or of_tokens else None
+    return LayerInput(rows, layout, sequence_first) if of_nodes or of_tokens else None

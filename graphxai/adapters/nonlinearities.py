@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from graphxai.rules import conservative as propagation
 
 from . import gates
-from .trace import Curve, Rule, Traces
+from .trace import Nonlinearity, Rule, Traces
 from .vocabulary import (
     ACTIVATION_MODULE,
     EQUAL_FACTORS,
@@ -18,30 +18,32 @@ from .vocabulary import (
 )
 
 
-def curve_of(
+def nonlinearity_of(
     traces: Traces, name: str, inputs: list[Tensor], module: nn.Module | None
-) -> Curve | None:
+) -> Nonlinearity | None:
     """The curve that an operation on these tensors is in the running module; None: it is linear."""
     place = traces.place()
     if name in QUOTIENTS or name == "addcdiv":
         above, below = (traces.of(t) is not None for t in (inputs[0], inputs[-1]))
         if below and not above:
-            return Curve("activation", f"a quotient ({name}) with the input below the line", place)
+            return Nonlinearity(
+                "activation", f"a quotient ({name}) with the input below the line", place
+            )
     if name in PRODUCTS:
         factors = inputs[1:] if name in PLUS_PRODUCT else inputs
         several = sum(traces.of(factor) is not None for factor in factors) > 1
         if not several or factors_are_equal(name, module):
             return None
         what = f"a product ({name}) of two quantities that depend on the input"
-        return Curve(gates.rule_of_product(traces, factors) or _rule_in(module), what, place)
+        return Nonlinearity(gates.rule_of_product(traces, factors) or _rule_in(module), what, place)
     if name in ROOTS:
         where = "that scales nothing" if is_norm(module) else "outside of a normalisation layer"
-        return Curve("layernorm", f"{name} {where}", place)
+        return Nonlinearity("layernorm", f"{name} {where}", place)
     if name == "statistics of the batch":
-        return Curve("layernorm", name, place)
+        return Nonlinearity("layernorm", name, place)
     if name == "static_k or static_v":
-        return Curve("attention", name, place)
-    return None if name in KNOWN else Curve("activation", name, place)
+        return Nonlinearity("attention", name, place)
+    return None if name in KNOWN else Nonlinearity("activation", name, place)
 
 
 def factors_are_equal(name: str, module: nn.Module | None) -> bool:
