@@ -75,8 +75,8 @@ def look(path: Path) -> None:
             frames = sorted(page.js(SCROLL % speed))
             at = [frames[int(share * len(frames))] for share in (0.5, 0.95)]
             told = " / ".join(f"{ms:.0f}" for ms in (*at, frames[-1]))
-            name = f"frame time at {speed} pixels per frame: median / 95 % / longest, n = {len(frames)}"
-            print(f"| {name} | {told} ms |")
+            name = f"frame time at {speed} pixels per frame: median / 95 % / longest"
+            print(f"| {name}, n = {len(frames)} | {told} ms |")
         print(f"| elements in the page after that | {page.js(ELEMENTS):,} |")
         for name, action in (("sorting", SORT), ("searching", SEARCH), ("opening", OPEN)):
             times = sorted(page.js(TIMED % action) for _ in range(REPEATS))

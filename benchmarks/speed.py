@@ -293,9 +293,9 @@ def report_many(many: ManyMolecules) -> str:
         "## Many molecules",
         "",
         f"SMILES to features of {many.count:,} molecules on two cores, including the start of the"
-        " workers. The figures are milliseconds per molecule, each the best of several runs in which"
-        " the three ways take turns. Wall-clock time depends on what else the machine does; processor"
-        " time, summed over all processes, does not.",
+        " workers. The figures are milliseconds per molecule, each the best of several runs in"
+        " which the three ways take turns. Wall-clock time depends on what else the machine does;"
+        " processor time, summed over all processes, does not.",
         "",
         "| | wall clock | ratio | processor |",
         "|---|---|---|---|",
@@ -318,9 +318,9 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
     lines = [
         "# Speed",
         "",
-        f"{count} molecules, one thread, batches of {BATCH}, a Graphormer with {LAYERS} layers of width"
-        f" {DIM}. The figures are median milliseconds per molecule, from one run on one machine."
-        " Look at the ratios.",
+        f"{count} molecules, one thread, batches of {BATCH}, a Graphormer with {LAYERS} layers of"
+        f" width {DIM}. The figures are median milliseconds per molecule, from one run on one"
+        " machine. Look at the ratios.",
         "",
         "| step | graphxai | published | ratio |",
         "|---|---|---|---|",
@@ -350,9 +350,9 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
         ' `molecule_to_data`, which "SMILES to explanation" uses.',
         "",
         "\"Published\" is OGB's `smiles2graph` for the features. For the rest it is Hugging Face's"
-        " port of Graphormer (`transformers` 4.57.6), batched and sorted by size in the same way, and"
-        " explained by Gradient x Input. Salts are left out, because one of them makes the published"
-        " collator pad its whole batch to 510 hops.",
+        " port of Graphormer (`transformers` 4.57.6), batched and sorted by size in the same way,"
+        " and explained by Gradient x Input. Salts are left out, because one of them makes the"
+        " published collator pad its whole batch to 510 hops.",
         "",
     ]
     return "\n".join(lines)
