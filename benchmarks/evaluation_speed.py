@@ -137,21 +137,21 @@ def main() -> None:
 `python benchmarks/evaluation_speed.py`: 152 BACE compounds, {sum(map(len, scores)):,} atoms, a
 2-layer, 64-dimensional Graphormer, one thread of {platform.machine()}, torch
 {torch.__version__}; best of {RUNS} runs, alternating.
-Outputs of the two ways differ by at most {worst:.1e}.
+The outputs of the two ways differ by at most {worst:.1e}.
 
 | what | seconds | |
 |---|---|---|
-| one mask a pass, all N + 1 steps, both directions and pruning | {found["loop"]:.1f} | |
+| one mask per pass, all N + 1 steps, both directions and pruning | {found["loop"]:.1f} | |
 | the same, batched | {found["batched"]:.1f} | {found["loop"] / found["batched"]:.1f}x |
 | `gx.evaluate` from SMILES: scores, curves, {len(CURVES)} metrics | {found["evaluate"]:.1f} | |
 | the same on 11 steps | {found["eleven"]:.1f} | |
 
-One pass of the loop takes {per_pass:.1f} ms, collating and structural bias included: fast for a
-loop, so that batching gains less than the twentyfold that was aimed at. What is left of the
-batched run is arithmetic of layers and attention, not overhead.
+One pass of the loop takes {per_pass:.1f} ms, including collation and structural bias. That
+is fast for a loop, so batching gains less than the factor of twenty that was aimed for. What
+remains of the batched run is the arithmetic of layers and attention, not overhead.
 
-Curves of a chain of 500 atoms take {memory:.0f} MB beyond the loaded model (peak resident set); the
-budget is 200 MB.
+The curves of a chain of 500 atoms take {memory:.0f} MB beyond the loaded model (peak resident
+set); the budget is 200 MB.
 """
     print(text)
     if options.out:

@@ -140,8 +140,8 @@ def section(
     lines = [
         f"## {title}",
         "",
-        f"{len(reports)} models, {graphs} different graphs; the ceiling was searched on"
-        f" {sum(map(len, best))} pairs of graph and model.",
+        f"{len(reports)} models, {graphs} different graphs; the best ordering was"
+        f" searched for {sum(map(len, best))} pairs of graph and model.",
         "",
     ]
     lines += ["| method | AUAC ↑ | of the way | AU-MSE ↓ | of the way |", "|---|---|---|---|---|"]
@@ -153,7 +153,7 @@ def section(
     for name in methods:
         way = [f"{of[name]:.0%}" for of in ways]
         lines.append(f"| `{name}` | {auac[name]} | {way[0]} | {au_mse[name]} | {way[1]} |")
-    lines += ["", "`lrp_path` less each other method, paired over graphs (Wilcoxon, Holm):", ""]
+    lines += ["", "`lrp_path` minus each other method, paired over graphs (Wilcoxon, Holm):", ""]
     lines += ["| method | AUAC | | AU-MSE | |", "|---|---|---|---|---|"]
     tests = [whole.compare("lrp_path", metric=m) for m in ("auac", "au_mse")]
     for a, b in zip(*tests, strict=True):

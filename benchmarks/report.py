@@ -18,7 +18,7 @@ import torch
 import graphxai
 from browser import browsing
 from graphxai.datasets.molecules import load_bace
-from graphxai.tables.report import report
+from graphxai.reporting import report
 
 # Scrolls from the top to the end, so many pixels a frame; the time of every frame in milliseconds.
 SCROLL = """
@@ -55,7 +55,7 @@ def make(rows: int, path: Path) -> None:
     begun, used = time.perf_counter(), time.process_time()
     report(model, smiles[:rows], path, progress=False)
     took, used = time.perf_counter() - begun, time.process_time() - used
-    text = f"{took:.0f} s ({1000 * used / rows:.0f} ms of processor time a molecule)"
+    text = f"{took:.0f} s ({1000 * used / rows:.0f} ms of processor time per molecule)"
     print(f"| making it, one thread | {text} |")
 
 
@@ -75,8 +75,8 @@ def look(path: Path) -> None:
             frames = sorted(page.js(SCROLL % speed))
             at = [frames[int(share * len(frames))] for share in (0.5, 0.95)]
             text = " / ".join(f"{ms:.0f}" for ms in (*at, frames[-1]))
-            name = f"a frame at {speed} pixels a frame: median / 95 % / longest, n = {len(frames)}"
-            print(f"| {name} | {text} ms |")
+            name = f"frame time at {speed} pixels per frame: median / 95 % / longest"
+            print(f"| {name}, n = {len(frames)} | {text} ms |")
         print(f"| elements in the page after that | {page.js(ELEMENTS):,} |")
         for name, action in (("sorting", SORT), ("searching", SEARCH), ("opening", OPEN)):
             times = sorted(page.js(TIMED % action) for _ in range(REPEATS))

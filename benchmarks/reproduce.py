@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of Ali et al. (ICML 2022) for BACE and MNIST superpixels, measured anew.
+"""Tables 1 and 2 of Ali et al. (ICML 2022) for BACE and MNIST superpixels, measured again.
 
     python benchmarks/reproduce.py --out runs/reproduce
 
@@ -174,7 +174,11 @@ def orderings(name: str, reports: dict[str, Report]) -> list[str]:
             for r in reports.values()
         ]
         lines.append(f"| {metric} | {' | '.join(f'{t:.2f}' for t in tau)} |")
-    lines += ["", "Differences, first less second, with 95 % intervals; Holm over each column.", ""]
+    lines += [
+        "",
+        "Differences, first minus second, with 95 % intervals; Holm's correction over each column.",
+        "",
+    ]
     lines += [f"| | paper | {' | '.join(reports)} |", "|---" * (len(reports) + 2) + "|"]
     claims = [c for c in CLAIMS if c[0] in {*PAPER[name], *OURS}]
     tested = {title: holm_tested(report, claims) for title, report in reports.items()}
@@ -232,7 +236,7 @@ def main() -> None:
             "",
             *orderings(name, reports),
             "",
-            "Sum of relevance (nodes and graph token) against the output explained, bundled model:",
+            "Sum of relevance (nodes and graph token) against the explained output, bundled model:",
             "",
             "| method | slope | correlation | gap |",
             "|---|---|---|---|",

@@ -292,10 +292,10 @@ def report_many(many: ManyMolecules) -> str:
     lines = [
         "## Many molecules",
         "",
-        f"SMILES to features of {many.count:,} molecules, two cores, with the start of the workers:"
-        " milliseconds per molecule, each the best of several runs in which the three ways take"
-        " turns. Wall-clock time meets whatever else the machine does; processor time, of all"
-        " processes together, does not.",
+        f"SMILES to features of {many.count:,} molecules on two cores, including the start of the"
+        " workers. The figures are milliseconds per molecule, each the best of several runs in"
+        " which the three ways take turns. Wall-clock time depends on what else the machine does;"
+        " processor time, summed over all processes, does not.",
         "",
         "| | wall clock | ratio | processor |",
         "|---|---|---|---|",
@@ -306,9 +306,9 @@ def report_many(many: ManyMolecules) -> str:
         lines.append(f"| {name} | {value:.2f} | {ratio} | {many.busy[name]:.2f} |")
     lines += [
         "",
-        f"Two workers give their first graph after {many.first_graph:.1f} s, the first time in a"
-        f" program after {many.first_of_all:.1f} s. The process that they work for is itself busy"
-        f" for {many.parent:.3f} ms per molecule, which bounds what more workers can bring.",
+        f"Two workers deliver their first graph after {many.first_graph:.1f} s, the first time in a"
+        f" program after {many.first_of_all:.1f} s. The main process itself is busy for"
+        f" {many.parent:.3f} ms per molecule, which limits what more workers can gain.",
         "",
     ]
     return "\n".join(lines)
@@ -318,8 +318,9 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
     lines = [
         "# Speed",
         "",
-        f"{count} molecules, one thread, batches of {BATCH}, Graphormer of {LAYERS} layers x {DIM};"
-        " median milliseconds per molecule of one run on one machine. Look at the ratios.",
+        f"{count} molecules, one thread, batches of {BATCH}, a Graphormer with {LAYERS} layers of"
+        f" width {DIM}. The figures are median milliseconds per molecule, from one run on one"
+        " machine. Look at the ratios.",
         "",
         "| step | graphxai | published | ratio |",
         "|---|---|---|---|",
@@ -339,19 +340,19 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
     ratio = own["LRP"] / own["Gradient x Input"]
     lines += [
         "",
-        f"LRP takes {ratio:.2f} of the time of Gradient x Input, whose ledger also tells the"
-        " structure's shares and what each operation makes or loses.",
+        f"LRP takes {ratio:.2f} of the time of Gradient x Input, whose ledger also computes"
+        " the shares of the structure and what each operation creates or loses.",
         "",
     ]
     lines += [
-        "The rows of parsing and features are processor time, measured by functions that take turns"
-        " of 32 molecules; features are those of `molecules_to_data`, one by one those of"
-        ' `molecule_to_data`, which is what "SMILES to explanation" uses.',
+        "The rows for parsing and features are processor time, measured while the functions take"
+        ' turns of 32 molecules. "SMILES to features" is `molecules_to_data`; "one by one" is'
+        ' `molecule_to_data`, which "SMILES to explanation" uses.',
         "",
-        "Published: OGB's `smiles2graph` for the features; for the rest Hugging Face's port of"
-        " Graphormer (`transformers` 4.57.6), batched and sorted by size in the same way, explained"
-        " by Gradient x Input. Salts are left out: one of them makes the published collator pad its"
-        " whole batch to 510 hops.",
+        "\"Published\" is OGB's `smiles2graph` for the features. For the rest it is Hugging Face's"
+        " port of Graphormer (`transformers` 4.57.6), batched and sorted by size in the same way,"
+        " and explained by Gradient x Input. Salts are left out, because one of them makes the"
+        " published collator pad its whole batch to 510 hops.",
         "",
     ]
     return "\n".join(lines)
