@@ -1,6 +1,7 @@
 """One class, task or molecule against another, and pairs worth contrasting."""
 
 import csv
+import re
 from itertools import combinations
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -168,6 +169,17 @@ def test_a_search_that_ran_out_of_time_is_reported(monkeypatch):
     contrast = gx.contrast(random_graphormer(), "CCCO", "CCCN")
     assert not contrast.part.complete
     assert "may be larger" in contrast.caption
+
+
+def test_titles_have_minus_signs_before_numbers_and_hyphens_in_names():
+    found = gx.contrast("bace", *PAIRS[0], method="gradient_input", target="pIC50")
+    shown = (found.headline, found.caption, found.a.headline, found.a.caption)
+    assert not any(re.search(r"-\.?\d", text) for text in shown)
+    assert found.a.headline.startswith("pIC50: ")
+    assert gx.explain("bace", PAIRS[0][0]).headline.startswith("BACE-1 inhibition: ")
+    assert gx.explain("bace", PAIRS[0][0], "gae_rollout").caption.startswith("Gradient-weighted")
+    both = gx.contrast("bace", *PAIRS[0], target=("active", "pIC50"))
+    assert "BACE-1 inhibition" in both.headline
 
 
 # --- contrast ------------------------------------------------------------------------------------

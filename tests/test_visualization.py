@@ -17,7 +17,13 @@ from rdkit.Chem import AllChem, rdDepictor
 from graphxai.visualization import PALETTES, Scale, grid_svg, molecule_svg, save_picture, svg_to_png
 from graphxai.visualization.color import signed, signed_alike
 from graphxai.visualization.frame import BAR_ROOM, color_bar, document
-from graphxai.visualization.text import draw_text, fit_text, font_file, text_width
+from graphxai.visualization.text import (
+    draw_text,
+    fit_text,
+    font_file,
+    minus_signs,
+    text_width,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 XLINK = "{http://www.w3.org/1999/xlink}"
@@ -145,6 +151,29 @@ def test_ticks_are_round_symmetric_and_inside(limit: float) -> None:
 def test_numbers_are_written_with_sign_and_three_digits() -> None:
     wanted = {0.25: "+0.25", -1.3e-5: "−1.3e−5", 0.0: "0", -1234.4: "−1234", 5e6: "+5e6"}
     assert {value: signed(value) for value in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("freesolv: -3.20 kcal/mol", "freesolv: −3.20 kcal/mol"),
+        ("BACE-1 inhibition: -.5 against -2", "BACE-1 inhibition: −.5 against −2"),
+        ("Gradient-weighted rollout", "Gradient-weighted rollout"),
+        ("CC(=O)[O-].c1cc-2c(cc1)-2", "CC(=O)[O-].c1cc-2c(cc1)-2"),
+    ],
+)
+def test_negative_numbers_in_titles_have_a_minus_sign_and_names_keep_their_hyphens(
+    mol: Chem.Mol, text: str, wanted: str
+) -> None:
+    assert minus_signs(text) == wanted
+    for svg in (
+        molecule_svg(mol, relevance_of(mol), title=text),
+        grid_svg([molecule_svg(mol, relevance_of(mol))], 1, text),
+    ):
+        title = ElementTree.fromstring(svg).find(f"{SVG}title")
+        assert title is not None
+        assert title.text == wanted
+        assert f'aria-label="{wanted}"' in svg
 
 
 # --- text --------------------------------------------------------------------------------------

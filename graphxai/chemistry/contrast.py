@@ -11,6 +11,7 @@ from graphxai.api import Model, explain, load
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
+from graphxai.visualization.text import minus_signs
 
 from .matching import CommonPart, common_part
 
@@ -109,7 +110,7 @@ class Contrast(Result):
         """What is explained, of both and of the difference."""
         one, other = self.a.ledger.output, self.b.ledger.output
         text = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
-        return text.replace("-", "\N{MINUS SIGN}")
+        return minus_signs(text)
 
     @property
     def caption(self) -> str:
@@ -128,7 +129,7 @@ class Contrast(Result):
             terms["unexplained"] = account.unexplained
         text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
         hint = "" if self.part.complete else " · the common part may be larger"
-        return f"{self.a.title} · {text}{hint}".replace("-", "\N{MINUS SIGN}")
+        return minus_signs(f"{self.a.title} · {text}{hint}")
 
     def to_frame(self) -> "pd.DataFrame":
         """One row an atom, or two that correspond: part, atom and relevance in a and b, difference.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
+from graphxai.visualization.text import minus_signs
 
 from .names import FUNCTIONAL_GROUPS, cut_smiles, name_in_words, ring_name, ring_systems
 
@@ -108,8 +109,9 @@ class Fragments(Result, Sequence[Fragment]):
 
     def _caption(self) -> str:
         over = SCHEME_TITLES.get(self.scheme, "matches of SMARTS")
-        text = f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
-        return text.replace("-", "\N{MINUS SIGN}")
+        return minus_signs(
+            f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
+        )
 
 
 def fragments(explanation: Explanation, scheme: Scheme = "brics") -> Fragments:

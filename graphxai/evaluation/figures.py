@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from graphxai.visualization.curves import curves_figure, forest_figure, stages_figure, sums_figure
+from graphxai.visualization.text import minus_signs
 
 from .measurements import GRID, Measurements
 from .metrics import METRICS
@@ -54,10 +55,10 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
 
 
 def _conservation(report: Measurements) -> "Figure":
-    sums = {
-        name: (c.outputs, c.tokens, f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}")
-        for name, c in report.conservation().items()
-    }
+    sums = {}
+    for name, c in report.conservation().items():
+        text = f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}"
+        sums[name] = (c.outputs, c.tokens, minus_signs(text))
     if not sums:
         raise ValueError("no method of the report gives shares of the output.")
     return sums_figure(sums, title="Does relevance add up?")

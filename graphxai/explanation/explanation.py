@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.target import Target
+from graphxai.visualization.text import minus_signs
 
 from . import files
 from .html import page_html, table_html
@@ -171,7 +172,7 @@ class Explanation(Result):
     @property
     def headline(self) -> str:
         """The prediction in words."""
-        return f"{self.prediction.task}: {self.prediction}"
+        return minus_signs(f"{self.prediction.task}: {self.prediction}")
 
     @property
     def caption(self) -> str:
@@ -189,9 +190,7 @@ class Explanation(Result):
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
         text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
-        return f"{self.title} · output {ledger.output:+z.2f} = {text}".replace(
-            "-", "\N{MINUS SIGN}"
-        )
+        return minus_signs(f"{self.title} · output {ledger.output:+z.2f} = {text}")
 
     def to_frame(self) -> "pd.DataFrame":
         """One row a node: symbol (molecules), relevance, then its parts by feature."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from .color import Scale, signed
-from .text import draw_text, escape, fit_text, glyph_outlines, number, text_width
+from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, number, text_width
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -30,6 +30,7 @@ def document(width: float, height: float, body: str, *, title: str, description:
         body: SVG elements.
         title, description: plain text for screen readers.
     """
+    title, description = minus_signs(title), minus_signs(description)
     # Two pictures in one page must not share ids unless they are the same picture.
     key = "t" + digest(body, title, description)
     # Whole pixels: a fraction of one at the edge would be drawn half transparent.
@@ -62,11 +63,11 @@ def heading(
     room, centre = width - 2 * MARGIN, x + width / 2
     parts, y = [], 0.0
     if title.strip():
-        text, fitted = fit_text(title, size, room, smallest=11, bold=True)
+        text, fitted = fit_text(minus_signs(title), size, room, smallest=11, bold=True)
         y = MARGIN + size * 0.8
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", bold=True))
     if subtitle.strip():
-        text, fitted = fit_text(subtitle, size * 0.75, room, smallest=9)
+        text, fitted = fit_text(minus_signs(subtitle), size * 0.75, room, smallest=9)
         y = y + size * 1.15 if y else MARGIN + size * 0.6
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=_GREY))
     return "".join(parts), y + size * 0.45 if y else 0.0

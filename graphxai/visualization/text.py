@@ -21,6 +21,12 @@ _ELLIPSIS = "…"
 GLYPH = "gx-"  # begins the id of every glyph: the same glyph has the same id in every picture
 GLYPHS = "glyphs"  # class of the definitions of glyphs
 _REFERENCE = re.compile(f'"#({GLYPH}([rb])([0-9a-f]+))"')
+_HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside a name
+
+
+def minus_signs(text: str) -> str:
+    """Return ``text`` with a minus sign before negative numbers: ``BACE-1: −0.5``."""
+    return _HYPHEN_MINUS.sub("\N{MINUS SIGN}", text)
 
 
 def escape(text: object) -> str:
