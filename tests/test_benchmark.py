@@ -404,7 +404,7 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys)
     ("arguments", "message"),
     [
         (["mnist"], "'mnist' is not one of bace, mnist-superpixels"),
-        (["bace", "x.csv"], "a table comes with a checkpoint folder"),
+        (["bace", "x.csv"], "a table goes with a checkpoint folder"),
         (["bace", "--model", "mnist-superpixels"], "reads digits"),
     ],
 )

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import re
 
 import pytest
+import typer
 from PIL import Image
 
 from graphxai.cli import main as cli
@@ -97,7 +99,7 @@ def test_an_interrupted_table_goes_on_and_repeats_nothing(run, checkpoint, table
     (out / "explanations.csv").write_bytes(complete[:cut])
     code, _, error = run(*arguments)
     assert code == 1
-    assert "holds results already: go on with --resume" in error
+    assert "already holds results: continue with --resume" in error
     code, text, _ = run(*arguments, "--resume")
     assert code == 0
     assert "1 explained, 0 left out, 4 rows done before" in text
@@ -198,7 +200,7 @@ def test_a_file_called_like_a_molecule_does_not_hide_it(run, checkpoint, tmp_pat
     assert run("predict", "CCO", "--model", checkpoint)[0] == 0
     code, _, error = run("predict", "letter.doc", "--model", checkpoint)
     assert code == 1
-    assert "files of this type are not read; use .csv" in error
+    assert "cannot read this type of file; use .csv" in error
 
 
 def test_scores_that_are_no_shares_of_the_output_have_no_ledger(run, checkpoint):
@@ -298,6 +300,36 @@ def test_a_model_worse_than_the_mean_is_warned_of_once(run, tmp_path, r2, warnin
         line = "warning: model 'poor' is worse than predicting the training mean of pIC50"
         assert error.count(line) == warnings
         assert error.count("do not use it") == warnings
+
+
+def test_version_is_printed(run):
+    assert run("--version") == (0, "graphxai 0.1.0\n", "")
+
+
+@pytest.mark.parametrize("command", [None, *typer.main.get_command(cli.app).commands])
+def test_help_shows_a_type_only_for_options_that_take_a_value(command, run):
+    _, text, _ = run(*([command] if command else []), "--help")
+    assert "<bool>" not in text
+    assert re.search(r"--help +Show this message", text)
+    for option in ("--resume", "--fast", "--learning-curve", "--debug", "--version"):
+        assert not re.search(rf"{option} +<", text)
+    if command in ("explain", "train"):
+        assert re.search(r"--smiles-column +<str>", text)
+
+
+def test_the_words_of_the_ledger_are_explained_once(run):
+    _, text, _ = run("explain", "CCO", "--method", "lrp", "--method", "gradient_input")
+    assert text.count("The output for the target, active, is a logit: +0.7 doubles the odds.") == 1
+    told = " ".join(text.split("doubles the odds.")[1].split())
+    for word in ("Centrality: ", "graph token: ", "biases: "):
+        assert told.count(word) == 1
+    assert "\x1b" not in text
+
+
+def test_the_output_of_a_regression_is_a_value_and_scores_have_no_ledger_to_explain(run):
+    _, text, _ = run("explain", "CCO", "--target", "pIC50", "--method", "gae")
+    assert "The output for the target, pIC50, is the predicted value." in text
+    assert "graph token" not in text
 
 
 def test_help_has_examples(run):

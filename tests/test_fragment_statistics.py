@@ -91,7 +91,7 @@ def test_a_table_without_a_usable_molecule_is_an_error(rows, reason, tmp_path, m
         cli.main()
     assert stop.value.code == 1
     text = capsys.readouterr().err
-    assert text.startswith(f"error: no molecule of {source} can be explained: ")
+    assert text.startswith(f"error: no molecule in {source} can be explained: ")
     assert reason in text
     assert len(text.strip().splitlines()) == 1
     assert not out.exists()

@@ -362,4 +362,4 @@ def test_the_command_writes_what_python_gives(model, tmp_path, monkeypatch, caps
     assert set(pd.read_parquet(tmp_path / "own.parquet").name) == {"anilide", "rest"}
     code, printed = run(source, "--scheme", "murcko")
     assert code != 0
-    assert "--scheme takes one of brics" in printed.err
+    assert "--scheme is one of brics" in printed.err

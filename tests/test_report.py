@@ -138,6 +138,26 @@ def test_relevance_and_ledger_are_those_of_the_explanation(page, bace):
             np.testing.assert_allclose(other["r"], expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("target", "output"),
+    [
+        ("active", "The output for the target, active, is a logit: +0.7 doubles the odds."),
+        ("pIC50", "The output for the target, pIC50, is the predicted value."),
+    ],
+)
+def test_technical_words_are_explained(bace, tmp_path, target, output):
+    path = gx.report(bace, ["CCO"], tmp_path / "r.html", target=target, detailed=0)
+    words = read(path)[1]["words"]
+    assert words["intro"].endswith(output)
+    assert list(words["terms"]) == ["centrality", "graph token", "biases", "unexplained"]
+
+
+def test_scores_without_a_ledger_need_no_words_for_it(bace, tmp_path):
+    data = read(gx.report(bace, ["CCO"], tmp_path / "r.html", "gae", detailed=0))[1]
+    assert data["words"]["terms"] == {}
+    assert "raises or lowers" not in data["words"]["intro"]
+
+
 def test_fragments_hold_every_atom_once_and_sum_to_the_ledger(page):
     _, data = read(page)
     for molecule in data["molecules"]:
@@ -193,7 +213,7 @@ def test_what_cannot_be_reported_is_said(bace, tmp_path):
         gx.report("mnist-superpixels", ["CCO"], tmp_path / "r.html")
     with pytest.raises(ValueError, match="2 names for 1"):
         gx.report(bace, ["CCO"], tmp_path / "r.html", names=["a", "b"])
-    with pytest.raises(ValueError, match=r"r\.pdf: a report is a page; name it \.html"):
+    with pytest.raises(ValueError, match=r"r\.pdf: a report is a web page; name it \.html"):
         gx.report(bace, ["CCO"], tmp_path / "r.pdf")
     assert not list(tmp_path.glob("r.*"))
 

@@ -116,6 +116,20 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     page.wait("!byId('detail').open")
 
 
+def test_each_technical_word_is_explained_where_it_is_met(page):
+    assert "is a logit: +0.7 doubles the odds" in page.js("byId('intro').innerText")
+    page.click(f"{place('aspirin')} .line")
+    page.wait("byId('detail').open")
+    words = "document.querySelector('dialog details')"
+    assert page.js(f"{words}.open") is False
+    page.click("dialog details summary")
+    page.wait(f"{words}.open")
+    rows = page.js(f"[...{words}.closest('.block').querySelectorAll('th')].map(t => t.innerText)")
+    explained_words = page.js(f"[...{words}.querySelectorAll('dt')].map(t => t.innerText)")
+    assert explained_words == ["centrality", "graph token", "biases", "unexplained"]
+    assert set(explained_words) < set(rows)
+
+
 def test_figures_of_one_scale_have_one_format_and_zero_no_sign(page):
     shown = page.js("[1.2345, -0.05, 0.1, 123.456, 4e-4, -4e-4, 0].map(v => signed(v, 0.5))")
     assert shown == ["+1.234", "−0.050", "+0.100", "+123.456", "0.000", "0.000", "0.000"]
@@ -170,7 +184,7 @@ def test_sorting_follows_prediction_and_relevance(page, explained):
         explained, key=lambda name: -explained[name].prediction.probabilities["active"]
     )
     assert page.js(NAMES) == by_activity
-    page.choose("#sort", "atoms in sum, against to for")
+    page.choose("#sort", "sum over atoms, low to high")
     assert page.js(NAMES) == sorted(explained, key=lambda name: explained[name].ledger.nodes)
     page.choose("#sort", "name")
     assert page.js(NAMES)[-1] == "verubecestat"
@@ -240,7 +254,7 @@ def test_the_policy_stops_a_script_that_got_in(browser, path):
 def test_print_holds_all_molecules_fragments_and_the_card(page):
     pypdf = pytest.importorskip("pypdf")
     text = "".join(p.extract_text() for p in pypdf.PdfReader(io.BytesIO(page.pdf())).pages)
-    for words in ("aspirin", "slash/name", "known", "Most credited", "BACE-1 inhibition"):
+    for words in ("aspirin", "slash/name", "known", "Most positive", "BACE-1 inhibition"):
         assert words in text
     assert page.js("[...document.querySelectorAll('.card svg')].every(s => s.firstChild)")
 

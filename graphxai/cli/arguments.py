@@ -1,4 +1,4 @@
-"""What commands share: the model with a warning, the source, the option of names."""
+"""What the commands share: loading a model, reading the source, the option for names."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +12,12 @@ TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 NameOption = Annotated[
-    str | None, typer.Option(help="Column of the compounds' names in a table [default: none].")
+    str | None, typer.Option(help="Column with compound names, for a table [default: none].")
 ]
 
 
 def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
-    """Load a model; one line on standard error if its own test says that it should not be used."""
+    """Load a model; warn on standard error if its test scores say that it is of no use."""
     from graphxai.api import load
     from graphxai.models.graphormer.training.scores import useless_tasks
 
@@ -30,7 +30,10 @@ def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
 
 
 def kind_of(source: str) -> str:
-    """'table', 'image' or 'smiles', from the suffix."""
+    """What the source is, judged by its suffix: 'table', 'image' or 'smiles'.
+
+    Raises FileNotFoundError for a missing table or picture, ValueError for another type of file.
+    """
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in TABLES or suffix in IMAGES:
         if not Path(source).is_file():
@@ -38,20 +41,20 @@ def kind_of(source: str) -> str:
         return "table" if suffix in TABLES else "image"
     if _exists(source) and not _is_smiles(source):
         known = ", ".join(TABLES + IMAGES)
-        raise ValueError(f"{source}: files of this type are not read; use {known}.")
+        raise ValueError(f"{source}: cannot read this type of file; use {known}.")
     return "smiles"
 
 
 def _exists(source: str) -> bool:
-    """Whether there is such a file or folder; the empty text would name the current one."""
+    """Whether this is a file or folder; an empty string, which names the current folder, is not."""
     try:
         return bool(source.strip()) and Path(source).exists()
-    except OSError:  # a SMILES longer than a file name may be
+    except OSError:  # a SMILES too long for a file name
         return False
 
 
 def _is_smiles(source: str) -> bool:
-    """Whether RDKit reads a molecule, which a file of the same name does not hide."""
+    """Whether RDKit can read it; a SMILES wins over a file with the same name."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
@@ -59,14 +62,14 @@ def _is_smiles(source: str) -> bool:
 
 
 def value_of(source: str, kind: str) -> str | Path:
-    """What `graphxai.explain` takes for it."""
+    """The input as `graphxai.explain` takes it."""
     return Path(source) if kind == "image" else source
 
 
 def require_kind(model: "Graphormer", source: str, kind: str) -> None:
-    """Raise a ValueError if the model does not take what was named."""
+    """Raise ValueError if the model does not take this kind of input."""
     from graphxai.contract.inputs import reads_molecules
 
     if reads_molecules(model.config) != (kind in ("smiles", "table")):
         wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {wanted}; {source!r} is not that.")
+        raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")

@@ -15,56 +15,65 @@ def benchmark(
         str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
     ],
     table: Annotated[
-        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint or rules.")
+        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint or for rules.")
     ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="'all', or methods separated by commas [default: lrp,gradient_input]."),
+        typer.Option(
+            help="'all', or method names separated by commas [default: lrp,gradient_input]."
+        ),
     ] = None,
     metrics: Annotated[
-        list[str] | None, typer.Option(help="'all', or metrics [default: auac,au_mse].")
+        list[str] | None,
+        typer.Option(help="'all', or metric names separated by commas [default: auac,au_mse]."),
     ] = None,
     operators: Annotated[
         list[str] | None,
-        typer.Option(help="How nodes are removed: 'all', or of mask,zero,delete [default: mask]."),
+        typer.Option(
+            help="How nodes are removed: 'all', or some of mask,zero,delete [default: mask]."
+        ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Points of a curve; 11 as in Ali 2022 [default: all].")
+        int | None, typer.Option(help="Points per curve; Ali 2022 takes 11 [default: all].")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many graphs, by the seed.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Measure at most this many graphs, drawn with the seed.")
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="'true' (the label), 'predicted', or a class [default: true with labels]."
+            help="'true' (the label), 'predicted', or a class [default: true if there are labels]."
         ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Task of a model that has several [default: the first].")
+        str | None, typer.Option(help="Task, if the model has several [default: the first].")
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Checkpoint, instead of the bundled one; give several for seeds."),
+        typer.Option(
+            help="Checkpoint to use instead of the bundled one; repeat for several seeds."
+        ),
     ] = None,
     rule: Annotated[
         list[str] | None,
-        typer.Option(help="Rule to train on; several, or 'all' [default: indole,halogen,logp]."),
+        typer.Option(help="Rule to train on; repeat, or 'all' [default: indole,halogen,logp]."),
     ] = None,
-    smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
+    smiles_column: Annotated[str, typer.Option(help="Column with SMILES.")] = "smiles",
     label_column: Annotated[
-        str | None, typer.Option(help="Column of the true classes, by name or number.")
+        str | None, typer.Option(help="Column with the true class, as name or number.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the data [default: $GRAPHXAI_DATA, a cache].")
+        Path | None, typer.Option(help="Data folder [default: $GRAPHXAI_DATA, or a cache].")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample and of the checks.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run [default: bench/SOURCE].")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed for the sample and the checks.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Output folder [default: bench/SOURCE].")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue after an interruption.")
+    ] = False,
 ) -> None:
-    """Measure how faithful the methods are, with intervals and tests.
+    """Measure how faithful explanation methods are, with intervals and tests.
 
-    Writes rows, a summary, figures and examples into a folder.
+    Writes all scores, a summary, figures and examples to a folder.
 
     **Examples**
 
@@ -75,17 +84,19 @@ def benchmark(
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
 
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
-    relevant atoms are known and scores the methods against them.
+    relevant atoms are known, and scores the methods against these atoms.
     """
     if source == "rules":
         _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
         return
     if table is not None and source in NAMED:
-        raise typer.BadParameter("a table comes with a checkpoint folder, not with a named set.")
+        raise typer.BadParameter(
+            "a table goes with a checkpoint folder, not with a named data set."
+        )
     if table is None and source not in NAMED:
         raise typer.BadParameter(
-            f"{source!r} is not one of {', '.join(NAMED)}; a checkpoint folder needs a table of"
-            " molecules after it."
+            f"{source!r} is not one of {', '.join(NAMED)}; after a checkpoint folder, give a table"
+            " of molecules."
         )
     from graphxai.api import load
     from graphxai.contract.target import Target
@@ -137,7 +148,7 @@ def _benchmark_rules(
     out: Path | None,
     resume: bool,
 ) -> None:
-    """Train on each rule, explain, score against the atoms that the rule names."""
+    """Train on each rule, explain, and score against the atoms that the rule names."""
     from graphxai.datasets.molecules import iter_records
     from graphxai.datasets.rules import RULES, get_rule
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
@@ -145,7 +156,9 @@ def _benchmark_rules(
 
     folder = out or Path("bench") / "rules"
     if folder.exists() and any(folder.iterdir()) and not resume:
-        raise FileExistsError(f"{folder} holds a run already; add --resume or name another folder.")
+        raise FileExistsError(
+            f"{folder} already holds a run; add --resume or choose another folder."
+        )
     rules = _listed(rule, "indole,halogen,logp")
     rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(methods, "lrp,gradient_input")
@@ -173,7 +186,7 @@ def _benchmark_rules(
 
 
 def _listed(values: list[str] | None, default: str) -> Any:
-    """Names given one by one or with commas; "all" as it is."""
+    """Names given one by one or separated by commas; "all" stays "all"."""
     names = [n.strip() for value in values or [default] for n in value.split(",") if n.strip()]
     return "all" if "all" in names else names
 
@@ -190,7 +203,7 @@ def _print(report: Any, folder: Path) -> None:
         printed.add_row(str(name), *row)
     console.print(printed)
     for method, failed in report.failures.items():
-        typer.echo(f"{method} gave no scores on {len(failed)} graphs: {failed[0][1]}", err=True)
+        typer.echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
     for key, reason in report.rejected[:10]:
         typer.echo(f"left out: {key}: {reason}", err=True)
     if len(report.rejected) > 10:

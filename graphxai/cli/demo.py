@@ -1,4 +1,4 @@
-"""The demonstration: real molecules and digits, the bundled models, pictures on disk."""
+"""The demo: real molecules and digits explained with the bundled models, saved as pictures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_l
 
 
 def run(folder: str | Path, say: Callable[[str], None] = print) -> list[Path]:
-    """Explain the samples of the package into `folder`; gives back the pictures written."""
+    """Explain the bundled samples; write pictures into `folder` and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return [*_molecules(folder, say), *_digits(folder, say)]
@@ -56,7 +56,7 @@ def _digits(folder: Path, say: Callable[[str], None]) -> list[Path]:
         columns=5,
         title="MNIST superpixels, LRP",
         titles=titles,
-        shared_scale=False,  # the classes explained differ, and so do the sizes of their logits
+        shared_scale=False,  # each digit is explained for another class, and logits differ in size
         legend=("against", "for"),
         size=150,
     )

@@ -1,4 +1,4 @@
-"""The command `graphxai fragments`: which fragments drive the predictions of a table."""
+"""The command `graphxai fragments`: which fragments drive the predictions for a table."""
 
 from itertools import islice
 from pathlib import Path
@@ -15,38 +15,40 @@ if TYPE_CHECKING:
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")
 WRITABLE = (".csv", ".parquet")
-TOLD = 10  # rows left out that are told of one by one
+LISTED = 10  # rows left out that are named one by one
 
 
 def fragments(
     source: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
-    smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
+    smiles_column: Annotated[str, typer.Option(help="Column with SMILES.")] = "smiles",
     scheme: Annotated[
-        str, typer.Option(help="How molecules are divided: brics, scaffold, rings or groups.")
+        str, typer.Option(help="How to divide molecules: brics, scaffold, rings or groups.")
     ] = "brics",
     smarts: Annotated[
         list[str] | None,
-        typer.Option(help="Patterns of your own instead, as NAME:SMARTS; give several."),
+        typer.Option(help="Your own pattern instead, as NAME:SMARTS; repeat for more."),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="A bundled model's name or a checkpoint folder.")
+        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
     ] = "bace",
-    method: Annotated[str, typer.Option(help="Method, see `graphxai methods`.")] = "lrp",
+    method: Annotated[
+        str, typer.Option(help="Explanation method; see `graphxai methods`.")
+    ] = "lrp",
     target: Annotated[
         str | None,
         typer.Option(help="Class or task to explain [default: of two classes, the second]."),
     ] = None,
     minimum: Annotated[
-        int, typer.Option(help="Molecules that a fragment must occur in to be listed.")
+        int, typer.Option(help="List fragments found in at least this many molecules.")
     ] = 2,
-    limit: Annotated[int | None, typer.Option(help="At most so many rows.")] = None,
-    out: Annotated[Path, typer.Option(help="Table to write (.csv, .parquet).")] = Path(
+    limit: Annotated[int | None, typer.Option(help="Read at most this many rows.")] = None,
+    out: Annotated[Path, typer.Option(help="Table to write (.csv or .parquet).")] = Path(
         "fragments.csv"
     ),
 ) -> None:
-    """Sum relevance over the fragments of every molecule and compare them over the table.
+    """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
-    Mean relevance, spread, 95 % interval over molecules, counts and examples of each fragment.
+    For each fragment: mean relevance, spread, 95 % interval over molecules, counts, examples.
 
     **Examples**
 
@@ -55,7 +57,7 @@ def fragments(
     `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
     """
     if scheme not in SCHEMES:
-        raise typer.BadParameter(f"--scheme takes one of {', '.join(SCHEMES)}, not {scheme!r}.")
+        raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
     if out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     from graphxai.chemistry.fragment_table import FragmentTable
@@ -64,12 +66,12 @@ def fragments(
     from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
 
     if not source.is_file():
-        raise FileNotFoundError(f"{source}: no such file; fragments are summed over a CSV table.")
+        raise FileNotFoundError(f"{source}: no such file; give a CSV table of molecules.")
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
     table = FragmentTable(_patterns(smarts) if smarts else scheme)
     loaded = load_with_warning(model)
-    left_out: list[str] = []  # the first of them
+    left_out: list[str] = []  # the first few
     rejected = 0
     rows = count_rows(source) if limit is None else min(limit, count_rows(source))
     with progress_bar("explaining", rows) as tick:
@@ -81,11 +83,11 @@ def fragments(
                 table.add(one.explanation)
             else:
                 rejected += 1
-                left_out += [str(one)][: TOLD - len(left_out)]
+                left_out += [str(one)][: LISTED - len(left_out)]
             tick(1)
     if not table.molecules:
-        why = left_out[0] if left_out else "it has no rows"
-        raise ValueError(f"no molecule of {source} can be explained: {why}")
+        why = left_out[0] if left_out else "the table has no rows"
+        raise ValueError(f"no molecule in {source} can be explained: {why}")
     frame = table.to_frame(minimum=minimum)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix.lower() == ".csv":
@@ -96,9 +98,9 @@ def fragments(
     for line in left_out:
         typer.echo(f"left out: {line}", err=True)
     if rejected > len(left_out):
-        typer.echo(f"left out: {rejected - len(left_out)} rows more", err=True)
+        typer.echo(f"left out: {rejected - len(left_out)} more rows", err=True)
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
-    typer.echo(f"{listed}, of {_counted(table.molecules, 'molecule')}: {out}")
+    typer.echo(f"{listed}, out of {_counted(table.molecules, 'molecule')}: {out}")
 
 
 def _counted(number: int, what: str) -> str:
@@ -106,7 +108,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _patterns(given: list[str]) -> dict[str, str]:
-    """Name to SMARTS; the name ends at the first colon that is not part of the SMARTS."""
+    """SMARTS by name; the name ends at the first colon."""
     named = {}
     for text in given:
         name, colon, smarts = text.partition(":")
@@ -117,7 +119,7 @@ def _patterns(given: list[str]) -> dict[str, str]:
 
 
 def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
-    """The fragments most for and most against."""
+    """Print the fragments of highest and of lowest mean relevance."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
@@ -126,7 +128,7 @@ def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
         Column("fragment", overflow="fold"), "mean relevance [95 % interval]", "molecules"
     )
     ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
-    shared = set(frame.name[frame.name.duplicated()])  # names of several ways to be bound
+    shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
     for part in [ends] if not isinstance(ends, list) else ends:
         for row in part.itertuples():
             name = f"{row.name}  {row.smiles}" if row.name in shared else row.name

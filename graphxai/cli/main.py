@@ -1,7 +1,8 @@
-"""The command line: parse, call, print. Nothing heavy is imported before a command runs."""
+"""The command line: parse, call, print. Heavy imports wait until a command runs."""
 
 import sys
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from graphxai.datasets.progress import progress_bar
 from .arguments import NameOption, kind_of, load_with_warning, require_kind, value_of
 from .benchmark import benchmark
 from .fragments import fragments
+from .help import Command, Group
 from .report import report
 from .train import train
 
@@ -25,7 +27,8 @@ WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
 
 app = typer.Typer(
     name="graphxai",
-    help="Explain graph transformers: from a SMILES or a digit to a picture of what drove it.",
+    cls=Group,
+    help="Explain graph transformers: see which atoms or pixels drove a prediction.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,33 +37,47 @@ app = typer.Typer(
 
 
 class Palette(StrEnum):
-    """Colours of the pictures; the second is safe for every colour vision."""
+    """Colours of the pictures; the second is colour-blind safe."""
 
     red_blue = "red-blue"
     orange_purple = "orange-purple"
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"graphxai {version('graphxai')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback if there is an error.")
+    ] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
 ) -> None:
     pass
 
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="A bundled model's name or a checkpoint folder [default: by the input]."),
+    typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
 ]
-ColumnOption = Annotated[str, typer.Option(help="Column of the SMILES in a table.")]
+ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def explain(
     source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
     model: ModelOption = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Method, see `graphxai methods`; give several to side_by_side them."),
+        typer.Option(help="Explanation method; see `graphxai methods`. Repeat to compare several."),
     ] = None,
     target: Annotated[
         str | None,
@@ -71,8 +88,8 @@ def explain(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet, .json),"
-            " structure with values (.sdf, .smi); a folder for a table."
+            help="File to write: picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet,"
+            " .json) or structure with values (.sdf, .smi); for a table, a folder."
         ),
     ] = None,
     smiles_column: ColumnOption = "smiles",
@@ -81,20 +98,20 @@ def explain(
     scale: Annotated[
         str,
         typer.Option(
-            help="Colour scale: 'own' for each picture, 'shared' over the table, or the relevance"
-            " at its ends."
+            help="Colour scale: 'own' for each picture, 'shared' by the whole table, or a number:"
+            " the relevance shown in full colour."
         ),
     ] = "own",
     pictures: Annotated[
-        str, typer.Option(help="Pictures of a table: 'svg', 'png' or 'none'.")
+        str, typer.Option(help="Pictures for a table: 'svg', 'png' or 'none'.")
     ] = "svg",
     formats: Annotated[
         str,
-        typer.Option(
-            "--format", help="Files of a table: csv, which is always there, parquet, sdf."
-        ),
+        typer.Option("--format", help="Files for a table: csv (always written), parquet, sdf."),
     ] = "csv",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a table's run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
+    ] = False,
 ) -> None:
     """Explain a molecule, a table of molecules, or a picture of a digit.
 
@@ -116,13 +133,11 @@ def explain(
     limit = _limit(scale)
     if kind == "table":
         if len(chosen) > 1:
-            raise typer.BadParameter("a table is explained by one --method at a time.")
+            raise typer.BadParameter("a table takes one --method at a time.")
         if pictures not in ("svg", "png", "none"):
-            raise typer.BadParameter("--pictures takes 'svg', 'png' or 'none'.")
+            raise typer.BadParameter("--pictures is 'svg', 'png' or 'none'.")
         if out is not None and out.suffix.lower() in WRITABLE and not out.is_dir():
-            raise typer.BadParameter(
-                f"--out {out}: a table is explained into a folder, not a file."
-            )
+            raise typer.BadParameter(f"--out {out}: for a table, name a folder, not a file.")
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
@@ -131,13 +146,17 @@ def explain(
         return
     _require_no_names(name_column)
     if formats != "csv":
-        raise typer.BadParameter("--format is for tables; of one molecule, --out says the format.")
+        raise typer.BadParameter(
+            "--format is for tables; for one molecule, the suffix of --out sets the format."
+        )
     if out is not None and out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     if out is not None and len(chosen) > 1 and out.suffix.lower() not in PICTURES:
         allowed = ", ".join(PICTURES)
-        raise typer.BadParameter(f"several methods are compared in a picture: --out in {allowed}.")
-    from .printing import print_explanation
+        raise typer.BadParameter(
+            f"several methods go into one picture: --out must end in {allowed}."
+        )
+    from .printing import print_explanation, print_glossary
 
     loaded = load_with_warning(name)
     require_kind(loaded, source, kind)
@@ -146,16 +165,17 @@ def explain(
     found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
     for explanation in found:
         print_explanation(explanation)
+    print_glossary(found)
     if out is not None:
         _save(found, out, palette, limit)
         typer.echo(f"written: {out}")
 
 
-@app.command()
+@app.command(cls=Command)
 def predict(
     source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
     model: ModelOption = None,
-    out: Annotated[Path | None, typer.Option(help="CSV file [default: print].")] = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write [default: print].")] = None,
     smiles_column: ColumnOption = "smiles",
     name_column: NameOption = None,
 ) -> None:
@@ -200,20 +220,18 @@ def predict(
     for row in rejected[:10]:
         typer.echo(f"left out: {row}", err=True)
     if len(rejected) > 10:
-        typer.echo(f"left out: {len(rejected) - 10} rows more", err=True)
+        typer.echo(f"left out: {len(rejected) - 10} more rows", err=True)
     if rejected and not counts.done:
         raise typer.Exit(1)
 
 
-app.command()(benchmark)
-app.command()(report)
-app.command()(fragments)
+app.command(cls=Command)(benchmark)
+app.command(cls=Command)(report)
+app.command(cls=Command)(fragments)
+app.command(cls=Command)(train)
 
 
-app.command()(train)
-
-
-@app.command()
+@app.command(cls=Command)
 def models() -> None:
     """List the bundled models."""
     from .printing import print_models
@@ -221,7 +239,7 @@ def models() -> None:
     print_models()
 
 
-@app.command()
+@app.command(cls=Command)
 def methods() -> None:
     """List the explanation methods."""
     from .printing import print_methods
@@ -229,11 +247,11 @@ def methods() -> None:
     print_methods()
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
 ) -> None:
-    """Explain sample molecules and digits with the bundled models, without a network.
+    """Explain sample molecules and digits with the bundled models; needs no network.
 
     **Example**
 
@@ -249,10 +267,10 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: one readable line and a non-zero exit for an error, a traceback on demand."""
+    """Run the command line; an error is one readable line and a non-zero exit status."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
-    # allowed anywhere on the line
+    # --debug may stand anywhere on the line
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
@@ -268,9 +286,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        usage = getattr(error, "format_message", None)  # a mistake on the command line itself
+        usage = getattr(error, "format_message", None)  # a wrong argument or option
         text = " ".join(str(usage() if usage else error).split())
-        if usage and not text:  # no argument at all: the help is printed already
+        if usage and not text:  # no argument at all: typer has printed the help
             raise SystemExit(2) from None
         hint = " (--help shows the options)" if usage else ""
         expected = usage or isinstance(error, ValueError | OSError | ImportError | RuntimeError)
@@ -281,7 +299,7 @@ def main() -> None:
 
 
 def _interrupted() -> SystemExit:
-    typer.echo("interrupted; tables, benchmarks and training go on with --resume.", err=True)
+    typer.echo("interrupted; continue a table, benchmark or training run with --resume.", err=True)
     return SystemExit(INTERRUPTED)
 
 
@@ -298,9 +316,7 @@ def _limit(scale: str) -> float | None:
     except ValueError:
         limit = 0.0
     if not 0 < limit < float("inf"):
-        raise typer.BadParameter(
-            f"--scale takes 'own', 'shared' or a positive number, not {scale!r}."
-        )
+        raise typer.BadParameter(f"--scale is 'own', 'shared' or a positive number, not {scale!r}.")
     return limit
 
 

@@ -1,18 +1,21 @@
-"""What the command line prints: one explanation, the models, the methods."""
+"""What the command line prints: an explanation, the models, the methods."""
 
-from textwrap import indent
+from collections.abc import Sequence
+from textwrap import fill, indent
 
+import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 from graphxai.explainers import REGISTRY
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
 
 
 def print_explanation(explanation: Explanation, top: int = 5) -> None:
-    """Prediction, ledger (scores that are no shares of the output have none), strongest nodes."""
-    print(explanation.headline)
+    """Print the predictions, the ledger if scores add up to the output, and the top nodes."""
+    print(f"{explanation.prediction.task}: {explanation.prediction}")
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
             print(f"{other.task}: {other}")
@@ -30,8 +33,18 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
         print(f"    {name:6s} {frame.relevance[node]:+z.4f}")
 
 
+def print_glossary(explanations: Sequence[Explanation]) -> None:
+    """Print, dimmed, what the words above mean: once, whatever the number of methods."""
+    terms = {name: text for e in explanations for name, text in about_terms(e).items()}
+    terms.pop("unexplained", None)
+    listed = "; ".join(f"{name}: {text}" for name, text in terms.items())
+    for text in (about_output(explanations[0]), listed and f"{listed[0].upper()}{listed[1:]}."):
+        if text:
+            typer.secho(fill(text, 78, initial_indent="  ", subsequent_indent="  "), dim=True)
+
+
 def print_models() -> None:
-    """The bundled models: tasks, size, test score."""
+    """Print the bundled models: tasks, size, test score."""
     table = Table(Column("name", no_wrap=True), "tasks", "layers x width", "parameters", "test")
     for name in pretrained_names():
         model = load_checkpoint(locate(name))
@@ -49,7 +62,7 @@ def print_models() -> None:
 
 
 def print_methods() -> None:
-    """The explanation methods: source and cost."""
+    """Print the explanation methods: source and cost."""
     table = Table(Column("name", no_wrap=True), "method", "source", "cost")
     for name, cls in REGISTRY.items():
         table.add_row(name, cls.title, cls.source, cls.cost)

@@ -1,4 +1,4 @@
-"""The command `graphxai report`: explained molecules in one HTML file."""
+"""The command `graphxai report`: a table of explained molecules in one HTML file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +10,15 @@ from .arguments import NameOption, load_with_warning
 
 def report(
     table: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
-    smiles_column: Annotated[str, typer.Option(help="Column of the SMILES.")] = "smiles",
+    smiles_column: Annotated[str, typer.Option(help="Column with SMILES.")] = "smiles",
     name_column: NameOption = None,
     model: Annotated[
-        str, typer.Option(help="A bundled model's name or a checkpoint folder.")
+        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
     ] = "bace",
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
-    method: Annotated[str, typer.Option(help="Method, see `graphxai methods`.")] = "lrp",
+    method: Annotated[
+        str, typer.Option(help="Explanation method; see `graphxai methods`.")
+    ] = "lrp",
     target: Annotated[
         str | None,
         typer.Option(
@@ -25,16 +27,15 @@ def report(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="At most so many rows [default: all; more than 5,000 are refused]."
-        ),
+        typer.Option(min=1, help="Read at most this many rows [default: all, up to 5,000]."),
     ] = None,
     detailed: Annotated[
-        int, typer.Option(help="Compare methods and check trust for the first so many molecules.")
+        int,
+        typer.Option(help="Compare methods and check trust for this many molecules, from the top."),
     ] = 1000,
     title: Annotated[str, typer.Option(help="Title of the report.")] = "",
 ) -> None:
-    """Write one HTML file with every molecule of a table explained; it needs no network.
+    """Explain every molecule of a table in one HTML file, which opens without a network.
 
     **Examples**
 

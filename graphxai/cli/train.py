@@ -1,4 +1,4 @@
-"""The command `graphxai train`: a bundled model anew, or a model of a table of one's own."""
+"""The command `graphxai train`: train on your own table, or retrain a bundled model."""
 
 import shlex
 import sys
@@ -30,16 +30,16 @@ def train(
     source: Annotated[
         str, typer.Argument(help="'bace', 'mnist-superpixels', or a CSV table of molecules.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     target_column: Annotated[
         list[str] | None,
-        typer.Option(help="Table: column to learn; give several to learn them together."),
+        typer.Option(help="Table: column to learn; repeat to learn several together."),
     ] = None,
-    smiles_column: Annotated[str, typer.Option(help="Table: column of the SMILES.")] = "smiles",
+    smiles_column: Annotated[str, typer.Option(help="Table: column with SMILES.")] = "smiles",
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            help="Table: COLUMN=classification or COLUMN=regression [default: by its cells]."
+            help="Table: COLUMN=classification or COLUMN=regression [default: from the values]."
         ),
     ] = None,
     split: Annotated[
@@ -49,40 +49,44 @@ def train(
     start: Annotated[
         str | None,
         typer.Option(
-            help="Table: weights to start from, a model's name, a folder or 'none' [default:"
+            help="Table: weights to start from: a model's name, a folder or 'none' [default:"
             " molecules]."
         ),
     ] = None,
     fast: Annotated[
         bool,
         typer.Option(
-            "--fast", help="Table: do not learn from a forest (half the time, mostly worse)."
+            "--fast", help="Table: skip learning from a random forest (half the time, often worse)."
         ),
     ] = False,
     learning_curve: Annotated[
         bool,
         typer.Option(
-            "--learning-curve", help="Table: also train on 1/8, 1/4, 1/2 of it (thrice the time)."
+            "--learning-curve", help="Table: also train on 1/8, 1/4 and 1/2 (three times as long)."
         ),
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, a cache]."),
+        typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, or a cache]."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and random split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for weights, batches and random split.")] = 0,
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Epochs [default: the recipe's; a table: 20, from scratch 40]."),
+        typer.Option(
+            min=1, help="Epochs [default: the recipe's; for a table 20, from scratch 40]."
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after an interruption.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue after an interruption.")
+    ] = False,
     accelerator: Annotated[str, typer.Option(help="Lightning's accelerator.")] = "auto",
     devices: Annotated[str, typer.Option(help="Lightning's devices: a number or 'auto'.")] = "auto",
 ) -> None:
-    """Train on a table of your own, or a bundled model anew (`pip install "graphxai[train]"`).
+    """Train on your own table, or retrain a bundled model (`pip install "graphxai[train]"`).
 
-    A table is looked through first: unreadable SMILES, duplicates, contradictions. The model
-    learns from the labels and from a random forest, and is tested on molecules that neither has
-    seen, another forest beside it.
+    A table is checked first for unreadable SMILES, duplicates and contradictions. The model
+    learns from the labels and from a random forest. It is then tested on molecules that neither
+    has seen, and compared with another forest.
 
     **Examples**
 
@@ -141,7 +145,7 @@ def train(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lightning answers Ctrl-C with a bare exit; let the command line say how to go on."""
+    """Turn Lightning's bare exit on Ctrl-C into KeyboardInterrupt, so that a hint is printed."""
     try:
         yield
     except SystemExit as stop:
@@ -167,7 +171,7 @@ def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[s
 
 
 def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
-    """Kinds by column, from COLUMN=KIND; the column's name may hold a "=" too."""
+    """Kinds by column, from COLUMN=KIND; a column name may contain "="."""
     kinds = {}
     for text in given:
         name, sign, kind = text.rpartition("=")
@@ -176,7 +180,7 @@ def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
                 f"--kind {text}: write COLUMN=classification or COLUMN=regression."
             )
         if name not in target_columns:
-            raise typer.BadParameter(f"--kind {text}: {name!r} is no --target-column.")
+            raise typer.BadParameter(f"--kind {text}: {name!r} is not a --target-column.")
         kinds[name] = kind
     return kinds
 
@@ -213,7 +217,7 @@ def _train_table(
 
 
 def _print_hygiene(table: "CleanTable") -> None:
-    """What was found in the table: one line a check."""
+    """Print what the checks of the table found, one line per check."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
@@ -222,7 +226,7 @@ def _print_hygiene(table: "CleanTable") -> None:
     for target in table.targets:
         typer.echo(f"  {target}")
     if not table.findings:
-        typer.echo("  nothing to remark in the rows")
+        typer.echo("  no problems found in the rows")
         return
     printed = Table("check", Column("rows", justify="right"), "done", "first rows")
     for finding in table.findings:
@@ -235,7 +239,7 @@ def _print_hygiene(table: "CleanTable") -> None:
 
 
 def _print_scores(folder: Path) -> None:
-    """The scores of the card on the terminal."""
+    """Print the test scores of the model card."""
     import json
 
     from rich.console import Console
@@ -251,6 +255,6 @@ def _print_scores(folder: Path) -> None:
         for row in rows:
             printed.add_row(*(escape(cell) for cell in row))
         Console().print(printed)
-    typer.echo("in brackets 95 % bootstrap intervals; difference: this model less the forest")
+    typer.echo("in brackets 95 % bootstrap intervals; difference: this model minus the forest")
     for note in found["notes"]:
-        typer.echo(f"mind: {note}")
+        typer.echo(f"note: {note}")

@@ -1,4 +1,4 @@
-"""The files of a run over a table: rows appended one by one, and what is made of them."""
+"""The files of a run over a table: CSV and SD files that grow row by row, and Parquet."""
 
 import csv
 import re
@@ -12,9 +12,9 @@ ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
 
 
 class AppendedCsv:
-    """A CSV file open for more rows; each is on disk once it is written.
+    """A CSV file open for appending; each row is on disk as soon as it is written.
 
-    Raises ValueError if the file has other columns, as that of another version may have.
+    Raises ValueError if the file has other columns, for example from another version.
     """
 
     def __init__(self, stack: ExitStack, path: Path, columns: Iterable[str]) -> None:
@@ -27,7 +27,9 @@ class AppendedCsv:
             with path.open(encoding="utf-8", newline="") as file:
                 before = next(csv.reader(file), [])
             if before != self.rows.fieldnames:
-                raise ValueError(f"{path} has other columns than this run: choose another folder.")
+                raise ValueError(
+                    f"{path} has different columns from this run: choose another folder."
+                )
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a row."""
@@ -36,7 +38,7 @@ class AppendedCsv:
 
 
 def rows_in(path: Path) -> set[int]:
-    """Row numbers in the first column; a last line cut off by a kill is dropped from the file."""
+    """Row numbers in the first column; drops an incomplete last line from the file."""
     if not path.exists():
         return set()
     raw = path.read_bytes()
@@ -48,7 +50,7 @@ def rows_in(path: Path) -> set[int]:
 
 
 def appended_sdf(path: Path, seen: Collection[int]) -> TextIO:
-    """An SD file open for more records; what follows the last record of a row seen is dropped."""
+    """An SD file open for appending; drops what follows the last record of a row in `seen`."""
     if path.exists():
         kept = 0
         for end, row in _records(path):
@@ -60,7 +62,7 @@ def appended_sdf(path: Path, seen: Collection[int]) -> TextIO:
 
 
 def _records(path: Path) -> Iterator[tuple[int, int | None]]:
-    """Where each complete record of an SD file ends, in bytes, and the row it is of."""
+    """The end of each complete record of an SD file, in bytes, and its row number."""
     lines: list[bytes] = []
     with path.open("rb") as file:
         end = 0
@@ -76,8 +78,8 @@ def _records(path: Path) -> Iterator[tuple[int, int | None]]:
 def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None:
     """Write the rows of a CSV file as Parquet, with the types of its columns.
 
-    int, float and str are numbers and text; list is numbers separated by spaces. A file half
-    written has the suffix .partial.
+    A column of type `list` holds numbers separated by spaces. While it is being written, the file
+    has the suffix .partial.
     """
     import pyarrow as pa
     import pyarrow.csv as pa_csv

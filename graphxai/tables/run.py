@@ -1,10 +1,11 @@
-"""Explain or predict every row of a table: streamed, restartable, bad rows reported.
+"""Explain or predict every row of a table: streamed, restartable, with bad rows reported.
 
-A run folder holds `explanations.csv` (one row a molecule), `rejected.csv` (rows left out, with
+A run folder holds `explanations.csv` (one row per molecule), `rejected.csv` (rows left out, with
 the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and
-`pictures/`. Rows are written when they are done, so that an interrupted run can go on. On demand
-there are `explanations.sdf`, written row by row too, and `explanations.parquet`, made of the CSV
-file when the run is complete. With a column of names, each file has the compounds' names.
+`pictures/`. Each row is written as soon as it is done, so an interrupted run can continue. Two
+further files are optional: `explanations.sdf`, also written row by row, and
+`explanations.parquet`, converted from the CSV file at the end of the run. If the table has a
+column of names, each file holds the names of the compounds.
 """
 
 import csv
@@ -35,7 +36,7 @@ CHUNK = 128  # rows read, explained and written at a time
 FORMATS = ("csv", "parquet", "sdf")
 REJECTED_COLUMNS = ("row", "smiles", "reason")
 
-NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # and the compound's name
+NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # with the compound's name
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row of a table, its explanation, and the compound's name where a column holds it."""
+    """A row of a table, its explanation, and the compound's name if the table has one."""
 
     row: int
     explanation: Explanation
@@ -58,16 +59,16 @@ class ExplainedRow:
 
 @dataclass(frozen=True)
 class NamedRejectedRow(RejectedRow):
-    """A row that was left out, and the compound's name where a column holds it."""
+    """A row that was left out, and the compound's name if the table has one."""
 
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """How the pictures of a table look: suffix (".svg", ".png"), palette, colour scale.
+    """How the pictures for a table look: suffix (".svg", ".png"), palette, colour scale.
 
-    `limit`: relevance at the ends of the colour bar; None fits each picture by itself.
+    `limit`: relevance at the ends of the colour bar; None fits the scale to each picture.
     """
 
     suffix: str = ".svg"
@@ -76,7 +77,7 @@ class Pictures:
 
 
 def count_rows(path: str | Path) -> int:
-    """About how many rows a CSV file has, for a progress bar: its lines less the header."""
+    """Estimate the rows of a CSV file for a progress bar: its lines minus the header."""
     with Path(path).open("rb") as file:
         return max(sum(1 for _ in file) - 1, 0)
 
@@ -95,14 +96,14 @@ def explain_table(
     resume: bool = False,
     tick: Tick = lambda rows: None,
 ) -> Counts:
-    """Explain each molecule of a CSV file into `folder`; see the module's text.
+    """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
 
-    `formats`: of `FORMATS`; the CSV file is always there. `name_column`: of the compounds' names,
-    which become one line each, and the titles of an SD file. `resume` goes on after the rows that
-    an earlier run with the same model, method and target has written. `tick` is called with the
+    `formats`: some of `FORMATS`; the CSV file is always written. `name_column`: column with
+    compound names; they become the titles of an SD file, each in one line. `resume`: continue
+    after the rows that an earlier run with the same settings wrote. `tick` is called with the
     number of rows done since the last call. Raises FileExistsError if there are results and
-    `resume` is off, ValueError if they are of another run or a format is unknown, ImportError for
-    Parquet without pyarrow.
+    `resume` is off, ValueError if they come from a different run or a format is unknown,
+    ImportError for Parquet without pyarrow.
     """
     _require_molecules(model)
     _require_formats(formats)
@@ -154,7 +155,7 @@ def explain_table(
             if structures is not None:
                 structures.write(found.explanation.to_sdf(title=found.name, Row=found.row))
                 structures.flush()
-            # last: what stands in the table is done, whatever happens next
+            # last, so that a row in this table is always complete
             table.write(_record(found, name_column, picture))
             done += 1
     if "parquet" in formats:
@@ -173,7 +174,7 @@ def explain_rows(
     target: Any = None,
     skip: Collection[int] = (),
 ) -> Iterator[ExplainedRow | NamedRejectedRow]:
-    """Explain the rows of a CSV file but those in `skip`, in batches; yields them in order."""
+    """Explain the rows of a CSV file except those in `skip`, in batches; yields them in order."""
     _require_molecules(model)
     rows = (row for row in _rows(model, path, smiles_column, name_column) if row[0].row not in skip)
     for chunk in _chunks(rows, CHUNK):
@@ -195,11 +196,11 @@ def predict_table(
     name_column: str | None = None,
     tick: Tick = lambda rows: None,
 ) -> tuple[Counts, list[RejectedRow]]:
-    """Predict each molecule of a CSV file; writes CSV to `out`, gives back the rows left out."""
+    """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out."""
     _require_molecules(model)
     columns = ["row", *_named(name_column), "smiles", *_predicted_columns(model)]
     chunks = _chunks(_rows(model, path, smiles_column, name_column), CHUNK)
-    first = next(chunks, [])  # a column that is missing is told before anything is written
+    first = next(chunks, [])  # a missing column raises before anything is written
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     rejected: list[RejectedRow] = []
@@ -225,7 +226,7 @@ def largest_relevance(
     target: Any = None,
     tick: Tick = lambda rows: None,
 ) -> float:
-    """Largest absolute relevance of any atom in a table: the limit of a shared colour scale."""
+    """Largest |relevance| of any atom in a table, the limit of a shared colour scale."""
     largest = 0.0
     for found in explain_rows(model, path, explainer, smiles_column=smiles_column, target=target):
         if isinstance(found, ExplainedRow):
@@ -237,26 +238,26 @@ def largest_relevance(
 def _rows(
     model: Graphormer, path: str | Path, smiles_column: str, name_column: str | None
 ) -> Iterator[NamedRow]:
-    """The rows of a table with the compounds' names, empty without a column of them."""
+    """The rows of a table, each with the compound's name (empty without a column of names)."""
     rows = iter_table(path, smiles_column, canonical=writes_canonically(model.config))
     if name_column is None:
         return ((row, "") for row in rows)
-    # the file is read a second time beside the first: iter_table keeps no cell but the SMILES
+    # read the file twice in parallel: iter_table keeps only the SMILES
     records = iter_records(path, (smiles_column, name_column))
     named = zip(rows, records, strict=True)
     return ((row, one_line(cells[name_column])) for row, (_, cells) in named)
 
 
 def _named(name_column: str | None, value: Any = str) -> dict[str, Any]:
-    """The column "name" with a value, where the table has names."""
+    """The column "name" with a value, if the table has names."""
     return {} if name_column is None else {"name": value}
 
 
 def _require_molecules(model: Graphormer) -> None:
     if not reads_molecules(model.config):
         raise ValueError(
-            f"model {model.origin.name!r} reads images, not molecules: a table of SMILES needs a"
-            " model of molecules, such as 'bace'."
+            f"model {model.origin.name!r} reads images, not molecules: for a table of SMILES,"
+            " choose a model that reads molecules, such as 'bace'."
         )
 
 
@@ -269,7 +270,7 @@ def _require_formats(formats: Collection[str]) -> None:
 
 
 def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
-    """Make the folder, or check that it holds the same run; rows that are done."""
+    """Make the folder, or check that it holds the same run; returns the rows already done."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = folder / "run.json"
     tables = folder / "explanations.csv", folder / "rejected.csv"
@@ -281,7 +282,7 @@ def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
         return set()
     if not resume:
         raise FileExistsError(
-            f"{folder} holds results already: go on with --resume, or choose another folder."
+            f"{folder} already holds results: continue with --resume, or choose another folder."
         )
     try:
         before = json.loads(stored.read_text(encoding="utf-8"))
@@ -310,7 +311,7 @@ def _chunks(rows: Iterable[NamedRow], size: int) -> Iterator[list[NamedRow]]:
 def _encoded(
     model: Graphormer, chunk: list[NamedRow]
 ) -> tuple[list[tuple[int, Input]], list[RejectedRow], dict[int, str]]:
-    """The rows of a chunk that can be used, encoded and by number; the others; names by number."""
+    """Usable rows of a chunk, numbered and encoded; rejected rows; names by row number."""
     rejected = [item for item, _ in chunk if isinstance(item, RejectedRow)]
     graphs = [item for item, _ in chunk if not isinstance(item, RejectedRow)]
     prepared = [(int(graph.row), prepare(model.config, graph)) for graph in graphs]
@@ -318,7 +319,7 @@ def _encoded(
 
 
 def _columns(model: Graphormer, name_column: str | None) -> dict[str, type]:
-    """The columns of `explanations.csv` with the types of their values."""
+    """The columns of `explanations.csv` with their types."""
     return {
         "row": int,
         **_named(name_column),

@@ -1,4 +1,4 @@
-"""Reports for chemists: many explained molecules in one HTML file that needs no network."""
+"""Reports for chemists: many explained molecules in one HTML file that opens offline."""
 
 from .build import report
 

@@ -16,6 +16,7 @@ from graphxai.evaluation.trust.trust import OTHERS, RULE, Trust, explained_by_ea
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
 from graphxai.visualization.color import PALETTES, Scale
@@ -28,13 +29,13 @@ from .summary import fragment_ranking
 CHUNK = 64  # molecules read and explained at a time
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")
 DETAILED = 1000
-LARGEST = 5000  # molecules, unless more are asked for: the page of 10,000 scrolls in jerks
+LARGEST = 5000  # molecules by default: a page of 10,000 does not scroll smoothly
 TABLES = (".csv", ".tsv", ".txt")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One molecule to report: its number in the table, its name, and what the model reads."""
+    """One molecule to report: its row number, its name, and the model's input."""
 
     number: int
     name: str
@@ -43,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """How molecules are explained: model, method, methods beside it, target, how many in detail."""
+    """How to explain: model, method, methods to compare, target, how many molecules in detail."""
 
     model: Model
     explainer: Explainer
@@ -54,10 +55,11 @@ class Plan:
 
 @dataclass
 class Contents:
-    """What a page shows, collected chunk by chunk.
+    """The content of a page, collected chunk by chunk.
 
-    neighbours: drawings of the nearest training compounds, by SMILES; targets: what the molecules
-    are explained for; refused: methods that the model does not allow, with why.
+    neighbours: drawings of the nearest training compounds, by SMILES; refused: methods that do not
+    work for the model, with the reason; targets: labels of the explained outputs; outputs: what
+    these are, in words; terms: words of the ledger with their meaning.
     """
 
     molecules: list[dict[str, Any]] = field(default_factory=list)
@@ -65,6 +67,8 @@ class Contents:
     neighbours: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     targets: set[str] = field(default_factory=set)
+    outputs: set[str] = field(default_factory=set)
+    terms: dict[str, str] = field(default_factory=dict)
     fragments: FragmentTable = field(default_factory=FragmentTable)
 
 
@@ -84,20 +88,20 @@ def report(
     title: str = "",
     progress: bool | None = None,
 ) -> Path:
-    """Explain molecules and write one self-contained HTML file, which needs no network.
+    """Explain molecules and write one self-contained HTML file, which opens offline.
 
-    inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side; they
-    and the trust panel, nine tenths of the work, are made for the first `detailed` molecules.
-    names: one a molecule, for a list; a file has `name_column`. target: see `Target`. limit: at
-    most so many rows; without it 5,000 are the most. progress: a bar, by default on a terminal.
+    inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side; these
+    and the trust panel, nine tenths of the work, cover only the first `detailed` molecules.
+    names: one per molecule, for a list; for a file, `name_column`. target: see `Target`. limit:
+    read at most this many rows; without a limit, up to 5,000 are allowed. progress: show a bar; by
+    default only on a terminal.
 
-    Rows that cannot be used are listed in the report. Raises ValueError if there is none that
-    can, for more rows than that, for another suffix than .html, or for a model that does not read
-    molecules.
+    Rows that cannot be used are listed in the report. Raises ValueError if no row can be used, if
+    there are too many rows, if `out` is not .html, or if the model does not read molecules.
     """
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"{out}: a report is a page; name it .html.")
+        raise ValueError(f"{out}: a report is a web page; name it .html.")
     model = load(model) if isinstance(model, str | Path) else model
     explainer = get_explainer(method)
     rows, total, source = _rows(inputs, names, smiles_column, name_column)
@@ -106,8 +110,8 @@ def report(
     elif total > LARGEST:
         raise ValueError(
             f"{source}: about {total:,} rows, and a report of more than {LARGEST:,} is slow in a"
-            f" browser. Name a limit, such as {LARGEST}; `graphxai explain` and `graphxai"
-            " fragments` take tables of any length."
+            f" browser. Set a limit, such as {LARGEST}; `graphxai explain` and `graphxai fragments`"
+            " take tables of any length."
         )
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
@@ -117,7 +121,7 @@ def report(
             _add(contents, plan, chunk, tick)
     if not contents.molecules:
         why = f": {contents.rejected[0][2]}" if contents.rejected else ""
-        raise ValueError(f"no molecule of {source} can be explained{why}")
+        raise ValueError(f"no molecule in {source} can be explained{why}")
     name = title or f"{model.origin.name}: {source}"
     page = render(_data(contents, model, explainer, name, source), name, _card(model))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -128,12 +132,12 @@ def report(
 def _rows(
     inputs: Any, names: Sequence[str] | None, smiles_column: str, name_column: str | None
 ) -> tuple[Iterator[Row], int, str]:
-    """The molecules, about how many there are, and what they come from in words."""
+    """The molecules, roughly how many there are, and a name for their source."""
     if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
         from graphxai.tables.run import count_rows
 
         if names is not None:
-            raise ValueError("names go with a list; for a file give name_column.")
+            raise ValueError("names go with a list; for a file, give name_column.")
         path = Path(inputs)
         columns = (smiles_column,) if name_column is None else (smiles_column, name_column)
         records = iter_records(path, columns)
@@ -158,7 +162,7 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
-    """Explain one chunk and collect what the page shows of it."""
+    """Explain one chunk and add it to the contents."""
     model, explainer, target = plan.model, plan.explainer, plan.target
     rows = {row.number: row for row in chunk}
     prepared, rejected = _prepared(model, chunk)
@@ -183,13 +187,13 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
 def _prepared(
     model: Model, chunk: list[Row]
 ) -> tuple[list[tuple[int, Input]], list[tuple[int, str, str]]]:
-    """The rows that can be explained, encoded; and the others, with the reason."""
+    """The usable rows, encoded, and the rejected rows with their reasons."""
     prepared, rejected = [], []
     for row in chunk:
         try:
             item = prepare_for(model, row.value)
             if item.smiles is None and item.molecule is None:
-                raise ValueError("this is no molecule.")
+                raise ValueError("this is not a molecule.")
             prepared.append((row.number, item))
         except (ValueError, OSError) as error:
             rejected.append((row.number, str(row.value)[:200], str(error)))
@@ -211,7 +215,9 @@ def _keep(
         if trust.nearest not in contents.neighbours:
             contents.neighbours[trust.nearest] = drawing(Chem.MolFromSmiles(trust.nearest))
     contents.targets.add(explanation.target)
-    if len(contents.targets) == 1:  # relevance for different classes has no common mean
+    contents.outputs.add(about_output(explanation))
+    contents.terms |= about_terms(explanation)
+    if len(contents.targets) == 1:  # relevance for different classes cannot be averaged
         contents.fragments.add(explanation)
     contents.molecules.append(found)
 
@@ -223,7 +229,7 @@ def _data(
     title: str,
     source: str,
 ) -> dict[str, Any]:
-    """Everything the page's script reads."""
+    """All data for the page's script."""
     first = contents.molecules[0]
     limit = colour_limit(contents.molecules, SATURATED)
     features = tuple(getattr(model, "feature_names", ()))
@@ -243,6 +249,7 @@ def _data(
         "additive": explainer.additive,
         "titles": {name: get_explainer(name).title for name in methods[1:]}
         | {explainer.name: explainer.title},
+        "words": {"intro": _intro(contents, explainer), "terms": contents.terms},
         "features": list(features),
         "rule": RULE,
         "value": value_names.pop() if len(value_names) == 1 else "Probability",
@@ -261,14 +268,29 @@ def _data(
     }
 
 
+def _intro(contents: Contents, explainer: Explainer) -> str:
+    """What the colours mean, in two sentences: relevance, then output and target."""
+    relevance = "how much each atom raises or lowers the model's output"
+    if not explainer.additive:
+        relevance = "the score that the method gives each atom"
+    if len(contents.outputs) == 1:
+        output = next(iter(contents.outputs))
+    else:
+        output = (
+            "The output for the target, the class predicted for each molecule, is a logit: +0.7"
+            " doubles the odds."
+        )
+    return f"Colours show relevance: {relevance}. {output}"
+
+
 def _arms(palette: str) -> list[str]:
-    """Colours of a palette at equal steps from full negative to full positive."""
+    """Colours of a palette at equal steps, from full negative to full positive."""
     scale = Scale(1.0, palette)
     return scale.hex(scale.stops())
 
 
 def _card(model: Model) -> str:
-    """The model card beside the checkpoint; empty where there is none."""
+    """The model card beside the checkpoint; empty if there is none."""
     folder = getattr(model.origin, "folder", None)
     with suppress(OSError, UnicodeDecodeError):
         if folder is not None:

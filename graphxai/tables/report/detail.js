@@ -1,4 +1,4 @@
-/* One molecule in detail: a dialog, and what is said of the atom pointed at. */
+/* One molecule in detail: a dialog, and a tip for the atom under the pointer. */
 
 const dialog = byId("detail");
 const tip = byId("tip");
@@ -6,7 +6,7 @@ const LEDGER = { nodes: "atoms", graph_token: "graph token", biases: "biases", u
 
 const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2].includes(atom));
 
-/* What is known of one atom, as paragraphs. */
+/* What to say about one atom, as paragraphs. */
 function aboutAtom(molecule, atom) {
   const lines = [element("strong", {},
     `${molecule.draw.e[atom]} ${atom}: ${figure(molecule.r[atom])} ${molecule.legend[molecule.r[atom] < 0 ? 0 : 1]}`)];
@@ -14,9 +14,9 @@ function aboutAtom(molecule, atom) {
     const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
     parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
     const rest = parts.slice(4).reduce((sum, part) => sum + part[1], 0);
-    const told = parts.slice(0, 4).map(([name, value]) => `${name} ${figure(value)}`);
-    if (parts.length > 4) told.push(`other features ${figure(rest)}`);
-    lines.push(element("div", {}, told.join(", ")));
+    const listed = parts.slice(0, 4).map(([name, value]) => `${name} ${figure(value)}`);
+    if (parts.length > 4) listed.push(`other features ${figure(rest)}`);
+    lines.push(element("div", {}, listed.join(", ")));
   }
   const part = fragmentOf(molecule, atom);
   if (part) lines.push(element("div", {}, `in ${part[0]}, ${part[2].length} atom${part[2].length === 1 ? "" : "s"}: ${figure(part[3])}`));
@@ -25,7 +25,7 @@ function aboutAtom(molecule, atom) {
 
 function showTip(svg, molecule, atom, x, y) {
   tip.replaceChildren(...aboutAtom(molecule, atom));
-  (svg.closest("dialog") || document.body).append(tip); // above an open dialog only inside of it
+  (svg.closest("dialog") || document.body).append(tip); // only a child of an open dialog is shown above it
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - width - 4))}px`;
@@ -57,9 +57,9 @@ document.addEventListener("scroll", hideTip, { capture: true, passive: true });
 
 /* ---- the dialog ---- */
 
-let opener = null; // what had the focus
-let opened = null; // place of the molecule shown
-const inDialog = []; // pictures to forget when it closes
+let opener = null; // the element that had the focus
+let opened = null; // position of the molecule shown
+const inDialog = []; // pictures to drop when it closes
 
 function dialogPicture(content, attributes) {
   const svg = picture(content, attributes, false);
@@ -140,7 +140,7 @@ function predictions(molecule) {
 function trustPanel(molecule) {
   const block = element("div", { class: "block" }, element("h3", {}, "Can this be trusted?"));
   if (!molecule.trust) {
-    block.append(element("p", {}, "Not checked: the report checks only its first molecules."));
+    block.append(element("p", {}, "Not checked: only the first molecules of the report are."));
     return block;
   }
   const { level, sentence, signs } = molecule.trust;
@@ -157,13 +157,22 @@ function ledger(molecule) {
   const row = (name, value, kind) => element("tr", { class: kind },
     element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, figure(value)));
   const rows = entries.map(([name, value]) => {
-    const part = name.split(/^(?:unexplained|nodes): /)[1]; // of the row above, not beside it
+    const part = name.split(/^(?:unexplained|nodes): /)[1]; // a part of the row above
     return part ? row(part, value, "within") : row(name, value, "");
   });
   return element("div", { class: "block" }, element("h3", {}, "Ledger"),
     element("table", {}, element("tbody", {}, ...rows,
       row(`output for ${molecule.target}`, molecule.ledger.output, "sum"))),
+    glossary(),
     data.additive ? "" : element("p", { class: "note" }, "The scores of this method are not shares of the output, so they need not add up to it."));
+}
+
+/* The words of the ledger, explained on demand. */
+function glossary() {
+  const terms = Object.entries(data.words.terms);
+  if (!terms.length) return "";
+  return element("details", { class: "note" }, element("summary", {}, "What do these words mean?"),
+    element("dl", {}, ...terms.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])));
 }
 
 function fragmentTable(molecule) {
@@ -194,6 +203,6 @@ function methods(molecule) {
     figures.push(drawn("Nearest training compound",
       { picture: data.neighbours[molecule.nearest], relevance: null, limit: 1 }, ""));
   return element("div", { class: "block" }, element("h3", {}, "Side by side"),
-    element("p", { class: "note" }, "Each method has its own unit, and so its own colour scale here."),
+    element("p", { class: "note" }, "Methods differ in their units, so each has its own colour scale."),
     element("div", { class: "methods" }, ...figures));
 }

@@ -1,6 +1,6 @@
 "use strict";
-/* Molecules as SVG from coordinates, labels and bonds. Lengths are hundredths of a bond. Text is
-   only ever set as text, never as markup. */
+/* Molecules as SVG, from coordinates, labels and bonds. Lengths are in hundredths of a bond. Text
+   is always set as text, never as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const DISC = 34;
@@ -8,7 +8,7 @@ const BAND = 42;
 const FONT = 44;
 const LINE = 5;
 const INK = "#000";
-let drawings = 0; // so that the gradients of two pictures never share a name
+let drawings = 0; // keeps the ids of gradients unique across pictures
 
 function shape(parent, tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
@@ -18,7 +18,7 @@ function shape(parent, tag, attributes, text) {
   return node;
 }
 
-/* The colour of a relevance; `arms` are colours at equal steps from -limit to +limit. */
+/* The colour for a relevance; `arms` are colours at equal steps from -limit to +limit. */
 function colourOf(value, limit, arms) {
   const relative = Math.max(-1, Math.min(1, value / limit));
   const at = ((relative + 1) / 2) * (arms.length - 1);
@@ -32,8 +32,8 @@ function colourOf(value, limit, arms) {
   return text;
 }
 
-/* A relevance with a sign, to as many decimals as give `limit` three digits: figures on one scale
-   can be compared at a glance. What is smaller than the last decimal is 0, without a sign. */
+/* A relevance with a sign, and with as many decimals as give `limit` three digits, so that numbers
+   on one scale line up. Values below the last decimal are 0, without a sign. */
 function signed(value, limit) {
   const decimals = Math.min(12, Math.max(0, 2 - Math.floor(Math.log10(limit))));
   const text = Math.abs(value).toFixed(decimals);
@@ -41,7 +41,7 @@ function signed(value, limit) {
   return (value > 0 ? "+" : "\u2212") + text;
 }
 
-/* Draw `picture` into an empty <svg>. relevance: a number an atom, or null for a plain drawing. */
+/* Draw `picture` into an empty <svg>. relevance: a number per atom, or null for a plain drawing. */
 function drawMolecule(svg, picture, relevance, limit, arms) {
   svg.replaceChildren();
   const key = `d${drawings++}`;
@@ -89,7 +89,7 @@ function textWidth(text) {
   return width * FONT;
 }
 
-/* How far from an atom's centre its bonds begin: at the edge of its symbol, if it has one. */
+/* The distance from an atom's centre at which bonds begin: the edge of its symbol, if any. */
 function clearance(picture, i, dx, dy) {
   const label = picture.a[i];
   if (!label) return 0;

@@ -1,4 +1,4 @@
-"""What a page needs to draw a molecule: coordinates, labels and bonds as plain JSON values."""
+"""A molecule for the page to draw: coordinates, labels and bonds as plain JSON values."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +10,21 @@ from graphxai.visualization.layout import bond_length, laid_out
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
 
-UNIT = 100  # of a coordinate: hundredths of a bond length
+UNIT = 100  # coordinates are in hundredths of a bond length
 
-# Where an atom's hydrogens are written, with the angle of that side; to the right if it is free.
+# Sides on which hydrogens can be written, with their angles; the first free one is taken.
 _SIDES = (("E", 0.0), ("W", np.pi), ("N", np.pi / 2), ("S", -np.pi / 2))
-_FREE = np.pi / 3  # a side is free if no bond comes nearer
+_FREE = np.pi / 3  # a side is free if no bond is closer than this
 
 
 def drawing(mol: "Mol") -> dict[str, Any]:
-    """A molecule's drawing, its atoms and bonds in the molecule's order.
+    """The drawing of a molecule, with atoms and bonds in the molecule's order.
 
     x, y: coordinates in hundredths of a bond length from the upper left corner, y downwards; a:
     labels of the atoms that have one, `{index: [symbol, hydrogens, charge, isotope, radicals,
-    side]}`; e: symbols of all atoms; b: bonds `[begin, end, kind, side]`, kind 1, 2, 3, "a"
-    (aromatic), "w" (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative), "0"; side of the
-    second line of a double bond: 1 left, -1 right of begin to end, 0 both.
+    side]}`; e: symbols of all atoms; b: bonds `[begin, end, kind, side]`. kind: 1, 2, 3, "a"
+    (aromatic), "w" (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative), "0" (zero order);
+    side: where the second line of a double bond lies, 1 left or -1 right of begin to end, 0 both.
     """
     copy = _ready(mol)
     points = _scaled(copy)
@@ -66,7 +66,7 @@ def _scaled(mol: "Mol") -> NDArray[np.float64]:
 
 
 def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
-    """What is written at an atom; None for the carbons of a skeleton."""
+    """The label of an atom; None for a carbon of the skeleton."""
     hydrogens = atom.GetTotalNumHs()
     charge, isotope = atom.GetFormalCharge(), atom.GetIsotope()
     radicals = atom.GetNumRadicalElectrons()
@@ -83,7 +83,7 @@ def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
 
 
 def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
-    """Whether a carbon between two collinear double bonds (an allene's) would not be seen."""
+    """Whether a carbon sits between two collinear double bonds (allene) and would be invisible."""
     if any(bond.GetBondTypeAsDouble() != 2 for bond in atom.GetBonds()):
         return False
     one, two = (points[other.GetIdx()] - points[atom.GetIdx()] for other in atom.GetNeighbors())
@@ -91,7 +91,7 @@ def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
 
 
 def _free_side(atom: "Atom", points: NDArray[np.float64]) -> str:
-    """The first side without a bond, or the one farthest from all."""
+    """The first free side, or else the one farthest from every bond."""
     neighbours = [other.GetIdx() for other in atom.GetNeighbors()]
     if not neighbours:
         return "E"
@@ -132,7 +132,7 @@ def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
 
 
 def _inner_side(bond: Any, rings: list[tuple[int, ...]], points: NDArray[np.float64]) -> int:
-    """The side of a double bond's second line: its ring's, else the one with more neighbours."""
+    """The side for the second line of a double bond: inside its ring, or where neighbours are."""
     i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
     of_bond = [ring for ring in rings if i in ring and j in ring]
     if of_bond:
@@ -149,6 +149,6 @@ def _inner_side(bond: Any, rings: list[tuple[int, ...]], points: NDArray[np.floa
         return 0
     along = points[j] - points[i]
     across = points[others] - points[i]  # (others, 2)
-    # y points down: a positive cross product lies to the right of begin to end.
+    # y points down: a positive cross product means right of begin to end.
     turn = float(np.sign(along[0] * across[:, 1] - along[1] * across[:, 0]).sum())
     return -int(np.sign(turn))

@@ -1,7 +1,7 @@
-"""One HTML file from a template, a style, a script and data; nothing in it can run but our script.
+"""One HTML file from template, style, script and data, in which only our own script can run.
 
-Data stand in a JSON block in which no `<` is left; the script writes text only as text; a
-content security policy allows this very script and style, by their hashes, and no network.
+The data are a JSON block without a single `<`. The script inserts text only as text. A content
+security policy allows exactly this script and style, by their hashes, and no network.
 """
 
 import base64
@@ -23,7 +23,7 @@ FORBIDDEN = {
 
 
 def render(data: dict[str, Any], title: str, card: str) -> str:
-    """The page: data (JSON values), its title, and the model card (Markdown)."""
+    """The page as HTML, from data (JSON values), a title and a model card (Markdown)."""
     folder = files(__package__)
     style, template = (
         (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
@@ -41,16 +41,16 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         "DATA": embedded(data),
         "CARD": card_html(card),
     }
-    # One pass: what is put in is not searched again.
+    # One pass, so that inserted text is not searched for placeholders.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 def embedded(data: Any) -> str:
-    """JSON that may stand in an HTML script block: without `<`, `>`, `&` and line separators."""
+    """JSON that is safe in an HTML script block: without `<`, `>`, `&` and line separators."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character, escape in FORBIDDEN.items():
         text = text.replace(character, escape)
-    return text.encode("utf-8", "replace").decode()  # a lone surrogate is no UTF-8
+    return text.encode("utf-8", "replace").decode()  # a lone surrogate is not valid UTF-8
 
 
 def _hash(text: str) -> str:
@@ -59,7 +59,7 @@ def _hash(text: str) -> str:
 
 
 def card_html(markdown: str) -> str:
-    """A model card as HTML: headings, paragraphs, tables, lists and code; all else is escaped."""
+    """A model card as HTML: headings, paragraphs, tables, lists, code; the rest is escaped."""
     blocks = re.split(r"\n\s*\n", markdown.replace("\r\n", "\n").strip("\n"))
     return "\n".join(_block(block) for block in blocks if block.strip())
 

@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike
 from graphxai.chemistry.fragments import fragments
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.explanation import Explanation
+from graphxai.visualization.text import minus_signs
 
 from .drawing import drawing
 
-DIGITS = 4  # significant ones of a relevance
+DIGITS = 4  # significant digits of a relevance
 
 
 def record(
@@ -22,20 +23,20 @@ def record(
     others: Mapping[str, Explanation],
     trust: Trust | None,
 ) -> dict[str, Any]:
-    """What the page holds of one molecule.
+    """The page's data for one molecule.
 
-    name, row: as in the table; others: explanations of the same molecule by the other methods, by
-    name.
+    name, row: as in the table; others: explanations of the same molecule by other methods, by
+    method name. Raises ValueError if the explanation has no molecule.
     """
     mol = explanation.molecule
     if mol is None:
-        raise ValueError("a report shows molecules; this explanation came without one.")
+        raise ValueError("a report shows molecules, but this explanation has none.")
     value, value_name = _value(explanation)
     found: dict[str, Any] = {
         "name": name,
         "row": row,
         "smiles": explanation.smiles or "",
-        "predictions": [[p.task, str(p)] for p in explanation.predictions],
+        "predictions": [[p.task, minus_signs(str(p))] for p in explanation.predictions],
         "value": value,
         "value_name": value_name,
         "label": explanation.prediction.label,
@@ -65,13 +66,13 @@ def record(
 
 
 def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:
-    """Floats with so many significant digits; whole numbers without a point."""
+    """Floats rounded to `digits` significant digits; whole numbers as int."""
     kept = [float(f"{value:.{digits}g}") for value in np.asarray(values, dtype=float).tolist()]
     return [int(value) if value == int(value) else value for value in kept]
 
 
 def _value(explanation: Explanation) -> tuple[float, str]:
-    """What molecules are sorted and filtered by, and its name."""
+    """The value by which molecules are sorted and filtered, and its name."""
     prediction = explanation.prediction
     if prediction.value is not None:
         unit = f" ({prediction.unit})" if prediction.unit else ""
@@ -83,7 +84,10 @@ def _value(explanation: Explanation) -> tuple[float, str]:
 
 
 def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:
-    """The relevance of full colour: a quantile of |relevance| over all atoms, 1 if that is 0."""
+    """The relevance shown in full colour: a quantile of |relevance| over all atoms.
+
+    If that is 0, the largest |relevance|; if that is 0 too, 1.
+    """
     values = np.abs(np.concatenate([np.asarray(item["r"], dtype=float) for item in records]))
     limit = float(np.quantile(values, quantile)) or float(values.max(initial=0.0))
     return limit or 1.0

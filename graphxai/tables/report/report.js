@@ -1,16 +1,16 @@
-/* The page: grid, search, filters, tabs, fragments. Reads everything from the JSON block. */
+/* The page: grid, search, filters, tabs, fragments. All data come from the JSON block. */
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const LEVELS = {
   good: ["\u2713", "no objection"],
-  caution: ["!", "care"],
+  caution: ["!", "use with care"],
   warning: ["\u2715", "do not rely"],
   unknown: ["?", "not checked"],
 };
 let arms = Object.values(data.palettes)[0];
 
-/* An element with attributes, and children that are elements or text. */
+/* An element with attributes and children (elements or text). */
 function element(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const name in attributes || {}) {
@@ -26,14 +26,14 @@ const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
 const levelOf = (molecule) => (molecule.trust ? molecule.trust.level : "unknown");
 const number = (value) => value.toLocaleString("en-US");
 const shortened = (tick) => signed(tick, Math.abs(tick) || 1).replace(/\.0+$|(\.\d*?[1-9])0+$/, "$1"); // +0.6, +200, 0
-const figure = (relevance) => signed(relevance, data.limit); // one format on the page
+const figure = (relevance) => signed(relevance, data.limit); // one format for the whole page
 
 function badge(level, words) {
-  const [sign, told] = LEVELS[level];
-  return element("span", { class: `badge ${level}` }, `${sign} ${words || told}`);
+  const [sign, meaning] = LEVELS[level];
+  return element("span", { class: `badge ${level}` }, `${sign} ${words || meaning}`);
 }
 
-/* ---- pictures: drawn when they come near the window, dropped when they are far from it ---- */
+/* ---- pictures: drawn when they come near the window, removed when they are far from it ---- */
 
 const pictures = new Map(); // svg -> {picture, relevance, limit, molecule}
 
@@ -52,11 +52,11 @@ function paint(svg) {
   drawMolecule(svg, content.picture, content.relevance, content.limit, arms);
 }
 
-/* The first screen is drawn at once. Later only so many are drawn in a frame, the nearest to the
-   window's middle first: of those that fast scrolling passes, most are never drawn. */
-const BUDGET = 3; // milliseconds of drawing in a frame; layout and painting take several times that
+/* The first screen is drawn at once. After that, each frame draws for a limited time, starting
+   nearest to the middle of the window, so that fast scrolling skips most pictures. */
+const BUDGET = 3; // milliseconds of drawing per frame; layout and painting take several times as long
 let budget = Infinity;
-const waiting = new Set(); // svgs near the window that are not drawn yet
+const waiting = new Set(); // svgs near the window, not drawn yet
 
 const near = new IntersectionObserver((entries) => {
   const idle = !waiting.size;
@@ -130,8 +130,8 @@ const cards = data.molecules.map((molecule, place) => {
   return card;
 });
 const grid = byId("grid");
-let shown = []; // places of the molecules shown, in order
-let fragment = null; // SMILES that the molecules shown contain
+let shown = []; // positions of the molecules shown, in order
+let fragment = null; // SMILES that every molecule shown must contain
 
 const strongest = (molecule) => Math.max(...molecule.r.map(Math.abs));
 const SORTS = {
@@ -139,8 +139,8 @@ const SORTS = {
   name: (a, b) => nameOf(a).localeCompare(nameOf(b), undefined, { numeric: true }),
   "prediction, high to low": (a, b) => b.value - a.value,
   "prediction, low to high": (a, b) => a.value - b.value,
-  "atoms in sum, for to against": (a, b) => b.ledger.nodes - a.ledger.nodes,
-  "atoms in sum, against to for": (a, b) => a.ledger.nodes - b.ledger.nodes,
+  "sum over atoms, high to low": (a, b) => b.ledger.nodes - a.ledger.nodes,
+  "sum over atoms, low to high": (a, b) => a.ledger.nodes - b.ledger.nodes,
   "strongest atom": (a, b) => strongest(b) - strongest(a),
   "trust, worst first": (a, b) => rank(b) - rank(a),
   "trust, best first": (a, b) => rank(a) - rank(b),
@@ -167,7 +167,7 @@ function arrange() {
   if (shown.length) rove(cards[shown[0]]);
 }
 
-/* One card is in the tab order; arrows move to others. */
+/* Only one card is in the tab order; arrow keys move to the others. */
 let current = null;
 function rove(card, focus) {
   if (current) current.firstChild.tabIndex = -1;
@@ -272,7 +272,7 @@ byId("tabs").addEventListener("keydown", (event) => {
 /* ---- fragments over the set ---- */
 
 function fragmentEntry(row, largest) {
-  const told = row.low === undefined
+  const mean = row.low === undefined
     ? `${figure(row.mean)} in ${row.molecules} molecule${row.molecules === 1 ? "" : "s"}`
     : `${figure(row.mean)} [${figure(row.low)}, ${figure(row.high)}] in ${number(row.molecules)} molecules`;
   const examples = row.examples.flatMap((place) => [
@@ -284,7 +284,7 @@ function fragmentEntry(row, largest) {
     : element("span");
   return element("div", { class: "part" }, svg, element("div", {},
     element("p", { class: "mean" }, row.name),
-    element("p", {}, told, row.low === undefined ? "" : range(row, largest)),
+    element("p", {}, mean, row.low === undefined ? "" : range(row, largest)),
     row.name === row.smiles ? "" : element("p", { class: "smiles" }, row.smiles),
     element("p", { class: "soft" }, "Examples: ", ...examples),
     element("button", { type: "button", class: "link more", onclick: () => {
@@ -293,7 +293,7 @@ function fragmentEntry(row, largest) {
     } }, row.molecules === 1 ? "Show the molecule" : `Show all ${number(row.molecules)}`)));
 }
 
-/* Mean and interval on a line with zero in the middle. */
+/* Mean and interval on an axis with zero in the middle. */
 function range(row, largest) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 200 18");
@@ -310,7 +310,7 @@ function range(row, largest) {
 function showFragments() {
   const found = data.fragments;
   if (!found) {
-    byId("fragments").append(element("p", {}, "The molecules are explained for different classes, whose relevance has no common mean: name one target to compare fragments."));
+    byId("fragments").append(element("p", {}, "The molecules are explained for different classes, so their relevance cannot be averaged. Choose one target to compare fragments."));
     return;
   }
   const all = [...found.for, ...found.against];
@@ -318,13 +318,13 @@ function showFragments() {
   const largest = Math.max(...ends.map(Math.abs), 1e-9);
   const few = all.some((row) => row.low === undefined);
   const about = few
-    ? `No fragment occurs in ${found.enough} molecules or more: all are ranked, and intervals cannot be given.`
-    : `${number(found.ranked)} of ${number(found.distinct)} fragments occur in ${found.enough} molecules or more and are ranked; in brackets a 95 % interval over molecules.`;
+    ? `No fragment occurs in ${found.enough} or more molecules, so all are ranked, without intervals.`
+    : `Ranked are the ${number(found.ranked)} of ${number(found.distinct)} fragments that occur in ${found.enough} or more molecules, with a 95 % interval over molecules in brackets.`;
   const side = (title, rows) => element("div", {}, element("h2", {}, title),
     ...(rows.length ? rows.map((row) => fragmentEntry(row, largest)) : [element("p", {}, "None.")]));
   byId("fragments").append(
-    element("p", { class: "note" }, `BRICS fragments; the relevance of a fragment is the sum over its atoms, averaged over the molecules that contain it. ${about} An association within these molecules, not proof of a cause.`),
-    element("div", { class: "parts" }, side("Most credited", found.for), side("Most blamed", found.against)));
+    element("p", { class: "note" }, `BRICS fragments. A fragment's relevance is the sum over its atoms, averaged over the molecules that contain it. ${about} This is an association within these molecules, not proof of a cause.`),
+    element("div", { class: "parts" }, side("Most positive relevance", found.for), side("Most negative relevance", found.against)));
 }
 
 /* ---- model and rows left out ---- */
@@ -343,7 +343,7 @@ function showModel() {
     ["Explained by", `${data.titles[data.method]} (${data.method})`],
     ...Object.entries(data.refused).map(([name, why]) => [`Without ${name}`, why]),
     ["Molecules", `${data.source}: ${number(data.molecules.length)} explained, ${number(data.rejected.length)} left out`],
-    ["Colours", `white is zero; full colour at ${figure(data.limit)}, the ${data.quantile * 100} % quantile of |relevance| over all atoms`],
+    ["Colours", `white is zero; full colour is ${figure(data.limit)}, the ${data.quantile * 100} % quantile of |relevance| over all atoms`],
     ["Trust", data.rule],
     ["Versions", Object.entries(versions).map((pair) => pair.join(" ")).join(", ")],
   ]));
@@ -365,6 +365,7 @@ function showRejected() {
 }
 
 byId("about").textContent = `${number(data.molecules.length)} molecules from ${data.source}, explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}.`;
+byId("intro").textContent = data.words.intro;
 prepareTools();
 showBar();
 arrange();

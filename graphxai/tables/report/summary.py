@@ -1,4 +1,4 @@
-"""Fragments over a set of molecules, as a page shows them: with drawings and examples."""
+"""Fragments over a set of molecules, with drawings and examples for the page."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from graphxai.chemistry.fragment_table import FragmentTable
 from .drawing import drawing
 from .records import rounded
 
-SHOWN = 12  # fragments at either end
-ENOUGH = 3  # molecules, from which on an interval means something
+SHOWN = 12  # fragments at either end of the ranking
+ENOUGH = 3  # molecules needed for a meaningful interval
 EXAMPLES = 6
 
 
 def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The most credited and the most blamed fragments: `{"for": [...], "against": [...]}`.
+    """Fragments of high and of low mean relevance: `{"for": [...], "against": [...]}`.
 
-    Fragments of at least `ENOUGH` molecules are ranked by their mean; where there are none, all
-    are, without an interval. molecules: the page's records, in whose order examples are numbered.
+    Fragments found in at least `ENOUGH` molecules are ranked by their mean; if there are none, all
+    fragments are, without intervals. molecules: the page's records; examples are positions in it.
     """
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
@@ -37,7 +37,7 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
 
 
 def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
-    """For each fragment the molecules that hold it: its relevance there, and their place."""
+    """For each fragment, its relevance in every molecule that contains it, with the position."""
     found: dict[str, dict[int, float]] = {}
     for place, molecule in enumerate(molecules):
         for _, smiles, _, relevance in molecule["fragments"]:
@@ -55,7 +55,7 @@ def _row(row: dict[Any, Any], found: list[tuple[float, int]]) -> dict[str, Any]:
 
 
 def _spread(found: list[tuple[float, int]]) -> list[int]:
-    """Places of some molecules, evenly from the highest to the lowest relevance."""
+    """Positions of a few molecules, evenly spaced from the highest to the lowest relevance."""
     places = [place for _, place in sorted(found, key=lambda pair: (-pair[0], pair[1]))]
     if len(places) <= EXAMPLES:
         return places
@@ -63,7 +63,7 @@ def _spread(found: list[tuple[float, int]]) -> list[int]:
 
 
 def _drawn(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with a drawing of its fragment, or without if RDKit cannot read it."""
+    """The row with a drawing of its fragment, unless RDKit cannot read it."""
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(row["smiles"])
     return row if mol is None else row | {"draw": drawing(mol)}
