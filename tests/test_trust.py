@@ -110,7 +110,7 @@ def test_the_worst_sign_decides_and_what_is_unknown_counts_as_caution(levels, ex
     assert trust.warns == (expected == "warning")
     decisive = {"caution": ("caution", "unknown")}.get(expected, (expected,))
     for sign in signs:
-        assert (sign.sentence in trust.sentence) == (sign.level in decisive)
+        assert (sign.text in trust.sentence) == (sign.level in decisive)
 
 
 def test_agreement_is_the_mean_spearman_correlation_of_pairs(bace):
@@ -394,7 +394,7 @@ def test_confidence_counts_as_far_as_probabilities_hold(probability, error, leve
     sign = confidence_sign(metadata, Prediction("digit", "3", shares))
     assert sign.level == level
     assert sign.value == probability
-    assert words in sign.sentence
+    assert words in sign.text
 
 
 def test_two_classes_have_no_sign_of_confidence(bace):
