@@ -42,7 +42,11 @@ FENCE = re.compile(
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 COMMAND = typer.main.get_command(cli.app)
 # Pages show commands in earnest, which take minutes to hours; here they are given this too.
-CHEAPER = {"train": ["--epochs", "1", "--fast"], "benchmark": ["--limit", "2"]}
+CHEAPER = {
+    "train": ["--epochs", "1", "--fast"],
+    "benchmark": ["--limit", "2"],
+    "report": ["--detailed", "2"],
+}
 OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need official data
 
 
@@ -247,6 +251,7 @@ def test_links_between_pages_and_pictures_exist():
         text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
         folder = (ROOT / page).parent
         targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+        targets += re.findall(r'<img src="([^"]+)"', text)
         targets += re.findall(r"^:::+\{figure\} (\S+)$", text, re.MULTILINE)
         for target in targets:
             assert "://" in target or (folder / target).exists(), f"{page}: {target}"
