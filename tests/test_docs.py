@@ -25,6 +25,7 @@ from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 from graphxai.cli import main as cli
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation.metrics import METRICS
 from graphxai.explainers import REGISTRY
 from graphxai.models.graphormer import locate
 
@@ -158,11 +159,12 @@ def write_assay(path: Path, rows: int) -> None:
 
 @pytest.fixture
 def own_registry():
-    """Methods that a page registers are gone afterwards."""
-    before = dict(REGISTRY)
+    """Methods and metrics that a page registers are gone afterwards."""
+    registries = [(known, dict(known)) for known in (REGISTRY, METRICS)]
     yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
+    for known, before in registries:
+        known.clear()
+        known.update(before)
 
 
 @pytest.mark.filterwarnings("ignore")
