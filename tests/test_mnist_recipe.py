@@ -1,7 +1,6 @@
 """The recipe of the bundled digit model, and the model itself."""
 
 import gzip
-import os
 import struct
 from pathlib import Path
 
@@ -87,11 +86,10 @@ def test_the_bundled_model_reads_the_sample_digits(model: Graphormer) -> None:
     assert (outputs.argmax(-1) == torch.arange(10)).sum() >= 9
 
 
-def test_the_bundled_model_reaches_95_percent_on_official_test_images(model: Graphormer) -> None:
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("GRAPHXAI_DATA", beside))
-    if not (root / "mnist" / "t10k-images-idx3-ubyte.gz").is_file():
-        pytest.skip("no MNIST files: set GRAPHXAI_DATA to the folder that holds mnist/")
-    images, labels = load_mnist(root, "test", limit=600, download=False)
+def test_the_bundled_model_reaches_95_percent_on_official_test_images(
+    model: Graphormer, data_folder: Path
+) -> None:
+    images, labels = load_mnist(data_folder, "test", limit=600, download=False)
+    assert len(images) == 600
     outputs = predict(model, list(images_to_data(images)))
     assert (outputs.argmax(-1).numpy() == labels).mean() > 0.95
