@@ -34,6 +34,13 @@ def smiles() -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of one run of the tests have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for GRAPHXAI_DATA: all of BACE, and the first 600 test images of MNIST."""
     root = tmp_path_factory.mktemp("data")
