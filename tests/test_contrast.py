@@ -340,8 +340,8 @@ def test_pictures_and_tables_are_saved_by_suffix(tmp_path):
 # --- activity cliffs -----------------------------------------------------------------------------
 
 
-def test_cliffs_of_a_table_are_those_of_a_loop_over_all_pairs(shared):
-    with open(shared / "data" / "bace" / "raw" / "bace.csv", encoding="utf-8") as file:
+def test_cliffs_of_a_table_are_those_of_a_loop_over_all_pairs(data_folder):
+    with open(data_folder / "bace" / "raw" / "bace.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::8]
     smiles, values = [r["mol"] for r in rows], [float(r["pIC50"]) for r in rows]
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)

@@ -200,8 +200,8 @@ def commands_on_official_data() -> list[str]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("command", commands_on_official_data())
-def test_commands_on_official_data_run(command, shared, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAPHXAI_DATA", str(shared / "data"))
+def test_commands_on_official_data_run(command, data_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
     monkeypatch.chdir(tmp_path)
     run(shlex.split(command), monkeypatch)
     assert list(tmp_path.rglob("summary.md"))

@@ -1,6 +1,5 @@
 """Featurising in several processes gives the same graphs, and leaves no process behind."""
 
-import contextlib
 import itertools
 import multiprocessing
 import os
@@ -100,19 +99,11 @@ def test_a_chunk_without_molecules_or_bonds_is_packed(smiles: list[str]) -> None
         assert type(one) is type(other)
 
 
-def bace() -> list[str]:
-    """All of it; tests never download."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    for root in (None, beside):
-        with contextlib.suppress(FileNotFoundError):
-            return [graph.smiles for graph in load_bace(root, download=False)]
-    pytest.skip("BACE is not on this machine: set GRAPHXAI_DATA")
-
-
 def test_all_of_bace_and_odd_molecules_come_out_the_same_and_in_order(
+    data_folder: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    smiles = bace()
+    smiles = [graph.smiles for graph in load_bace(data_folder, download=False)]
     molecules = [*smiles[:500], GIVEN, *ODD, Chem.Mol(), *smiles[500:], None, *ODD[::-1], GIVEN]
     expected = list(molecules_to_data(molecules, canonical=True))
     found = list(molecules_to_data(molecules, canonical=True, workers=2))

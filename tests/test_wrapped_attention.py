@@ -57,10 +57,11 @@ def recorded(model, graphs: list[Data]) -> list[np.ndarray]:
 
 
 def assert_alone_as_together(module: nn.Module, graphs: list[Data], methods=READERS):
+    of_all, of_one = wrapped(module), wrapped(module)
     for method in methods:
-        together = gx.explain(wrapped(module), graphs, method)
+        together = gx.explain(of_all, graphs, method)
         for one, found in zip(graphs, together, strict=True):
-            alone = gx.explain(wrapped(module), one, method).relevance
+            alone = gx.explain(of_one, one, method).relevance
             np.testing.assert_allclose(found.relevance, alone, rtol=1e-4, atol=1e-6, err_msg=method)
 
 
