@@ -33,7 +33,7 @@ METHODS = {
     "attention_last": "attn_last",
     "gae": "gae",
 }
-REFERENCE = Path(__file__).parent / "data" / "reference"
+REFERENCE = Path(__file__).parents[1] / "data" / "reference"
 
 
 def encoded(model, inputs):

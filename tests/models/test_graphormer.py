@@ -27,7 +27,7 @@ from graphxai.models.graphormer.encoding import shortest_paths
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 
-REFERENCE = Path(__file__).parent / "data" / "reference"
+REFERENCE = Path(__file__).parents[1] / "data" / "reference"
 CAGE = "C1CC2CC1CC2C3=CC4=C(C=C3)C5CCC4C5"  # bridged rings: many tied shortest paths
 
 

@@ -264,7 +264,7 @@ def test_conservation_is_exact_for_lrp_and_only_for_it():
 
 def test_curves_of_500_nodes_stay_within_the_memory_budget():
     """In a process of its own, so that nothing else counts; the budget is in the benchmark."""
-    script = Path(__file__).parents[1] / "benchmarks" / "evaluation_speed.py"
+    script = Path(__file__).parents[2] / "benchmarks" / "evaluation_speed.py"
     if not Path("/proc/self/status").exists():
         pytest.skip("the resident set is read from /proc")
     run = [sys.executable, str(script), "--peak", "500"]

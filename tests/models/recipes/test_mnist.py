@@ -16,7 +16,7 @@ from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.recipes.mnist import calibrate, measure, mnist_config, train_mnist
 from graphxai.models.graphormer.training.fit import predict
 
-BUNDLED = Path(__file__).resolve().parents[1] / "models/graphormer/pretrained/mnist-superpixels"
+BUNDLED = Path(__file__).resolve().parents[3] / "models/graphormer/pretrained/mnist-superpixels"
 
 
 @pytest.fixture
