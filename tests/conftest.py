@@ -9,6 +9,7 @@ import torch
 
 from graphxai.datasets.download import data_root
 from graphxai.datasets.mnist import load_mnist
+from other_models import quick_explainer
 
 DATA = Path(__file__).parent / "data"
 # Tests are many small tensors; threads cost more than they bring.
@@ -33,6 +34,15 @@ WHOLE_MNIST = [
 @pytest.fixture(scope="session")
 def smiles() -> list[str]:
     return list(MOLECULES.values())
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of `graphxai.testing` take explainers that sample or learn with few steps.
+
+    What they test holds for any number; the checks with all steps are those of small molecules.
+    """
+    monkeypatch.setattr("graphxai.testing.get_explainer", quick_explainer)
 
 
 @pytest.fixture(scope="session")

@@ -569,5 +569,5 @@ def test_relevance_splits_by_named_feature(models, graphs):
     assert np.allclose(explanation.features.sum(-1), explanation.relevance, atol=1e-5)
 
 
-def test_every_check_runs_on_a_wrapped_model(models, graphs):
+def test_every_check_runs_on_a_wrapped_model(models, graphs, few_steps):
     check_all(wrapped(models["gps"]), graphs[:3])

@@ -49,7 +49,7 @@ def test_every_method_of_the_papers_is_registered():
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])
-def test_properties_hold_for_every_method(pre_layernorm, smiles):
+def test_properties_hold_for_every_method(pre_layernorm, smiles, few_steps):
     check_all(random_graphormer(pre_layernorm=pre_layernorm), smiles)
 
 

@@ -12,12 +12,21 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 
+FEW_STEPS: dict[str, dict[str, int]] = {
+    "gnn_explainer": {"epochs": 2},
+    "shapley_sampling": {"permutations": 2},
+    "integrated_gradients": {"steps": 4},
+}
+
+
+def quick_explainer(method: str | Explainer) -> Explainer:
+    """As `get_explainer`, the slow ones with few steps."""
+    return get_explainer(method, **FEW_STEPS.get(method, {}) if isinstance(method, str) else {})
+
 
 def explainers() -> list[Explainer]:
     """Every registered explainer, the slow ones with few steps."""
-    options = {"gnn_explainer": {"epochs": 2}, "shapley_sampling": {"permutations": 2}}
-    options["integrated_gradients"] = {"steps": 4}
-    return [get_explainer(name, **options.get(name, {})) for name in REGISTRY]
+    return [quick_explainer(name) for name in REGISTRY]
 
 
 def molecules() -> list[Data]:
