@@ -23,8 +23,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/graphxai demo --out demo
 
+# One process a core, each with one thread; with worksteal, tests of a file mostly stay together,
+# so that what they share is made once.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

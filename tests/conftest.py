@@ -1,9 +1,17 @@
+import lzma
 import os
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from graphxai.datasets.download import data_root
+from graphxai.datasets.mnist import load_mnist
+from other_models import quick_explainer
+
+DATA = Path(__file__).parent / "data"
 # Tests are many small tensors; threads cost more than they bring.
 torch.set_num_threads(1)
 
@@ -16,6 +24,11 @@ MOLECULES = {
     "heavy water": "[2H]O[2H]",
     "verubecestat": "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",
 }
+WHOLE_MNIST = [
+    f"{part}-{kind}-ubyte.gz"
+    for part in ("t10k", "train10k")
+    for kind in ("images-idx3", "labels-idx1")
+]
 
 
 @pytest.fixture(scope="session")
@@ -23,11 +36,49 @@ def smiles() -> list[str]:
     return list(MOLECULES.values())
 
 
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of `graphxai.testing` take explainers that sample or learn with few steps.
+
+    What they test holds for any number; the checks with all steps are those of small molecules.
+    """
+    monkeypatch.setattr("graphxai.testing.get_explainer", quick_explainer)
+
+
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """Folder with data too large for the repository, for tests that compare with it."""
+def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of one run of the tests have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for GRAPHXAI_DATA: all of BACE, and the first 600 test images of MNIST."""
+    root = tmp_path_factory.mktemp("data")
+    shutil.copytree(DATA / "mnist", root / "mnist")
+    (root / "bace" / "raw").mkdir(parents=True)
+    packed = (DATA / "bace" / "bace.csv.xz").read_bytes()
+    (root / "bace" / "raw" / "bace.csv").write_bytes(lzma.decompress(packed))
+    return root
+
+
+@pytest.fixture(scope="session")
+def mnist_digits() -> np.ndarray:
+    """Real digits of the MNIST test set, ten of each in order, uint8 (100, 28, 28)."""
+    images, labels = load_mnist(DATA, "test", download=False)
+    return np.concatenate([images[labels == digit][:10] for digit in range(10)])
+
+
+@pytest.fixture(scope="session")
+def mnist_folder() -> Path:
+    """A folder for GRAPHXAI_DATA with the MNIST files that are too large for the repository."""
     root = Path(__file__).resolve().parents[1]
-    for folder in (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared"):
-        if folder and (Path(folder) / "data").is_dir():
-            return Path(folder)
-    pytest.skip("no folder of shared data beside the checkout (or named by GRAPHXAI_SHARED)")
+    shared = (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared")
+    for folder in (data_root(), *(Path(one) / "data" for one in shared if one)):
+        if all((folder / "mnist" / name).is_file() for name in WHOLE_MNIST):
+            return folder
+    pytest.skip(
+        "needs more of MNIST than is bundled (3 MB): set GRAPHXAI_DATA to a folder that holds "
+        "mnist/t10k-*.gz and mnist/train10k-*.gz, see tests/data/README.md"
+    )

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 
-import graphxai as gx
 from graphxai.cli import main as cli
-from graphxai.contract.inputs import prepare_for
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation.metrics import METRICS
 from graphxai.explainers import REGISTRY
 from graphxai.models.graphormer import locate
 
@@ -44,8 +43,11 @@ FENCE = re.compile(
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 COMMAND = typer.main.get_command(cli.app)
 # Pages show commands in earnest, which take minutes to hours; here they are given this too.
-CHEAPER = {"train": ["--epochs", "1", "--fast"], "benchmark": ["--limit", "2"]}
-ELSEWHERE = {"README.md": ("train", "benchmark")}  # run on the pages that explain them
+CHEAPER = {
+    "train": ["--epochs", "1", "--fast"],
+    "benchmark": ["--limit", "2"],
+    "report": ["--detailed", "2"],
+}
 OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need official data
 
 
@@ -109,23 +111,15 @@ class Gps(nn.Module):
 
 
 def taken_for_granted() -> dict[str, dict]:
-    """By section of the README: a batch, a table, a model, graphs of the reader's."""
+    """By section of the README: a model and graphs of the reader's, and a method."""
     torch.manual_seed(0)
     drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
     graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
-    model = gx.load("bace")
     return {
-        "Ten lines of Python": {"batch": model.collate([prepare_for(model, "CCO").data])},
-        "Which method is right? Measure it": {
-            "smiles": list(MOLECULES.values())[5:9],
-            "my_own_function": lambda model, batch, target: batch.x[..., 0].float(),
-        },
-        "Any graph transformer": {
+        "Researchers: wrap a model, measure methods": {
             "my_gps": Gps().eval(),
             "graphs": graphs,
-            "x": graphs[0].x.clone().requires_grad_(),
-            "edge_index": graphs[0].edge_index,
-            "batch": torch.zeros(graphs[0].num_nodes, dtype=torch.long),
+            "my_own_function": lambda model, batch, target: batch.mask.float(),
         },
     }
 
@@ -133,8 +127,12 @@ def taken_for_granted() -> dict[str, dict]:
 def files_of_the_reader(folder: Path, page: str) -> None:
     """A table, a digit, and a published checkpoint in the folder where a page runs.
 
-    A page on training finds an assay; one on benchmarks a model, its test set, and a library.
+    A page on training finds an assay; one on benchmarks a model, its test set, and a library. The
+    README finds only what a clone has: its commands are typed as they stand.
     """
+    if page == "README.md":
+        (folder / "docs").symlink_to(DOCS)
+        return
     rows = [f"{name},{smiles}" for name, smiles in MOLECULES.items()]
     (folder / "molecules.csv").write_text("\n".join(["name,smiles", *rows]) + "\n")
     shutil.copy(digit_paths()[3], folder / "digit.png")
@@ -161,11 +159,12 @@ def write_assay(path: Path, rows: int) -> None:
 
 @pytest.fixture
 def own_registry():
-    """Methods that a page registers are gone afterwards."""
-    before = dict(REGISTRY)
+    """Methods and metrics that a page registers are gone afterwards."""
+    registries = [(known, dict(known)) for known in (REGISTRY, METRICS)]
     yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
+    for known, before in registries:
+        known.clear()
+        known.update(before)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -188,26 +187,21 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
             for words in commands_of(block.text):
                 if words[0] == "graphxai":
                     parse(words[1:])
-                    elsewhere = words[1] in ELSEWHERE.get(page, ()) or words[1:3] in OFFICIAL
-                    if not elsewhere:
+                    if words[1:3] not in OFFICIAL:
                         run(words[1:], monkeypatch)
 
 
 def commands_on_official_data() -> list[str]:
-    """Each of them once, from all pages but those that leave them to others."""
-    blocks = [(page, b) for page in PAGES for b in blocks_of(page) if b.kind == "sh"]
-    return sorted(
-        shlex.join(words[1:])
-        for page, block in blocks
-        for words in commands_of(block.text)
-        if words[1:3] in OFFICIAL and words[1] not in ELSEWHERE.get(page, ())
-    )
+    """Each of them once, from all pages."""
+    blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
+    words = [words for block in blocks for words in commands_of(block.text)]
+    return sorted({shlex.join(w[1:]) for w in words if w[1:3] in OFFICIAL})
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("command", commands_on_official_data())
-def test_commands_on_official_data_run(command, shared, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAPHXAI_DATA", str(shared / "data"))
+def test_commands_on_official_data_run(command, data_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
     monkeypatch.chdir(tmp_path)
     run(shlex.split(command), monkeypatch)
     assert list(tmp_path.rglob("summary.md"))
@@ -259,6 +253,7 @@ def test_links_between_pages_and_pictures_exist():
         text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
         folder = (ROOT / page).parent
         targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+        targets += re.findall(r'<img src="([^"]+)"', text)
         targets += re.findall(r"^:::+\{figure\} (\S+)$", text, re.MULTILINE)
         for target in targets:
             assert "://" in target or (folder / target).exists(), f"{page}: {target}"
@@ -299,6 +294,28 @@ def documented(path: str) -> object:
 def test_every_command_stands_on_the_page_of_the_command_line():
     text = (DOCS / "api" / "command-line.md").read_text(encoding="utf-8")
     assert [name for name in COMMAND.commands if f"`graphxai {name}`" not in text] == []
+
+
+def table_of_methods() -> dict[str, list[str]]:
+    """The other cells of each row, by the name of the method."""
+    text = (DOCS / "methods.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", text.partition("## Shares")[0], re.MULTILINE)
+    assert len(rows) == len(dict(rows)), "a method stands there twice"
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_table_of_methods_has_each_registered_method_and_says_whether_it_gives_shares():
+    table = table_of_methods()
+    assert table.keys() == REGISTRY.keys()
+    for name, (_, _, _, gives, _) in table.items():
+        assert gives.startswith("shares" if REGISTRY[name].additive else "scores"), name
+
+
+def test_the_readme_activates_the_environment_before_its_first_command():
+    words = [w for b in blocks_of("README.md") if b.kind == "sh" for w in commands_of(b.text)]
+    assert words.index(["source", ".venv/bin/activate"]) < min(
+        at for at, command in enumerate(words) if command[0] == "graphxai"
+    )
 
 
 def test_every_method_has_its_definition_on_the_page_of_explainers():

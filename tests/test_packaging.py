@@ -7,16 +7,20 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+def wheel(common_folder) -> Path:
+    """Built once, whatever the number of test processes: builds share a folder of the tree."""
+    folder = common_folder / "wheel"
+    with FileLock(common_folder / "wheel.lock"):
+        if not folder.is_dir():
+            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (path,) = folder.glob("*.whl")
     return path
 

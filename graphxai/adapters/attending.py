@@ -77,7 +77,7 @@ class AttentionWatch:
         if propagation.current_tape() is None:
             return out
         return self.exposure.expose(
-            _cut_when_used(out, softmax) if _slopes_of_constants() else out, softmax
+            _cut_when_used(out, softmax) if _gradients_of_constants() else out, softmax
         )
 
     def explicit_softmax(self, inputs: list[Tensor]) -> Softmax | None:
@@ -199,7 +199,7 @@ class AttentionWatch:
             return value
         self._record(trace.softmax)
         if propagation.current_rules().attention:
-            has_slope = _slopes_of_constants() and trace.softmax.attention is not None
+            has_slope = _gradients_of_constants() and trace.softmax.attention is not None
             return self._traces.constant(value) if has_slope else value.detach()
         curves = trace.curves - {_unmet(trace.softmax)}
         known = replace(trace, role=None, curves=curves, product="probability")
@@ -252,7 +252,7 @@ class AttentionWatch:
         tape = propagation.current_tape()
         if tape is None:
             return weights
-        if _slopes_of_constants():
+        if _gradients_of_constants():
             weights.requires_grad_()
         softmax = Softmax(self._traces.place(), axis=-1)
         weights = self.exposure.expose(weights, softmax)
@@ -311,7 +311,7 @@ def _records_attention() -> bool:
     return tape is not None and not tape.with_biases
 
 
-def _slopes_of_constants() -> bool:
+def _gradients_of_constants() -> bool:
     """Whether attention that is held constant must still have a gradient of its own."""
     tape = propagation.current_tape()
     asked = tape is not None and tape.attention_gradients

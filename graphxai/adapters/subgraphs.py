@@ -77,7 +77,7 @@ def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
 
 def several(graph: Data, times: int) -> Data:
     """So many copies of a graph as one graph, which no edge joins."""
-    roles, _ = told_roles([graph])
+    roles, _ = roles_and_doubts([graph])
     joined, made = Batch.from_data_list([graph] * times), copy(graph)
     for key, role in roles.items():
         if role.square and _is_tensor(graph[key]) and graph[key].layout == torch.strided:
@@ -192,7 +192,7 @@ def has_matrices(graph: Data) -> bool:
     ]
     if not square:
         return False
-    found, _ = told_roles([graph])
+    found, _ = roles_and_doubts([graph])
     return any(found[key].square and graph[key].layout == torch.strided for key in square)
 
 
@@ -204,7 +204,7 @@ def roles_of(graphs: Sequence[Data], read: Collection[str] | None = None) -> Rol
 
     read: names of the attributes that somebody reads; None: of all.
     """
-    found, doubts = told_roles(graphs)
+    found, doubts = roles_and_doubts(graphs)
     doubts = {key: doubt for key, doubt in doubts.items() if read is None or key in read}
     if doubts:
         text = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
@@ -216,7 +216,7 @@ def roles_of(graphs: Sequence[Data], read: Collection[str] | None = None) -> Rol
     return found
 
 
-def told_roles(graphs: Sequence[Data]) -> tuple[Roles, dict[str, str]]:
+def roles_and_doubts(graphs: Sequence[Data]) -> tuple[Roles, dict[str, str]]:
     """The role of each attribute, and by its name in words what is not certain about it."""
     graphs = graphs[:EVIDENCE]
     counts = {NODES: [int(graph.num_nodes or 0) for graph in graphs]}

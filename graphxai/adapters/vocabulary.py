@@ -20,7 +20,6 @@ QUOTIENTS = {"div", "div_", "divide", "true_divide"}
 MULTIPLICATIONS = {"mul", "mul_", "multiply"}
 SUMS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "cat", "concat", "concatenate", "stack",
         "hstack", "vstack", "where"}  # fmt: skip
-WITH_NUMBERS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "where"}  # sums that take them
 ROOTS = {"sqrt", "sqrt_", "rsqrt", "rsqrt_", "std", "std_mean", "norm", "vector_norm", "cdist"}
 SAME_VALUES = {  # only the shape, the order or the type changes, or entries are set to zero
     "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten",

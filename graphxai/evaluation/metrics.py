@@ -44,9 +44,14 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 
 
-def _metric(
+def metric(
     higher_is_better: bool, source: str, *, classes_only: bool = False, removal: bool = True
 ) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
+    """Decorator: make a function of a graph's `Series` a metric, called by the function's name.
+
+    The first line of its docstring is the summary; the rest as for `Metric`.
+    """
+
     def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
         name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
         METRICS[name] = Metric(
@@ -57,73 +62,73 @@ def _metric(
     return add
 
 
-@_metric(True, "Ali 2022, node activation")
+@metric(True, "Ali 2022, node activation")
 def auac(series: Series) -> float:
     """Area under p(top k) over the fraction of nodes."""
     return series.activation.area
 
 
-@_metric(False, "Ali 2022, node pruning")
+@metric(False, "Ali 2022, node pruning")
 def au_mse(series: Series) -> float:
     """Area under the squared distance of logits as nodes of small |relevance| go."""
     return series.pruning.area
 
 
-@_metric(False, "Chefer 2021b, positive perturbation", classes_only=True)
+@metric(False, "Chefer 2021b, positive perturbation", classes_only=True)
 def positive_perturbation(series: Series) -> float:
     """Share of k = 10 %, ... 90 % at which the class explained still wins without the top k."""
     return _mean(_winner(series.logits_without_top, series, k) == series.explained for k in TENTHS)
 
 
-@_metric(True, "Chefer 2021b, negative perturbation", classes_only=True)
+@metric(True, "Chefer 2021b, negative perturbation", classes_only=True)
 def negative_perturbation(series: Series) -> float:
     """Share of k = 10 %, ... 90 % at which it still wins without the k least relevant nodes."""
     return _mean(_winner(series.logits_with_top, series, 1 - k) == series.explained for k in TENTHS)
 
 
-@_metric(True, "Song 2024, appendix D")
+@metric(True, "Song 2024, appendix D")
 def aopc(series: Series) -> float:
     """Mean of p - p(rest k) over k = 10 %, 20 %, ... 90 % of the nodes."""
     rest = series.without_top
     return _mean(series.full - series.at(rest, k) for k in TENTHS)
 
 
-@_metric(False, "Song 2024, appendix D", classes_only=True)
+@metric(False, "Song 2024, appendix D", classes_only=True)
 def lodds(series: Series) -> float:
     """Mean of ln(p(rest k) / p) over k = 10 %, 20 %, ... 90 % of the nodes."""
     tiny, rest, full = 1e-12, series.without_top, max(series.full, 1e-12)
     return _mean(math.log(max(series.at(rest, k), tiny) / full) for k in TENTHS)
 
 
-@_metric(True, "DeYoung 2019, eq. 1 and 3")
+@metric(True, "DeYoung 2019, eq. 1 and 3")
 def comprehensiveness(series: Series) -> float:
     """Mean of p - p(rest k) over k = 1 %, 5 %, 10 %, 20 %, 50 % of the nodes."""
     rest = series.without_top
     return _mean(series.full - series.at(rest, k) for k in BINS)
 
 
-@_metric(False, "DeYoung 2019, eq. 2 and 3")
+@metric(False, "DeYoung 2019, eq. 2 and 3")
 def sufficiency(series: Series) -> float:
     """Mean of p - p(top k) over k = 1 %, 5 %, 10 %, 20 %, 50 % of the nodes."""
     top = series.with_top
     return _mean(series.full - series.at(top, k) for k in BINS)
 
 
-@_metric(True, "Amara 2022, fidelity+ (model), hard", classes_only=True)
+@metric(True, "Amara 2022, fidelity+ (model), hard", classes_only=True)
 def fidelity_plus(series: Series) -> float:
     """Share of k = 10 %, ... 90 % at which the predicted class changes without the top k."""
     predicted = _winner(series.logits_with_top, series, 1.0)
     return _mean(_winner(series.logits_without_top, series, k) != predicted for k in TENTHS)
 
 
-@_metric(False, "Amara 2022, fidelity- (model), hard", classes_only=True)
+@metric(False, "Amara 2022, fidelity- (model), hard", classes_only=True)
 def fidelity_minus(series: Series) -> float:
     """Share of k = 10 %, ... 90 % at which the top k alone do not give the predicted class."""
     predicted = _winner(series.logits_with_top, series, 1.0)
     return _mean(_winner(series.logits_with_top, series, k) != predicted for k in TENTHS)
 
 
-@_metric(True, "Amara 2022, characterisation score", classes_only=True)
+@metric(True, "Amara 2022, characterisation score", classes_only=True)
 def characterisation(series: Series) -> float:
     """Harmonic mean of fidelity+ and 1 - fidelity-, 0 where both are."""
     plus, minus = fidelity_plus(series), fidelity_minus(series)
@@ -131,7 +136,7 @@ def characterisation(series: Series) -> float:
     return 2 * plus * (1 - minus) / total if total else 0.0
 
 
-@_metric(False, "Agarwal 2023, graph explanation unfaithfulness", classes_only=True)
+@metric(False, "Agarwal 2023, graph explanation unfaithfulness", classes_only=True)
 def unfaithfulness(series: Series) -> float:
     """1 - exp(-KL(p, p(top 25 %))) over all classes."""
     full = series.logits_with_top[-1].double().log_softmax(-1)
@@ -140,7 +145,7 @@ def unfaithfulness(series: Series) -> float:
     return 1 - math.exp(-max(divergence, 0.0))
 
 
-@_metric(True, "Chalasani 2020, Gini index", removal=False)
+@metric(True, "Chalasani 2020, Gini index", removal=False)
 def sparsity(series: Series) -> float:
     """Gini index of |relevance|: 0 where all nodes share alike, near 1 where one has all."""
     size = series.relevance.double().abs().sort().values
@@ -151,7 +156,7 @@ def sparsity(series: Series) -> float:
     return float((size * (2 * rank - n - 1)).sum() / (n * total))
 
 
-@_metric(False, "Bhatt 2020, complexity", removal=False)
+@metric(False, "Bhatt 2020, complexity", removal=False)
 def complexity(series: Series) -> float:
     """Entropy (nats) of each node's share of the sum of |relevance|."""
     size = series.relevance.double().abs()

@@ -1,5 +1,8 @@
 """Explainers: one file a family, one base class, one registry."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from .activation import AttCat, Cam, GradCam
 from .activation_path import LrpPath
 from .attention import AttentionLast, Gae, GaeRollout, Rollout
@@ -50,6 +53,12 @@ __all__ = [
     "register",
 ]
 
+# Every file of this folder that registers a method is found by itself; the bridges to PyG's
+# explainers are loaded when they are asked for.
+for _found in iter_modules(__path__):
+    if not _found.name.startswith("pyg"):
+        import_module(f"{__name__}.{_found.name}")
+
 # The order in which methods are listed: propagation, gradients, removal, attention, controls.
 _ORDER = (
     ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "attn_lrp"),
@@ -59,5 +68,6 @@ _ORDER = (
     ("rollout", "attention_flow", "attention_last", "cam", "grad_cam", "att_cat"),
     ("random",),
 )
-for _name in (name for family in _ORDER for name in family):
+_listed = [name for family in _ORDER for name in family]
+for _name in [*_listed, *(name for name in REGISTRY if name not in _listed)]:
     REGISTRY[_name] = REGISTRY.pop(_name)

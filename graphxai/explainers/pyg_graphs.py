@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from graphxai.adapters import WrappedModel
 from graphxai.adapters.batches import WrappedBatch
 from graphxai.adapters.one_at_a_time import one_by_one
-from graphxai.adapters.subgraphs import part, told_roles
+from graphxai.adapters.subgraphs import part, roles_and_doubts
 from graphxai.rules.conservative import unrecorded
 
 # Arguments that a batch knows by itself.
@@ -60,7 +60,7 @@ def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
     group (n,): the graph of each node; None: there is one graph.
     """
     size = 1 if group is None else int(group.max()) + 1
-    roles, doubts = told_roles([whole])
+    roles, doubts = roles_and_doubts([whole])
     loose = [key for key, role in roles.items() if role.along is None and role.names is None]
     uncertain = sorted({*doubts, *(key for key in loose if _rows(whole[key]) not in (0, size))})
     if group is None or size == 1:

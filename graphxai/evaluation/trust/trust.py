@@ -79,7 +79,7 @@ class Trust:
     def sentence(self) -> str:
         """What follows from the signs, in one plain sentence; figures only where one is bad."""
         if self.level == "good":
-            text = "; ".join(sign.sentence for sign in self.signs)
+            text = "; ".join(sign.text for sign in self.signs)
             return f"Nothing measured speaks against it: {text}."
         if self.level == "warning":
             return f"Do not rely on this explanation: {self._told('warning')}."

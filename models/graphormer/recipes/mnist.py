@@ -27,7 +27,6 @@ from graphxai.models.graphormer.training.fit import fit, predict, require_lightn
 from graphxai.models.graphormer.training.settings import TrainingSettings
 
 NUM_TRAIN = 10_000
-NUM_VALID = 1_000
 CLASSES = tuple("0123456789")
 
 

@@ -1,0 +1,325 @@
+"""Featurising in several processes gives the same graphs, and leaves no process behind."""
+
+import itertools
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+from torch_geometric.data import Data
+
+import graphxai
+from graphxai.datasets import featurising_workers
+from graphxai.datasets.featurising import featurise, featurise_packed, unpack
+from graphxai.datasets.molecules import (
+    MoleculeError,
+    iter_table,
+    load_bace,
+    molecule_to_data,
+    molecules_to_data,
+    read_table,
+)
+
+ODD = [
+    "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",  # verubecestat
+    "",
+    "  CCO ",
+    "C",
+    "C1CC",
+    "[Na+].[O-]C(=O)c1ccccc1.O",
+    "[2H]C([2H])([2H])[13CH2]O",
+    "C" * 255,
+    "C" * 256 + "/C=C/C",
+    "C" * 501,
+    "CCO>>CC=O",
+    "CCπ",
+    "F/C=C/[C@H](Cl)/C=C\\[C@@](N)(O)C",
+    "[Te-6].[U+6].[C+127]",
+    "CC* |$;;R1$|",
+]
+KEYS = ("x", "edge_index", "edge_attr")
+GIVEN = Chem.RenumberAtoms(Chem.MolFromSmiles("CCO"), [2, 0, 1])
+
+
+def assert_same(found: Data | MoleculeError, expected: Data | MoleculeError) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, MoleculeError):
+        assert str(found) == str(expected)
+        return
+    assert found.keys() == expected.keys()
+    assert (found.smiles, found.vocabulary) == (expected.smiles, expected.vocabulary)
+    for key in KEYS:
+        one, other = found[key], expected[key]
+        assert torch.equal(one, other), expected.smiles
+        assert one.dtype == other.dtype == torch.int64
+        assert one.is_contiguous()
+        assert one.numpy().flags.writeable
+        assert one.untyped_storage().nbytes() == one.numel() * 8  # no other graph's beside it
+
+
+@pytest.mark.parametrize("canonical", [True, False])
+def test_packing_loses_nothing(canonical: bool) -> None:
+    expected = featurise(ODD, 500, canonical)
+    found = unpack(ODD, featurise_packed(ODD, 500, canonical))
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(other, MoleculeError):
+            assert isinstance(one, MoleculeError)
+            assert str(one) == str(other)
+            continue
+        assert (one.text, one.mol) == (other.text, None)
+        for array, right in zip(one[2:], other[2:], strict=True):
+            assert array.dtype == right.dtype == np.int64
+            assert np.array_equal(array, right)
+
+
+def test_what_is_packed_is_a_tenth_of_its_graphs() -> None:
+    smiles = [text for text in ODD if len(text) < 100] * 20
+    packed = featurise_packed(smiles, 500, False)
+    graphs = [graph for graph in featurise(smiles, 500, False) if not isinstance(graph, Exception)]
+    sent = sum(array.nbytes for array in packed[:-1])
+    assert sent * 10 < sum(array.nbytes for graph in graphs for array in graph[2:])
+
+
+@pytest.mark.parametrize("smiles", [[], [""], ["C1CC", ""], ["C"]])
+def test_a_chunk_without_molecules_or_bonds_is_packed(smiles: list[str]) -> None:
+    found = unpack(smiles, featurise_packed(smiles, 500, False))
+    assert len(found) == len(smiles)
+    for one, other in zip(found, featurise(smiles, 500, False), strict=True):
+        assert type(one) is type(other)
+
+
+def test_all_of_bace_and_odd_molecules_come_out_the_same_and_in_order(
+    data_folder: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    smiles = [graph.smiles for graph in load_bace(data_folder, download=False)]
+    molecules = [*smiles[:500], GIVEN, *ODD, Chem.Mol(), *smiles[500:], None, *ODD[::-1], GIVEN]
+    expected = list(molecules_to_data(molecules, canonical=True))
+    found = list(molecules_to_data(molecules, canonical=True, workers=2))
+    assert len(found) == len(molecules)
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
+    assert [a.GetSymbol() for a in found[-1].mol.GetAtoms()] == ["O", "C", "C"]
+    assert found[-1].mol is not GIVEN
+    assert capfd.readouterr() == ("", "")
+
+
+def test_features_from_workers_equal_those_of_ogb() -> None:
+    from ogb.utils.mol import smiles2graph
+
+    smiles = [text for text in ODD if isinstance(featurise([text], 500, False)[0], tuple)]
+    smiles = [text for text in smiles if "|" not in text] * 20
+    for text, data in zip(smiles, molecules_to_data(smiles, workers=2), strict=True):
+        graph = smiles2graph(text)
+        assert np.array_equal(data.x, graph["node_feat"])
+        assert np.array_equal(data.edge_index, graph["edge_index"])
+        assert np.array_equal(data.edge_attr, graph["edge_feat"])
+
+
+def test_the_limit_on_atoms_reaches_the_workers() -> None:
+    found = list(molecules_to_data(["CCO", "CCCO"], max_atoms=3, workers=2))
+    assert found[0].num_nodes == 3
+    assert "4 atoms, more than the limit of 3" in str(found[1])
+
+
+def test_a_table_is_read_by_workers(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    rows = [f"{'C' * (1 + i % 20)}O,{i}" for i in range(300)]
+    rows[199], rows[200] = "C1CC,7", "CCO,high"
+    path.write_text("\n".join(["smiles,value", *rows]) + "\n")
+    graphs, rejected = read_table(path, label_columns=["value"], workers=2)
+    expected, left_out = read_table(path, label_columns=["value"])
+    assert rejected == left_out
+    assert [one.row for one in rejected] == [200, 201]
+    for one, other in zip(graphs, expected, strict=True):
+        assert_same(one, other)
+        assert (one.row, one.y) == (other.row, other.y)
+    path.write_text("\n".join(["smiles,note", *["CCO,x"] * 200, 'C,"open', "C,x"]) + "\n")
+    with pytest.raises(ValueError, match="a quote opened in line 202 is never closed"):
+        list(iter_table(path, workers=2))
+
+
+def counted(source: Iterator[str]) -> tuple[Iterator[str], list[int]]:
+    """The source, and a list that says how many were taken from it."""
+    taken = [0]
+
+    def take() -> Iterator[str]:
+        for one in source:
+            taken[0] += 1
+            yield one
+
+    return take(), taken
+
+
+def test_an_endless_source_is_read_as_needed() -> None:
+    source, taken = counted("C" * (1 + k % 9) for k in itertools.count())
+    with closing(molecules_to_data(source, workers=2)) as graphs:
+        assert taken == [0]
+        sizes = [graph.num_nodes for graph in itertools.islice(graphs, 1000)]
+    assert sizes == [1 + k % 9 for k in range(1000)]
+    assert 1000 <= taken[0] <= 1000 + 2 * 384
+
+
+def test_an_error_of_the_source_waits_for_its_turn() -> None:
+    def source() -> Iterator[str]:
+        yield from ["CCO"] * 300
+        raise KeyError("the disk is gone")
+
+    found = []
+    with pytest.raises(KeyError, match="the disk is gone"):
+        found.extend(molecules_to_data(source(), workers=2))
+    assert multiprocessing.active_children() == []
+
+
+def workers_of(graphs: Iterator[Data | MoleculeError]) -> list[int]:
+    """The process ids of two workers that have begun."""
+    next(graphs)
+    return [process.pid for process in multiprocessing.active_children() if process.pid]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def ends_soon(pids: list[int]) -> bool:
+    """One that has ended is still listed until its parent has heard of it."""
+    stop = time.monotonic() + 5
+    while any(map(is_running, pids)) and time.monotonic() < stop:
+        time.sleep(0.02)
+    return not any(map(is_running, pids))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asks for processes in the way of POSIX")
+@pytest.mark.parametrize("how", ["close", "forget", "table"])
+def test_leaving_early_ends_the_workers(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["smiles", *["CCOc1ccccc1"] * 5000]) + "\n")
+    graphs = (
+        iter_table(path, workers=2)
+        if how == "table"
+        else molecules_to_data(itertools.repeat("CCOc1ccccc1"), workers=2)
+    )
+    pids = workers_of(graphs)
+    assert len(pids) == 2
+    start = time.monotonic()
+    if how != "forget":
+        graphs.close()
+    del graphs
+    assert multiprocessing.active_children() == []
+    assert time.monotonic() - start < 5
+    assert ends_soon(pids)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
+def test_a_worker_that_is_killed_gives_an_error_that_says_what_to_do() -> None:
+    graphs = molecules_to_data(itertools.repeat("CCOc1ccccc1"), workers=2)
+    pids = workers_of(graphs)
+    os.kill(pids[0], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"ended before its time.*use fewer workers"):
+        for _ in graphs:
+            pass
+    assert multiprocessing.active_children() == []
+    assert ends_soon(pids)
+
+
+def test_a_worker_that_does_not_finish_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(featurising_workers, "_PATIENCE", 0.2)
+    with featurising_workers._processes(1) as pool:
+        with featurising_workers._main_left_out():
+            busy = pool.submit(time.sleep, 600)
+        while not busy.running():
+            time.sleep(0.02)
+        start = time.monotonic()
+    assert time.monotonic() - start < 5
+    assert multiprocessing.active_children() == []
+
+
+SCRIPT = """
+import sys
+from graphxai.datasets.featurising_workers import featurise_in_workers
+
+print("the script runs as", __name__)
+found = list(featurise_in_workers(["CCO"] * 200, 500, False, workers=2))
+print(len(found), len(found[0].atoms))
+print(__file__ == sys.argv[0], __spec__)
+"""
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    root = str(Path(graphxai.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["the script runs as __main__", "200 3", "True None"]
+
+
+def test_a_worker_needs_no_torch() -> None:
+    program = (
+        "import sys, graphxai.datasets.featurising_workers;"
+        "print([name for name in ('torch', 'pandas', 'scipy') if name in sys.modules])"
+    )
+    root = str(Path(graphxai.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("workers", [0, -1, None, 1.5, "auto"])
+def test_a_number_of_workers_that_is_none_is_refused(workers: object, tmp_path: Path) -> None:
+    message = f"workers must be 1 .* or a number of processes, not {re.escape(repr(workers))}"
+    with pytest.raises(ValueError, match=message):
+        molecules_to_data(["CCO"], workers=workers)
+    path = tmp_path / "table.csv"
+    path.write_text("smiles\nCCO\n")
+    with pytest.raises(ValueError, match=message):
+        read_table(path, workers=workers)
+
+
+def test_explicit_hydrogens_are_warned_of_at_the_line_that_asks() -> None:
+    source = ["CCO", Chem.AddHs(Chem.MolFromSmiles("CCO"))]
+    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
+        for _ in molecules_to_data(source, workers=2):
+            pass
+    assert text[0].filename == __file__
+
+
+def test_smiles_give_no_warnings_that_a_worker_could_lose() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for text in ODD:
+            next(molecules_to_data([text], canonical=True))
+
+
+def test_without_smiles_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(featurising_workers, "featurise_packed")
+    assert list(molecules_to_data([], workers=2)) == []
+    for found in molecules_to_data([GIVEN] * 3, workers=2):
+        assert_same(found, molecule_to_data(GIVEN))

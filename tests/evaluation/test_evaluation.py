@@ -1,0 +1,291 @@
+"""Node removal, curves and statistics against loops, formulas and other libraries."""
+
+import math
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.contract.inputs import prepare
+from graphxai.contract.target import Target
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import MOLECULES
+from graphxai.evaluation import (
+    METRICS,
+    OPERATORS,
+    bootstrap,
+    compare_pairs,
+    conservation,
+    holm,
+    node_series,
+    outputs_of_parts,
+)
+from graphxai.evaluation.best_ordering import best_areas
+from graphxai.evaluation.curves import node_counts
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from toy import random_graphormer
+
+SMILES = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+def encoded(model, smiles=SMILES):
+    return StructureEncoding.from_config(model.config)(molecule_to_data(smiles))
+
+
+def choices(n, count=9):
+    keep = torch.rand(count, n, generator=torch.Generator().manual_seed(1)) < 0.6
+    keep[0], keep[1] = True, False
+    return keep
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_all_choices_at_once_equal_one_pass_each(operator, monkeypatch):
+    model = random_graphormer()
+    data = encoded(model)
+    keep = choices(data.num_nodes)
+    together = outputs_of_parts(model, data, keep, operator)
+    monkeypatch.setattr("graphxai.evaluation.removal.MAX_PAIRS", 1)  # one choice a pass
+    alone = outputs_of_parts(model, data, keep, operator)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+    full = model(collate([data])).detach()
+    torch.testing.assert_close(together[:1], full, atol=1e-5, rtol=1e-4)
+
+
+def test_masked_nodes_are_excluded_from_every_attention():
+    model = random_graphormer()
+    data = encoded(model)
+    keep = choices(data.num_nodes)
+    batch = collate([data])
+    with torch.no_grad():
+        expected = [model.encode(model.embed(batch), batch, k[None])[0] for k in keep]
+    torch.testing.assert_close(
+        outputs_of_parts(model, data, keep, "mask"), torch.stack(expected), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_zeroed_nodes_keep_their_token():
+    model = random_graphormer()
+    data = encoded(model)
+    keep = torch.ones(1, data.num_nodes, dtype=torch.bool)
+    keep[0, 4] = False
+    batch = collate([data])
+    with torch.no_grad():
+        tokens = model.embed(batch)
+        tokens[0, 5] = 0.0
+        expected = model.encode(tokens, batch)
+    torch.testing.assert_close(outputs_of_parts(model, data, keep, "zero"), expected)
+
+
+def test_a_deleted_node_leaves_the_smaller_molecule():
+    """Without its last oxygen atom, hexanol's graph is hexane's but for that carbon's features."""
+    model = random_graphormer()
+    data, smaller = encoded(model, "CCCCCCO"), molecule_to_data("CCCCCC")
+    smaller.x = data.x[:6]
+    expected = model(collate([StructureEncoding.from_config(model.config)(smaller)]))
+    keep = torch.tensor([[True] * 6 + [False]])
+    found = outputs_of_parts(model, data, keep, "delete")
+    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_curves_equal_a_loop_over_nodes(operator):
+    model = random_graphormer()
+    data = encoded(model)
+    n = data.num_nodes
+    relevance = torch.linspace(-1, 1, n)[torch.randperm(n, generator=torch.Generator())]
+    series = node_series(model, data, relevance, Target("inactive"), operator=operator)
+    full = model(collate([data]))[0, 0].item()
+    joined, rest, left = [], [], []
+    for k in range(n + 1):
+        keep = torch.zeros(1, n, dtype=torch.bool)
+        keep[0, sorted(range(n), key=lambda i: -relevance[i].item())[:k]] = True
+        z = outputs_of_parts(model, data, keep, operator)[0, 0].item()
+        joined.append(1 / (1 + np.exp(z)))  # the probability of "inactive"
+        z = outputs_of_parts(model, data, ~keep, operator)[0, 0].item()
+        rest.append(1 / (1 + np.exp(z)))
+        keep = torch.ones(1, n, dtype=torch.bool)
+        keep[0, sorted(range(n), key=lambda i: abs(relevance[i].item()))[:k]] = False
+        z = outputs_of_parts(model, data, keep, operator)[0, 0].item()
+        left.append(2 * ((z - full) / 2) ** 2)  # two classes with logits -z/2 and z/2
+    np.testing.assert_allclose(series.with_top, joined, atol=1e-5)
+    np.testing.assert_allclose(series.without_top, rest, atol=1e-5)
+    np.testing.assert_allclose(series.distance, left, atol=1e-4)
+    area = np.trapezoid(joined, np.linspace(0, 1, n + 1))
+    assert METRICS["auac"].measure(series) == pytest.approx(area, abs=1e-5)
+    tenths = [math.ceil(k * n / 10) for k in range(1, 10)]
+    drops = np.mean([joined[-1] - rest[k] for k in tenths])
+    assert METRICS["aopc"].measure(series) == pytest.approx(drops, abs=1e-5)
+    odds = np.mean([np.log(rest[k] / joined[-1]) for k in tenths])
+    assert METRICS["lodds"].measure(series) == pytest.approx(odds, abs=1e-4)
+    bins = [math.ceil(k * n / 100) for k in (1, 5, 10, 20, 50)]
+    missing = np.mean([joined[-1] - joined[k] for k in bins])
+    assert METRICS["sufficiency"].measure(series) == pytest.approx(missing, abs=1e-5)
+    lost = np.mean([joined[-1] - rest[k] for k in bins])
+    assert METRICS["comprehensiveness"].measure(series) == pytest.approx(lost, abs=1e-5)
+
+
+def test_eleven_steps_take_the_ceiling():
+    assert node_counts(13, 11).tolist() == [0, 2, 3, 4, 6, 7, 8, 10, 11, 12, 13]
+    assert node_counts(10, 11).tolist() == list(range(11))
+    assert node_counts(3).tolist() == [0, 1, 2, 3]
+
+
+def test_regression_is_rescaled_by_empty_and_full_graph():
+    model = random_graphormer(tasks=(Task("logS", "regression", offset=-3.0, scale=2.0),))
+    data = encoded(model)
+    series = node_series(model, data, torch.arange(float(data.num_nodes)), Target())
+    assert series.with_top[0] == 0
+    assert series.with_top[-1] == pytest.approx(1)
+    assert series.without_top[-1] == pytest.approx(0)
+    assert series.distance[0] == 0
+    with pytest.raises(ValueError, match="'lodds' needs probabilities"):
+        gx.evaluate(model, ["CCO"], metrics=["lodds"])
+
+
+def test_a_graph_of_one_node_has_curves():
+    model = random_graphormer()
+    series = node_series(model, encoded(model, "C"), torch.tensor([1.0]), Target())
+    assert series.fractions.tolist() == [0, 1]
+    assert all(
+        math.isfinite(metric.measure(series)) for metric in METRICS.values() if metric.measure
+    )
+
+
+@pytest.mark.parametrize(
+    ("relevance", "message"),
+    [(torch.zeros(5), r"shape \(5,\); the graph has 13"), (torch.full((13,), np.nan), "finite")],
+)
+def test_scores_that_cannot_be_ordered_are_named(relevance, message):
+    model = random_graphormer()
+    with pytest.raises(ValueError, match=message):
+        node_series(model, encoded(model), relevance, Target())
+
+
+def test_relevance_orders_nodes_better_than_its_reverse():
+    """On every inhibitor among the samples, whatever the model says of it."""
+    model = gx.load("bace")
+    for smiles in list(MOLECULES.values())[:5]:
+        data = prepare(model.config, smiles).data
+        relevance = torch.from_numpy(gx.explain(model, smiles).relevance)
+        best = node_series(model, data, relevance, Target())
+        worst = node_series(model, data, -relevance, Target())
+        assert best.activation.area > worst.activation.area
+
+
+def test_bootstrap_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for k in range(200):
+        found = bootstrap(rng.normal(1.0, 2.0, 60), draws=500, seed=k)
+        inside += found.low <= 1.0 <= found.high
+    assert 178 <= inside <= 199  # 95 % of 200, within three standard deviations
+    assert found.n == 60
+    with pytest.raises(ValueError, match="at least one value"):
+        bootstrap([])
+
+
+def test_holm_equals_the_textbook():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+
+
+def test_paired_tests_see_a_shift_and_no_shift():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=40)
+    values = {"a": base + 0.5, "b": base + rng.normal(0, 0.1, 40), "c": base + 0.5}
+    first, second = compare_pairs(values, [("a", "b"), ("a", "c")])
+    assert first.significant
+    assert first.difference.mean == pytest.approx(0.5, abs=0.1)
+    assert not second.significant
+    assert second.p == 1.0
+
+
+def test_comparisons_are_a_table_and_words():
+    """One sample is higher by 2 throughout, so that p of Wilcoxon's test is 2 / 2^n."""
+    first = np.linspace(0, 1, 10)
+    values = {"<b>": first + 2 + 0.01 * np.arange(10), "low": first, "same": first}
+    compared = compare_pairs(values, [("<b>", "low"), ("low", "same")])
+    frame = compared.to_frame()
+    assert frame.p.tolist() == pytest.approx([2 / 2**10, 1.0])
+    assert frame.p_holm.tolist() == pytest.approx([4 / 2**10, 1.0])
+    assert frame.difference.tolist() == pytest.approx([2.045, 0.0])
+    assert frame.significant.tolist() == [True, False]
+    assert frame.n.tolist() == [10, 10]
+    text = str(compared).splitlines()
+    assert text[0].startswith("<b> against low: 2.045 [")
+    assert text[0].endswith("over 10 graphs, p = 0.0039 (Holm), d_z = +67.54: <b> higher")
+    assert text[1].endswith("not significant")
+    for page in (compared._repr_html_(), compared[0]._repr_html_()):
+        assert "<b>" not in page
+        assert "&lt;b&gt; higher" in page
+    assert list(compare_pairs(values, []).to_frame().columns) == list(frame.columns)
+
+
+def test_a_report_holds_every_row_and_always_the_control(tmp_path):
+    model = random_graphormer()
+    inputs = ["CCO", "C1CC", SMILES, "CC(=O)[O-].[Na+]"]
+    report = gx.evaluate(model, inputs, ["lrp", "gae"], operators=("mask", "zero"))
+    assert [index for index, _ in report.rejected] == [1]
+    assert set(report.rows.method) == {"lrp", "gae", "random"}
+    assert len(report.rows) == 3 * 3 * 2 * 2
+    table = report.table()
+    assert table.attrs["n"] == 3
+    assert list(table.columns) == ["auac", "au_mse"]
+    assert len(report.compare(metric="au_mse", operator="zero")) == 3
+    folder = report.save(tmp_path / "bench")
+    assert "3 graphs" in (folder / "summary.md").read_text()
+    assert len((folder / "results.csv").read_text().splitlines()) == 37
+    with pytest.raises(ValueError, match="no method 'lime'"):
+        report.compare("lrp", "lime")
+    with pytest.raises(ValueError, match="unknown metric 'f1'; there are auac"):
+        gx.evaluate(model, ["CCO"], metrics=["f1"])
+    with pytest.raises(ValueError, match="no graph to evaluate"):
+        gx.evaluate(model, ["C1CC"])
+
+
+def test_conservation_is_exact_for_lrp_and_only_for_it():
+    model = gx.load("bace")
+    found = conservation(model, list(MOLECULES.values()))
+    assert list(found) == ["gradient_input", "lrp_ah_ln", "lrp"]
+    assert found["lrp"].unexplained < 1e-5
+    assert found["gradient_input"].unexplained > 0.1
+    outputs = found["lrp"].outputs
+    np.testing.assert_allclose(outputs, found["gradient_input"].outputs, atol=1e-5)
+    fitted = np.polyfit(outputs, found["lrp"].tokens, 1)
+    assert found["lrp"].slope == pytest.approx(fitted[0])
+    assert found["lrp"].gap == pytest.approx(np.abs(found["lrp"].biases).mean(), abs=1e-5)
+    assert -1 <= found["gradient_input"].correlation <= 1
+
+
+def test_curves_of_500_nodes_stay_within_the_memory_budget():
+    """In a process of its own, so that nothing else counts; the budget is in the benchmark."""
+    script = Path(__file__).parents[2] / "benchmarks" / "evaluation_speed.py"
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the resident set is read from /proc")
+    run = [sys.executable, str(script), "--peak", "500"]
+    found = subprocess.run(run, check=True, capture_output=True, text=True)
+    assert float(found.stdout) < 200  # MB
+
+
+def test_local_search_finds_the_best_of_all_orderings():
+    """On a graph of five nodes, where every ordering can be tried."""
+    model = random_graphormer()
+    data, target = encoded(model, "CC(O)CN"), Target("inactive")
+    series = [
+        node_series(model, data, torch.tensor(p, dtype=torch.float), target)
+        for p in permutations(range(1, 6))
+    ]
+    starts = [torch.tensor([1.0, 4.0, 2.0, 5.0, 3.0])]
+    auac, au_mse = best_areas(model, data, target, starts)
+    all_auac = sorted(s.activation.area for s in series)
+    all_au_mse = sorted(s.pruning.area for s in series)
+    assert all_auac[-4] - 1e-6 <= auac <= all_auac[-1] + 1e-6  # among the best four of 120
+    assert all_au_mse[0] - 1e-6 <= au_mse <= all_au_mse[3] + 1e-6
+    of_start = node_series(model, data, starts[0], target)
+    assert auac >= of_start.activation.area - 1e-6
+    assert au_mse <= of_start.pruning.area + 1e-6

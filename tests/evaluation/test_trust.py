@@ -1,0 +1,425 @@
+"""Signs of trust against formulas worked out here, and the rule on compounds far from BACE."""
+
+import csv
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+from scipy.stats import spearmanr
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+import graphxai as gx
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.target import Target
+from graphxai.datasets.fingerprints import ecfp4_bits
+from graphxai.datasets.mnist import load_mnist
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import digit_paths
+from graphxai.datasets.superpixels import image_to_data
+from graphxai.evaluation.sanity_checks import NoisyModel
+from graphxai.evaluation.trust.perturbed_inputs import written_anew
+from graphxai.evaluation.trust.signs import (
+    Sign,
+    agreement_sign,
+    confidence_sign,
+    residual_sign,
+    score_sign,
+)
+from graphxai.evaluation.trust.training_set import training_set_of
+from graphxai.evaluation.trust.trust import Trust, target_of
+from graphxai.explanation.prediction import Prediction
+from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
+from toy import random_graphormer
+
+FAR = {
+    "an alkane": "CCCCCCCCCCCC",
+    "a peptide": "CC(C)CC(C(=O)O)NC(=O)C(Cc1ccccc1)NC(=O)CNC(=O)CNC(=O)C(N)Cc1ccc(O)cc1",
+    "ferrocene": "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
+}
+CLASS = Prediction("activity", "active", {"inactive": 0.2, "active": 0.8})
+VALUE = Prediction("pIC50", value=6.0)
+
+
+@pytest.fixture(scope="module")
+def bace():
+    return gx.load("bace")
+
+
+@pytest.fixture(scope="module")
+def training(bace):
+    return training_set_of(bace)
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_compounds_far_from_the_training_set_are_warned_of(bace, name):
+    trust = gx.trust(bace, FAR[name])
+    assert trust.warns
+    assert trust["training set"].level == "warning"
+    assert trust.sentence.startswith("Do not rely on this explanation")
+
+
+def test_an_element_that_was_never_trained_on_is_named(bace):
+    assert "no training compound holds Fe" in gx.trust(bace, FAR["ferrocene"]).sentence
+
+
+def test_a_training_compound_is_not_warned_of(bace, training):
+    for position in (0, 400, 800):
+        trust = gx.trust(bace, training.smiles[position])
+        assert not trust.warns
+        assert trust["training set"].value == 1.0
+        assert trust.nearest == training.smiles[position]
+
+
+def test_training_compounds_are_those_of_the_split(bace, data_folder, training):
+    with (data_folder / "bace/raw/bace.csv").open() as file:
+        smiles = [row["mol"] for row in csv.DictReader(file)]
+    chosen = [smiles[k] for k in bace.origin.metadata["split"]["train"]]
+    assert list(training.smiles) == [Chem.CanonSmiles(text) for text in chosen]
+
+
+def test_similarity_is_the_largest_tanimoto_coefficient(training):
+    mol = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
+    bits = np.array([list(print_) for print_ in training.fingerprints], dtype=int)  # (n, 2048)
+    own = np.array(list(ecfp4_bits(mol)), dtype=int)
+    both = bits @ own
+    tanimoto = both / (bits.sum(1) + own.sum() - both)
+    similarity, nearest, known = training.nearest(mol)
+    assert similarity == pytest.approx(tanimoto.max())
+    assert nearest == training.smiles[int(tanimoto.argmax())]
+    assert not known
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        (["good", "good"], "good"),
+        (["good", "caution"], "caution"),
+        (["good", "unknown"], "caution"),
+        (["unknown", "warning", "good"], "warning"),
+    ],
+)
+def test_the_worst_sign_decides_and_what_is_unknown_counts_as_caution(levels, expected):
+    signs = [Sign(f"sign {k}", level, None, f"words {k}") for k, level in enumerate(levels)]
+    trust = Trust(tuple(signs))
+    assert trust.level == expected
+    assert trust.warns == (expected == "warning")
+    decisive = {"caution": ("caution", "unknown")}.get(expected, (expected,))
+    for sign in signs:
+        assert (sign.text in trust.sentence) == (sign.level in decisive)
+
+
+def test_agreement_is_the_mean_spearman_correlation_of_pairs(bace):
+    smiles = "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
+    found = {name: gx.explain(bace, smiles, name) for name in ("lrp", "gae", "occlusion")}
+    expected = []
+    for one, two in combinations(found, 2):
+        pair = [found[name].relevance for name in (one, two)]
+        if "gae" in (one, two):  # attention cannot say against
+            pair = [np.abs(scores) for scores in pair]
+        expected.append(spearmanr(*pair).statistic)
+    assert agreement_sign(found).value == pytest.approx(np.mean(expected))
+
+
+def test_methods_that_contradict_each_other_are_a_caution(bace):
+    one = gx.explain(bace, "CC(=O)Oc1ccccc1C(=O)O")
+    other = replace(one, relevance=-one.relevance)
+    sign = agreement_sign({"lrp": one, "opposite": other})
+    assert sign.value == pytest.approx(-1)
+    assert sign.level == "caution"
+
+
+def test_a_ledger_that_does_not_close_is_a_warning(bace):
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    assert residual_sign(gx.explain(bace, smiles, "lrp").ledger).level == "good"
+    ledger = gx.explain(bace, smiles, "gradient_input").ledger
+    shares = (ledger.nodes, ledger.graph_token, ledger.biases, *ledger.structure.values())
+    terms = sum(abs(share) for share in shares)
+    sign = residual_sign(ledger)
+    assert sign.value == pytest.approx(abs(ledger.output - ledger.total) / terms)
+    assert sign.level == "warning"
+
+
+def test_scores_that_belong_to_the_numbering_are_found_out(bace):
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    by_structure, by_number = (
+        gx.trust(bace, gx.explain(bace, smiles, method))["equivalent inputs"]
+        for method in ("lrp", "random")
+    )
+    assert by_structure.level == "good"
+    assert by_structure.value < 1e-5
+    assert by_number.level == "warning"
+
+
+def test_noise_changes_relevance_by_what_the_sign_says(bace):
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    quiet = gx.explain(bace, smiles).relevance
+    changes = []
+    for seed in range(3):
+        noisy = gx.explain(NoisyModel(bace, seed), smiles).relevance
+        changes.append(np.sqrt(((noisy - quiet) ** 2).sum() / (quiet**2).sum()))
+    sign = gx.trust(bace, smiles)["noise"]
+    assert sign.value == pytest.approx(max(changes), rel=1e-4)
+    assert sign.figures == f"5 % of noise change relevance by {round(100 * sign.value)} %"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "prediction", "value", "level"),
+    [
+        ({}, CLASS, None, "unknown"),
+        ({"scores": {"graphormer": {"roc_auc": 0.9}}}, CLASS, 0.9, "good"),
+        ({"scores": {"graphormer": {"roc_auc": 0.9, "roc_auc_low": 0.75}}}, CLASS, 0.9, "caution"),
+        (
+            {"scores": {"pIC50 RMSE": 1.0, "pIC50 RMSE of the training mean": 2.0}},
+            VALUE,
+            0.75,
+            "good",
+        ),
+        (
+            {"scores": {"activity": {"scores": {"graphormer": {"ROC-AUC": [0.7, 0.6, 0.8]}}}}},
+            CLASS,
+            0.7,
+            "warning",
+        ),
+        (
+            {"scores": {"pIC50": {"scores": {"graphormer": {"R2": [0.7, 0.5, 0.8]}}}}},
+            VALUE,
+            0.7,
+            "caution",
+        ),
+        ({"scores": {"pIC50": {"scores": {}}}}, VALUE, None, "unknown"),
+    ],
+)
+def test_the_score_is_judged_by_the_lower_end_of_its_interval(metadata, prediction, value, level):
+    sign = score_sign(metadata, prediction)
+    assert sign.level == level
+    assert sign.value == (None if value is None else pytest.approx(value))
+
+
+def test_a_model_without_its_training_compounds_is_never_without_caution(tmp_path):
+    folder = save_checkpoint(random_graphormer(), tmp_path / "model")
+    model = load_checkpoint(folder)
+    trust = gx.trust(model, "CCOc1ccccc1")
+    assert trust["training set"].level == trust["test score"].level == "unknown"
+    assert trust.level != "good"
+    (folder / "training.csv").write_text("row,smiles\n1,CCOc1ccccc1\n2,not a molecule\n")
+    assert gx.trust(model, "c1ccccc1OCC")["training set"].value == 1.0
+
+
+class MessagePassing(nn.Module):
+    """A model without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = GCNConv(9, 8), nn.Linear(8, 1)
+
+    def forward(self, data):
+        nodes = self.conv(data.x, data.edge_index).relu()
+        return self.head(global_mean_pool(nodes, data.batch))
+
+
+def read(smiles: str) -> Data:
+    data = molecule_to_data(smiles)
+    return Data(x=data.x.float(), edge_index=data.edge_index)
+
+
+def test_models_of_others_have_signs_without_the_methods_they_do_not_allow():
+    torch.manual_seed(0)
+    model = gx.wrap(MessagePassing().eval(), kind="binary", read=read)
+    trust = gx.trust(model, "CC(=O)Oc1ccccc1C(=O)O")
+    assert trust["agreement"].text.startswith("two unrelated methods")
+    assert "gae" not in trust["agreement"].figures
+    assert trust["equivalent inputs"].level == "good"
+    assert trust["training set"].level == "unknown"
+
+
+def test_an_explanation_of_another_model_or_target_is_refused(bace):
+    explanation = gx.explain(bace, "CCO", target="pIC50")
+    with pytest.raises(ValueError, match="another model"):
+        gx.trust(random_graphormer(), explanation)
+    with pytest.raises(ValueError, match="pIC50"):
+        gx.trust(bace, explanation, target="active")
+    assert gx.trust(bace, explanation, target="pIC50")["test score"].value > 0.7
+
+
+def test_an_explanation_is_judged_for_its_own_target(bace):
+    explanation = gx.explain(bace, "CCO", target="pIC50")
+    assert gx.trust(bace, explanation) == gx.trust(bace, explanation, target="pIC50")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        None,
+        "no",
+        Target("yes", "second"),
+        Target("b", "several"),
+        Target(("b", "c"), "several"),
+        ("logS", "pIC50"),
+        (("several", "c"), "logS"),
+        (("first", "no"), ("second", "yes")),
+    ],
+)
+def test_the_target_of_an_explanation_is_found_by_its_label(target):
+    tasks = (
+        Task("first", "binary", ("no", "yes")),
+        Task("second", "binary", ("no", "yes")),
+        Task("several", "multiclass", ("a", "b", "c")),
+        Task("pIC50", "regression", offset=6.0, scale=1.5, unit="log"),
+        Task("logS", "regression", offset=-3.0, scale=2.0, unit="log"),
+    )
+    model = random_graphormer(num_layers=1, tasks=tasks)
+    explanation = gx.explain(model, "CCO", target=target)
+    again = gx.explain(model, "CCO", target=target_of(model.config, explanation))
+    np.testing.assert_array_equal(again.relevance, explanation.relevance)
+    assert (again.target, again.prediction.task) == (
+        explanation.target,
+        explanation.prediction.task,
+    )
+
+
+@pytest.mark.parametrize("smiles", ["C", "[2H]O[2H]", "[Na+].[Cl-]", "[H][H]"])
+def test_the_smallest_molecules_have_signs_too(bace, smiles):
+    trust = gx.trust(bace, smiles)
+    assert trust.warns
+    assert all(sign.value is None or np.isfinite(sign.value) for sign in trust.signs)
+
+
+def test_signs_do_not_depend_on_the_numbering(bace):
+    mol = Chem.MolFromSmiles("CC(=O)Oc1ccccc1C(=O)O")
+    other = Chem.RenumberAtoms(mol, list(range(mol.GetNumAtoms()))[::-1])
+    one, two = gx.trust(bace, mol), gx.trust(bace, other)
+    for name in ("training set", "agreement"):
+        assert one[name].value == pytest.approx(two[name].value, abs=1e-6)
+    assert one.sentence == two.sentence
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return gx.load("mnist-superpixels")
+
+
+@pytest.fixture
+def training_images(mnist_folder, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(mnist_folder))
+
+
+@pytest.fixture
+def no_training_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHXAI_DATA", str(tmp_path))
+
+
+def test_nothing_speaks_against_a_digit_like_those_trained_on(digits, training_images):
+    trust = gx.trust(digits, digit_paths()[3])
+    assert {sign.level for sign in trust.signs} == {"good"}
+    assert trust.sentence.startswith("Nothing measured speaks against it")
+
+
+def test_a_picture_of_noise_is_warned_of(digits, training_images):
+    trust = gx.trust(digits, np.random.default_rng(0).random((28, 28)))
+    assert trust["training set"].level == "warning"
+    assert trust.warns
+
+
+def test_without_the_training_pictures_the_panel_says_so(digits, no_training_images):
+    trust = gx.trust(digits, digit_paths()[3])
+    assert trust["training set"].value is None
+    assert trust.sentence == (
+        "Use with care: how far it is from the training pictures is not known: they are not at"
+        " hand."
+    )
+
+
+def test_likeness_is_the_largest_cosine_similarity(digits, training_images, mnist_folder):
+    images, _ = load_mnist(mnist_folder, "train")
+    image = load_mnist(mnist_folder, "test", 1)[0][0]
+    count = digits.origin.metadata["train_images"]
+    rows, own = images[:count].reshape(count, -1).astype(float), image.ravel().astype(float)
+    cosines = rows @ own / np.linalg.norm(rows, axis=1) / np.linalg.norm(own)
+    assert gx.trust(digits, image)["training set"].value == pytest.approx(cosines.max(), abs=1e-5)
+    assert gx.trust(digits, images[7])["training set"].value == pytest.approx(1, abs=1e-5)
+
+
+def test_other_files_than_those_trained_on_are_not_compared_with(digits, tmp_path, monkeypatch):
+    name = next(n for n in digits.origin.metadata["files"] if "train" in n and "images" in n)
+    (tmp_path / name).write_bytes(b"other pictures")
+    monkeypatch.setenv("GRAPHXAI_DATA", str(tmp_path))
+    assert gx.trust(digits, digit_paths()[3])["training set"].level == "unknown"
+
+
+def test_a_digits_score_is_its_accuracy_with_the_interval(digits, no_training_images):
+    sign = gx.trust(digits, digit_paths()[0])["test score"]
+    assert sign.value == digits.origin.metadata["test"]["accuracy"]
+    assert "accuracy 0.98" in sign.figures
+
+
+def test_renumbered_superpixels_are_the_same_graph(digits):
+    item = prepare_for(digits, digit_paths()[3])
+    data, order = written_anew(item, 0)
+    assert order != sorted(order)
+    edges = {(order[i], order[j]) for i, j in data.edge_index.T.tolist()}
+    assert edges == set(map(tuple, item.data.edge_index.T.tolist()))
+    assert torch.equal(data.x, item.data.x[order])
+    assert torch.equal(data.pos, item.data.pos[order])
+
+
+def test_scores_that_belong_to_the_numbering_of_superpixels_are_found_out(digits):
+    by_structure, by_number = (
+        gx.trust(digits, gx.explain(digits, digit_paths()[5], method))["equivalent inputs"]
+        for method in ("lrp", "random")
+    )
+    assert by_structure.value < 1e-5
+    assert by_number.level == "warning"
+    assert "superpixels are numbered" in by_number.text
+
+
+@pytest.mark.parametrize(
+    ("probability", "error", "level", "words"),
+    [
+        (0.95, 0.01, "good", "held on test data"),
+        (0.95, 0.05, "caution", "did not hold"),
+        (0.95, 0.2, "warning", "did not hold"),
+        (0.95, None, "unknown", "not known"),
+        (0.8, 0.01, "caution", "not sure that it is 3: explain it against 8 too"),
+        (0.6, None, "warning", "not sure"),
+    ],
+)
+def test_confidence_counts_as_far_as_probabilities_hold(probability, error, level, words):
+    shares = {"8": 0.9 * (1 - probability), "3": probability, "5": 0.1 * (1 - probability)}
+    metadata = {} if error is None else {"test": {"ece": error}}
+    sign = confidence_sign(metadata, Prediction("digit", "3", shares))
+    assert sign.level == level
+    assert sign.value == probability
+    assert words in sign.text
+
+
+def test_two_classes_have_no_sign_of_confidence(bace):
+    with pytest.raises(KeyError):
+        gx.trust(bace, "CCO")["confidence"]
+
+
+def test_an_explanation_that_does_not_hold_its_graph_needs_the_graph(digits):
+    coarse = image_to_data(gx.explain(digits, digit_paths()[3]).image, segments=40)
+    without_picture = coarse.clone()
+    del without_picture.image, without_picture.segments
+    for graph in (coarse, without_picture):
+        with pytest.raises(ValueError, match="give the graph itself"):
+            gx.trust(digits, gx.explain(digits, graph))
+        assert gx.trust(digits, graph)["equivalent inputs"].level == "good"
+
+
+def test_the_panel_names_every_sign_and_escapes_its_words(bace):
+    trust = gx.trust(bace, "CC(=O)Oc1ccccc1C(=O)O")
+    for sign in trust.signs:
+        assert f"{sign.name}:" in str(trust)
+        assert sign.sentence in str(trust)
+    assert str(trust).splitlines()[0] == trust.sentence
+    attack = '<script>alert(1)</script>"&'
+    hostile = Trust((Sign(attack, "good", 1.0, attack, attack),), nearest=attack)
+    html = hostile._repr_html_()
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&amp;") >= 4

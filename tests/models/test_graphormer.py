@@ -1,0 +1,325 @@
+"""The network itself: structure encoding against brute force, heads, variants, last layer."""
+
+import gzip
+import itertools
+import math
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save_file
+from torch_geometric.data import Data
+
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import (
+    CheckpointError,
+    Graphormer,
+    GraphormerConfig,
+    StructureEncoding,
+    Task,
+    collate,
+    load_huggingface,
+)
+from graphxai.models.graphormer.encoding import shortest_paths
+from graphxai.rules.conservative import record
+from toy import random_graphormer
+
+REFERENCE = Path(__file__).parents[1] / "data" / "reference"
+CAGE = "C1CC2CC1CC2C3=CC4=C(C=C3)C5CCC4C5"  # bridged rings: many tied shortest paths
+
+
+def brute_force_bias(model: Graphormer, data: Data) -> torch.Tensor:
+    """Equations 6 and 7 of Ying 2021, pair by pair, averaged over all shortest paths: (H, N, N)."""
+    config, layer = model.config, model.bias
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(data.num_nodes))
+    starts = np.cumsum([0, *config.edge_cardinalities[:-1]])
+    for (u, v), features in zip(data.edge_index.T.tolist(), data.edge_attr, strict=True):
+        graph.add_edge(u, v, encoding=layer.bond[features + torch.tensor(starts)].mean(0))
+    bias = torch.zeros(config.num_heads, data.num_nodes, data.num_nodes)
+    for i, j in itertools.product(range(data.num_nodes), repeat=2):
+        if not nx.has_path(graph, i, j):
+            bias[:, i, j] = layer.spatial[-1]
+            continue
+        paths = list(nx.all_shortest_paths(graph, i, j))
+        d = len(paths[0]) - 1
+        bias[:, i, j] = layer.spatial[min(d, config.max_distance)]
+        for path in paths:
+            hops = list(itertools.pairwise(path))[: config.num_hops]
+            for k, (u, v) in enumerate(hops):
+                encoded = graph.edges[u, v]["encoding"] @ layer.hop[k]
+                bias[:, i, j] += encoded / min(d, config.num_hops) / len(paths)
+    return bias
+
+
+@pytest.mark.parametrize("smiles", ["C", "CC(=O)[O-].[Na+]", "c1ccccc1O", CAGE])
+def test_structural_bias_is_the_mean_over_all_shortest_paths(smiles):
+    model = random_graphormer(max_distance=6)
+    data = molecule_to_data(smiles)
+    batch = collate([StructureEncoding.from_config(model.config)(data)])
+    with torch.no_grad():
+        found = model.bias(batch)[0]
+        expected = brute_force_bias(model, data)
+    torch.testing.assert_close(found[:, 1:, 1:], expected, atol=2e-6, rtol=1e-5)
+    token = model.bias.graph_token.detach()[:, None]
+    torch.testing.assert_close(found[:, 0, :], token.expand_as(found[:, 0, :]))
+    torch.testing.assert_close(found[:, :, 0], token.expand_as(found[:, :, 0]))
+
+
+def test_distances_and_path_counts_of_a_large_grid_equal_networkx():
+    grid = nx.convert_node_labels_to_integers(nx.grid_2d_graph(12, 11))
+    edges = np.array(grid.to_directed().edges).T
+    distance, paths = shortest_paths(grid.number_of_nodes(), *edges)
+    expected = dict(nx.all_pairs_shortest_path_length(grid))
+    for i, j in [(0, 131), (5, 77), (60, 61), (130, 2)]:
+        assert distance[i, j] == expected[i][j]
+    assert paths[0, 131] == math.comb(21, 10)  # lattice paths from corner to corner
+
+
+def test_encoding_of_unusual_graphs_runs():
+    model = random_graphormer()
+    encode = StructureEncoding.from_config(model.config)
+    single = molecule_to_data("[Na+]")
+    assert model(collate([encode(single)])).shape == (1, 2)
+    with pytest.raises(ValueError, match="no graphs"):
+        collate([])
+
+
+def test_encoding_names_a_wrong_edge_attribute():
+    encode = StructureEncoding((5, 6, 2))
+    data = molecule_to_data("CCO")
+    data.edge_attr = data.edge_attr[:, :2]
+    with pytest.raises(ValueError, match=r"edge_attr must have shape \(E, 3\)"):
+        encode(data)
+    data = molecule_to_data("CCO")
+    data.edge_attr = data.edge_attr + 9
+    with pytest.raises(ValueError, match="outside the cardinalities"):
+        encode(data)
+
+
+@pytest.mark.parametrize("pre_layernorm", [True, False])
+@pytest.mark.parametrize("head", ["linear", "transform"])
+def test_last_layer_of_one_query_equals_the_full_layer(pre_layernorm, head, smiles):
+    model = random_graphormer(pre_layernorm=pre_layernorm, head=head)
+    encode = StructureEncoding.from_config(model.config)
+    batch = collate([encode(molecule_to_data(s)) for s in smiles])
+    with torch.no_grad():
+        short = model(batch)
+        with record(all_queries=True):
+            full = model(batch)
+    torch.testing.assert_close(short, full, atol=1e-6, rtol=1e-5)
+
+
+def test_a_hidden_node_has_no_influence(smiles):
+    model = random_graphormer()
+    batch = collate([StructureEncoding.from_config(model.config)(molecule_to_data(smiles[-1]))])
+    keep = torch.ones_like(batch.mask)
+    keep[0, 3] = False
+    with torch.no_grad():
+        tokens = model.embed(batch)
+        hidden = model.encode(tokens, batch, keep)
+        tokens[0, 4] = 100.0  # token 4 is node 3
+        assert torch.equal(hidden, model.encode(tokens, batch, keep))
+        assert not torch.allclose(hidden, model.encode(tokens, batch))
+        everything = model.encode(model.embed(batch), batch, torch.ones_like(batch.mask))
+        assert torch.equal(everything, model(batch))
+
+
+def published(variant: str, folder: Path, changes=None, rename=None, config=None) -> Path:
+    """A published checkpoint in `folder`, with tensors added, renamed, or settings changed."""
+    source = REFERENCE / variant
+    tensors = load(gzip.decompress((source / "model.safetensors.gz").read_bytes()))
+    tensors |= changes or {}
+    tensors = {(rename or {}).get(key, key): value for key, value in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
+    text = (source / "config.json").read_text()
+    for old, new in (config or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "config.json").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("variant", ["postln", "preln"])
+def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
+    norm = {
+        "encoder.graph_encoder.emb_layer_norm.weight": torch.linspace(0.5, 1.5, 32),
+        "encoder.graph_encoder.emb_layer_norm.bias": torch.linspace(-1, 1, 32),
+    }
+    model = load_huggingface(published(variant, tmp_path, norm))
+    assert model.config.embedding_layernorm
+    batch = collate([StructureEncoding.from_config(model.config)(molecule_to_data("CCO"))])
+    tokens = model.embed(batch)
+    plain = torch.cat([model.graph_token.expand(1, 1, -1), model.node_embedding(batch)], dim=1)
+    expected = torch.nn.functional.layer_norm(
+        plain,
+        (32,),
+        norm["encoder.graph_encoder.emb_layer_norm.weight"],
+        norm["encoder.graph_encoder.emb_layer_norm.bias"],
+    )
+    torch.testing.assert_close(tokens, expected)
+    found = get_explainer("gradient_input").attribute(model, batch)
+    assert found.relevance.abs().max() > 1e-3  # taken after the LayerNorm, it does not vanish
+    assert get_explainer("lrp").attribute(model, batch).unexplained.abs().max() < 1e-5
+
+
+def test_tensors_that_nothing_reads_are_named(tmp_path):
+    with pytest.warns(UserWarning, match="nothing reads 'encoder.second_head.weight'"):
+        load_huggingface(
+            published("postln", tmp_path, {"encoder.second_head.weight": torch.ones(2)})
+        )
+
+
+@pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
+def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
+    """By the key of the file, not by ours; tensors that nothing reads do no harm."""
+    folder = published(variant, tmp_path)
+    whole = load((folder / "model.safetensors").read_bytes())
+    unread = set()
+    for key, value in whole.items():
+        rest = {name: tensor for name, tensor in whole.items() if name != key}
+        damaged = [rest, rest | {key: torch.zeros(3, 3)}, rest | {key: value.float() * torch.nan}]
+        text = []
+        for tensors in damaged:
+            save_file(tensors, folder / "model.safetensors")
+            try:
+                load_huggingface(folder)
+            except CheckpointError as error:
+                text.append(str(error))
+        if not text:
+            unread.add(key.rsplit(".", 1)[0].rsplit(".", 1)[-1])
+            continue
+        assert len(text) == len(damaged), key
+        assert all("model.safetensors: " in line and repr(key) in line for line in text), text
+    # with pre-LN, fairseq's encoder has a last LayerNorm that nothing calls
+    assert unread <= {"masked_lm_pooler", "final_layer_norm"}, unread
+
+
+@pytest.mark.parametrize(
+    ("variant", "config"),
+    [
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": -1'}),
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 999'}),
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 0'}),
+        ("postln", {'"multi_hop_max_dist": 5': '"multi_hop_max_dist": 1.5'}),
+        ("postln", {'"spatial_pos_max": 1024': '"spatial_pos_max": -1'}),
+        ("postln", {'"num_hidden_layers": 3': '"num_hidden_layers": 1'}),
+        ("postln", {'"pre_layernorm": false': '"pre_layernorm": "no"'}),
+        ("postln", {'"pre_layernorm": false': '"pre_layernorm": true'}),
+        ("preln", {'"pre_layernorm": true': '"pre_layernorm": false'}),
+        ("ms_v1", {'"n_layers": 3': '"n_layers": 2'}),
+        ("preln", {'"num_attention_heads": 8': '"num_attention_heads": 4'}),
+        ("ms_v1", {'"num_heads": 8': '"num_heads": 16'}),
+    ],
+)
+def test_a_published_configuration_that_does_not_fit_is_told(variant, config, tmp_path):
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        load_huggingface(published(variant, tmp_path, config=config))
+
+
+def test_fairseq_names_of_the_read_out_are_understood(tmp_path):
+    rename = {
+        "classifier.classifier.weight": "encoder.embed_out.weight",
+        "classifier.lm_output_learned_bias": "encoder.lm_output_learned_bias",
+    }
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain = load_huggingface(published("postln", tmp_path / "a"))
+    renamed = load_huggingface(published("postln", tmp_path / "b", rename=rename))
+    batch = collate([StructureEncoding.from_config(plain.config)(molecule_to_data("CCO"))])
+    assert torch.equal(plain(batch), renamed(batch))
+
+
+def test_atom_offset_chooses_the_rows(tmp_path):
+    folder = published("postln", tmp_path)
+    tensors = load((folder / "model.safetensors").read_bytes())
+    table = tensors["encoder.graph_encoder.graph_node_feature.atom_encoder.weight"]
+    model = load_huggingface(folder, atom_offset=2)
+    torch.testing.assert_close(model.node_embedding.table[5], table[5 + 2])
+    torch.testing.assert_close(load_huggingface(folder).node_embedding.table[5], table[5 + 3])
+
+
+def test_hops_after_the_end_of_a_path_keep_the_padding_rows_share(tmp_path):
+    """v1.0 leaves row 0 of its edge table non-zero: every missing hop adds a constant."""
+    source = load(gzip.decompress((REFERENCE / "ms_v1/model.safetensors.gz").read_bytes()))
+    row = torch.linspace(-0.3, 0.4, 8)
+    edges = source["edge_encoder.weight"].clone()
+    edges[0] = row
+    (tmp_path / "zero").mkdir()
+    (tmp_path / "row").mkdir()
+    without = load_huggingface(published("ms_v1", tmp_path / "zero"))
+    model = load_huggingface(published("ms_v1", tmp_path / "row", {"edge_encoder.weight": edges}))
+    added = (model.bias.spatial - without.bias.spatial).detach()
+    hops = source["edge_dis_encoder.weight"].reshape(-1, 8, 8)[:5]
+    for distance, missing in {0: range(5), 1: range(1, 5), 3: range(3, 5), 5: ()}.items():
+        expected = sum((row @ hops[k] for k in missing), torch.zeros(8)) / max(distance, 1)
+        torch.testing.assert_close(added[distance], expected, atol=1e-6, rtol=1e-5)
+    expected = sum(row @ hops[k] for k in range(5)) / 5
+    torch.testing.assert_close(added[-1], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_pairs_beyond_the_published_limit_do_not_attend(tmp_path):
+    config = {'"spatial_pos_max": 1024': '"spatial_pos_max": 20'}
+    model = load_huggingface(published("postln", tmp_path, config=config))
+    assert model.config.mask_distance == 19
+    chain = collate([StructureEncoding.from_config(model.config)(molecule_to_data("C" * 22))])
+    apart = (torch.arange(22)[:, None] - torch.arange(22)).abs()
+    masked = model.bias(chain)[0, 0, 1:, 1:].isinf()
+    assert torch.equal(masked, apart >= 19)
+
+
+def test_an_encoding_for_another_model_is_made_anew():
+    ours, published_like = random_graphormer(), random_graphormer(ties="floyd", max_distance=509)
+    first = StructureEncoding.from_config(ours.config)(molecule_to_data(CAGE))
+    encode = StructureEncoding.from_config(published_like.config)
+    again, fresh = encode(first.clone()), encode(molecule_to_data(CAGE))
+    assert torch.equal(again.bag_codes, fresh.bag_codes)
+    assert not torch.equal(again.bag_codes, first.bag_codes)
+
+
+def test_an_edge_named_twice_is_refused():
+    data = molecule_to_data("CCO")
+    data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
+    data.edge_attr = torch.cat([data.edge_attr, data.edge_attr])
+    with pytest.raises(ValueError, match="names an edge twice"):
+        StructureEncoding((5, 6, 2))(data)
+
+
+def test_tasks_lay_out_the_output_columns():
+    config = GraphormerConfig(
+        tasks=(
+            Task("a", "binary", ("no", "yes")),
+            Task("b", "multiclass", ("x", "y", "z")),
+            Task("c", "regression"),
+        ),
+        node_cardinalities=(4,),
+    )
+    assert config.num_outputs == 5
+    assert config.task_columns("b") == (config.tasks[1], slice(1, 4))
+    assert GraphormerConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ValueError, match="no task 'd'; it has 'a', 'b', 'c'"):
+        config.task_columns("d")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_dim": 33}, "multiple of num_heads"),
+        ({"num_layers": 0}, "at least 1"),
+        ({"node_cardinalities": ()}, "either node_cardinalities or num_node_features"),
+        ({"ties": "first"}, "ties must be"),
+        ({"layernorm_eps": "x"}, "layernorm_eps is 'x'"),
+        ({"mask_distance": "a"}, "mask_distance is 'a'"),
+        ({"num_heads": "8"}, "num_heads is '8'"),
+        ({"pre_layernorm": 1}, "pre_layernorm is 1"),
+        ({"node_feature_names": ("a", "b")}, "2 names for 1 features"),
+        ({"head": "mlp"}, "head must be"),
+    ],
+)
+def test_configuration_refuses_what_cannot_be_built(changes, message):
+    settings = {"tasks": (Task("a", "regression"),), "node_cardinalities": (4,)}
+    with pytest.raises(ValueError, match=message):
+        GraphormerConfig(**(settings | changes))
