@@ -1,1 +1,1 @@
-"""What an explanation says of a molecule: fragments, pairs of molecules, activity cliffs."""
+"""Explanations in chemists' terms: fragments, pairs of molecules, activity cliffs."""

@@ -1,4 +1,4 @@
-"""Activity cliffs: pairs of molecules that are alike and differ much in what was measured."""
+"""Activity cliffs: pairs of similar molecules whose measured values differ a lot."""
 
 import warnings
 from collections import defaultdict
@@ -13,10 +13,10 @@ from rdkit import Chem, DataStructs, rdBase
 
 from graphxai.datasets.fingerprints import ecfp4_bits
 
-LARGEST_VARIABLE = 13  # heavy atoms of a part that is exchanged (Hu 2012)
-CORE_RATIO = 2  # the shared core is at least so many times as large as that part
+LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
+CORE_RATIO = 2  # the shared core is at least this many times larger
 
-_CUT = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # single bonds outside of rings
+_CUT = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
 FloatArray = NDArray[np.float64]
 
 
@@ -24,8 +24,8 @@ FloatArray = NDArray[np.float64]
 class Cliff:
     """Two rows of a table: `a` with the larger value, `b` with the smaller.
 
-    similarity: Tanimoto, of ECFP4. core: SMILES of what a matched molecular pair shares, `*` where
-    one part was exchanged for another; None for a pair that is similar only.
+    similarity: Tanimoto similarity of ECFP4. core: SMILES of the shared core of a matched molecular
+    pair, `*` where the exchanged part is attached; None if the pair is only similar.
     """
 
     a: int
@@ -35,7 +35,7 @@ class Cliff:
     core: str | None = None
 
     def __repr__(self) -> str:
-        """The fields with figures of a few digits; the values themselves are exact."""
+        """The fields, rounded; the stored values are exact."""
         listed = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
         return f"Cliff(a={self.a}, b={self.b}, {listed}, core={self.core!r})"
 
@@ -48,15 +48,15 @@ def activity_cliffs(
     difference: float = 1.0,
     matched: bool = True,
 ) -> list[Cliff]:
-    """Pairs alike in structure whose values differ by `difference` or more, the largest first.
+    """Pairs of similar structure whose values differ by `difference` or more, the largest first.
 
-    Alike: Tanimoto similarity of ECFP4 (Morgan, radius 2, 2,048 bits, no chirality) of at least
-    `similarity`; or, with `matched`, a matched molecular pair: two molecules that differ in one
-    part at one acyclic single bond, of at most 13 heavy atoms and at most half the size of the
-    core, or in such a part and hydrogen. smiles, values: as long as each other, values in log
-    units; rows without a value, or whose SMILES cannot be read (a warning names them), take no
-    part. Two rows of one molecule are no cliff; stereoisomers may be. Raises ValueError for
-    lengths that differ or a threshold that is not positive.
+    Similar means a Tanimoto similarity of ECFP4 (Morgan, radius 2, 2,048 bits, no chirality) of at
+    least `similarity`. With `matched`, matched molecular pairs count too: two molecules that differ
+    only in the part attached to one acyclic single bond, which has at most 13 heavy atoms and at
+    most half the size of the core, or is hydrogen. smiles, values: of equal length, values in log
+    units. Rows without a value are skipped, and so are unreadable SMILES, which a warning lists.
+    Two rows with the same molecule are not a cliff; two stereoisomers can be. Raises ValueError if
+    the lengths differ, or for a `similarity` outside (0, 1] or a `difference` of 0 or less.
 
     Source: Maggiora 2006 (cliffs), Hussain 2010 (matched pairs), Hu 2012 (sizes).
     """
@@ -93,7 +93,7 @@ def activity_cliffs(
 
 
 def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
-    """Molecules by row; rows that cannot be read are named in a warning and left out."""
+    """Molecules by row; unreadable rows are skipped, and a warning lists them."""
     found, bad = {}, []
     with rdBase.BlockLogs():
         for row, (text, use) in enumerate(zip(smiles, wanted, strict=True)):
@@ -111,7 +111,7 @@ def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
 def _shared_cores(
     molecules: Sequence[Chem.Mol], names: NDArray[Any], values: FloatArray, difference: float
 ) -> dict[tuple[int, int], str]:
-    """Cores of matched molecular pairs (i, j), i < j, with values far apart; the largest core."""
+    """The largest core of each matched molecular pair (i, j), i < j, with values far apart."""
     by_core: dict[str, set[int]] = defaultdict(set)
     by_name: dict[str, list[int]] = defaultdict(list)
     for index, name in enumerate(names):
@@ -123,7 +123,7 @@ def _shared_cores(
             size[core] = atoms
             by_core[core].update([index, *by_name.get(capped, ())])
     found: dict[tuple[int, int], str] = {}
-    for core in sorted(by_core, key=lambda core: (size[core], core)):  # larger ones replace
+    for core in sorted(by_core, key=lambda core: (size[core], core)):  # the largest wins
         for pair in combinations(sorted(by_core[core]), 2):
             if abs(values[pair[0]] - values[pair[1]]) >= difference:
                 found[pair] = core
@@ -131,16 +131,16 @@ def _shared_cores(
 
 
 def _cores(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[tuple[str, str, int]]:
-    """Cores left by cutting off one part of a molecule: SMILES with `*`, with hydrogen, and size.
+    """Cores left when one part is cut off: SMILES with `*`, SMILES with hydrogen there, and size.
 
-    The SMILES with hydrogen is empty where none of the formulas is the core's.
+    The SMILES with hydrogen is empty if no molecule has the core's formula.
     """
     distance = Chem.GetDistanceMatrix(mol)
     numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
     for begin, end in mol.GetSubstructMatches(_CUT):
         bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
         for kept, cut in ((begin, end), (end, begin)):
-            # a bond outside of rings parts the atoms that are nearer to one end from the others
+            # an acyclic bond splits the atoms by which end they are nearer to
             core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
             part = int((distance[cut] < distance[kept]).sum())
             if part > LARGEST_VARIABLE or len(core) < CORE_RATIO * part:

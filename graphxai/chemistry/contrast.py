@@ -1,4 +1,4 @@
-"""One molecule against another: what a matched pair or an activity cliff owes its difference to."""
+"""One molecule against another: what causes the difference in a matched pair or activity cliff."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from graphxai.visualization import Scale
 
-NO_MOLECULE = "a contrast needs two molecules: an input came without a SMILES."
+NO_MOLECULE = "a contrast needs two molecules, but one input has none."
 
 
 @dataclass(frozen=True)
 class Account:
-    """Where the difference of two outputs comes from, term by term.
+    """The difference between two outputs, term by term.
 
     `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + unexplained`.
-    common: summed differences of atoms that correspond. changed_a, changed_b: summed relevance of
-    the atoms that one molecule alone has. graph_token, biases, structure: a's share less b's (see
-    `Ledger`). Under `lrp` nothing is unexplained but rounding.
+    common: summed differences of corresponding atoms. changed_a, changed_b: summed relevance of
+    the atoms found only in a, only in b. graph_token, biases, structure: a's share minus b's (see
+    `Ledger`). Under `lrp`, `unexplained` is only rounding.
     """
 
     output: float
@@ -43,17 +43,17 @@ class Account:
 
     @property
     def total(self) -> float:
-        """All terms summed."""
+        """The sum of all terms."""
         changed = self.changed_a - self.changed_b
         return self.common + changed + self.graph_token + self.biases + self.structure
 
     @property
     def unexplained(self) -> float:
-        """Output less total."""
+        """Output minus total."""
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
-        """Every term by its name, then `unexplained`, `total` and `output`."""
+        """The terms by name, then `unexplained`, `total` and `output`."""
         terms = asdict(self)
         output = terms.pop("output")
         return terms | {"unexplained": self.unexplained, "total": self.total, "output": output}
@@ -61,7 +61,7 @@ class Account:
 
 @dataclass(frozen=True, eq=False)
 class Contrast(Result):
-    """Two molecules explained for the same target, and which of their atoms correspond."""
+    """Two molecules explained for the same target, with the atoms that correspond."""
 
     a: Explanation
     b: Explanation
@@ -76,24 +76,24 @@ class Contrast(Result):
 
     @property
     def difference(self) -> NDArray[np.floating]:
-        """Relevance in a less relevance in b of each row of `part.same`, (M,)."""
+        """Relevance in a minus relevance in b, (M,), for each row of `part.same`."""
         in_a, in_b = self.part.same.T
         gap: NDArray[np.floating] = self.a.relevance[in_a] - self.b.relevance[in_b]
         return gap
 
     @property
     def changed_a(self) -> NDArray[np.intp]:
-        """Atoms of a that b does not have."""
+        """Atoms of a without a counterpart in b."""
         return np.setdiff1d(np.arange(len(self.a)), self.part.same[:, 0])
 
     @property
     def changed_b(self) -> NDArray[np.intp]:
-        """Atoms of b that a does not have."""
+        """Atoms of b without a counterpart in a."""
         return np.setdiff1d(np.arange(len(self.b)), self.part.same[:, 1])
 
     @property
     def account(self) -> Account:
-        """The difference of the outputs, term by term."""
+        """The difference between the outputs, term by term."""
         one, other = self.a.ledger, self.b.ledger
         return Account(
             output=one.output - other.output,
@@ -107,7 +107,7 @@ class Contrast(Result):
 
     @property
     def headline(self) -> str:
-        """What is explained, of both and of the difference."""
+        """The target with both outputs and their difference."""
         one, other = self.a.ledger.output, self.b.ledger.output
         text = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
         return minus_signs(text)
@@ -132,9 +132,10 @@ class Contrast(Result):
         return minus_signs(f"{self.a.title} · {text}{hint}")
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row an atom, or two that correspond: part, atom and relevance in a and b, difference.
+        """One row per atom or pair of corresponding atoms: part, atoms, relevances, difference.
 
-        part: "common", "changed in a", "changed in b". No atom or relevance where there is none.
+        part: "common", "changed in a" or "changed in b". A cell is empty if the atom has no
+        counterpart.
         """
         import pandas as pd
 
@@ -163,10 +164,10 @@ class Contrast(Result):
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
-        """Both molecules with the common part at the same place, on one colour scale.
+        """Both molecules, with the common part drawn alike, on one colour scale.
 
-        Atoms that the other molecule does not have are outlined. difference: a third panel with
-        the relevance in a less that in b, on a's common atoms. Options as for `contrast_svg`.
+        Atoms without a counterpart are outlined. difference: add a third panel, which shows
+        relevance in a minus relevance in b on the common atoms. Options as for `contrast_svg`.
         """
         from graphxai.visualization.contrast import Panel, contrast_svg
 
@@ -178,7 +179,8 @@ class Contrast(Result):
             gap = np.zeros(len(self.a))
             gap[self.part.same[:, 0]] = self.difference
             changed = self.changed_a.tolist()
-            panels.append(Panel(self.a.atoms(NO_MOLECULE), gap, changed, "a less b, common atoms"))
+            mol = self.a.atoms(NO_MOLECULE)
+            panels.append(Panel(mol, gap, changed, "a \N{MINUS SIGN} b, common atoms"))
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
         options.setdefault("legend", self.a.legend)
@@ -197,10 +199,10 @@ def contrast(
 ) -> Contrast:
     """Explain molecule a against molecule b, which share a scaffold.
 
-    a, b: SMILES, RDKit molecules or graphs with a molecule; the other arguments as for `explain`.
-    Without a target, the predicted class of a is explained in both. timeout: seconds for the
-    search for the common part (see `matching`); what was found by then is used. Raises ValueError
-    for inputs without a molecule, or without a common part of at least three atoms.
+    a, b: SMILES, RDKit molecules or graphs with a molecule; other arguments as for `explain`. By
+    default, both are explained for the class predicted for a. timeout: seconds for each search for
+    the common part (see `matching`), which uses the best one found by then. Raises ValueError for
+    inputs without a molecule, or if fewer than three atoms correspond.
     """
     model = load(model) if isinstance(model, str | Path) else model
     one = explain(model, a, method, target=target, progress=False, **options)

@@ -1,7 +1,7 @@
-"""What each fragment contributes over a set of molecules: mean, spread, interval, examples.
+"""The contribution of each fragment over a set of molecules: mean, spread, interval, examples.
 
-Molecules come one by one and are not kept: memory grows with the number of different fragments,
-and by a fingerprint of 8 bytes for each compound, so that one that comes twice counts once.
+Molecules are added one by one and not kept. Memory grows with the number of distinct fragments,
+plus 8 bytes per compound for a hash by which duplicates are recognised.
 """
 
 import hashlib
@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 
 COLUMNS = ("name", "smiles", "mean", "sd", "low", "high", "molecules", "count", "examples")
 EXAMPLES = 3
-BY_STRUCTURE = ("brics",)  # schemes whose fragments are told apart by their SMILES, not their name
-WAYS = 1000  # ways to write one fragment that are counted; of more, the rare ones are dropped
+BY_STRUCTURE = ("brics",)  # schemes whose fragments are identified by SMILES, not by name
+WAYS = 1000  # ways to write one fragment; beyond this, rare ones are dropped
 
 
 @dataclass(slots=True)
 class Tally:
-    """Running statistics of one fragment over the molecules that hold it.
+    """Running statistics of one fragment over the molecules that contain it.
 
-    mean and squares: of the molecules' means, and the sum of their squared deviations (Welford
-    1962); examples: (-|mean|, place, SMILES), strongest first; ways: how often each (name,
-    SMILES) occurs.
+    mean, squares: mean over molecules, and sum of squared deviations (Welford 1962); examples:
+    (-|mean|, position, SMILES), strongest first; ways: how often each (name, SMILES) occurs.
     """
 
     molecules: int = 0
@@ -42,7 +41,7 @@ class Tally:
     ways: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, relevance: list[float], place: int, smiles: str) -> None:
-        """Add the fragment's occurrences in one molecule, the `place`-th of the set."""
+        """Add the fragment's occurrences in one molecule, at position `place` of the set."""
         value = math.fsum(relevance) / len(relevance)
         self.count += len(relevance)
         self.molecules += 1
@@ -54,7 +53,7 @@ class Tally:
             self.examples = sorted([*self.examples, example])[:EXAMPLES]
 
     def written(self, way: tuple[str, str]) -> None:
-        """Count one way, name and SMILES, in which the fragment occurs."""
+        """Count one way to write the fragment: (name, SMILES)."""
         self.ways[way] = self.ways.get(way, 0) + 1
         if len(self.ways) > WAYS:
             often = sorted(self.ways.items(), key=lambda item: -item[1])[: WAYS // 2]
@@ -62,12 +61,12 @@ class Tally:
 
     @property
     def sd(self) -> float:
-        """Standard deviation over molecules; NaN where there is one."""
+        """Standard deviation over molecules; NaN for a single molecule."""
         return math.sqrt(self.squares / (self.molecules - 1)) if self.molecules > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean over molecules (Student 1908); NaN where there is one.
+        """95 % interval of the mean over molecules (Student 1908); NaN for a single molecule.
 
         mean ± t(n - 1) sd / sqrt(n). A bootstrap would be too narrow for the few molecules that
         most fragments occur in: of two, it is the distance between them, which holds the mean in
@@ -102,8 +101,8 @@ class FragmentTable:
         explained = (explanation.method, explanation.target)
         if self._explained not in (None, explained):
             raise ValueError(
-                f"one table has one method and target; this one has {self._explained} and was"
-                f" given {explained}. Name the target when you explain."
+                f"a table holds one method and target; this one holds {self._explained} and was"
+                f" given {explained}. Set the target when you explain."
             )
         parts = fragments(explanation, self.scheme)
         self._explained = explained
@@ -122,7 +121,7 @@ class FragmentTable:
         self.molecules += 1
 
     def to_frame(self, *, minimum: int = 1) -> "pd.DataFrame":
-        """The table, of fragments in at least `minimum` molecules."""
+        """The table of all fragments found in at least `minimum` molecules."""
         import pandas as pd
 
         rows = [_row(tally) for tally in self._tallies.values() if tally.molecules >= minimum]
@@ -133,13 +132,13 @@ class FragmentTable:
 
 
 def _fingerprint(explanation: Explanation) -> int:
-    """64 bits of the canonical SMILES; in a million, two are equal with a chance of 3e-8."""
+    """A 64-bit hash of the canonical SMILES; any collision in a million has probability 3e-8."""
     written = Chem.MolToSmiles(explanation.molecule)
     return int.from_bytes(hashlib.blake2b(written.encode(), digest_size=8).digest(), "big")
 
 
 def _row(tally: Tally) -> tuple[object, ...]:
-    """The figures of one fragment, in the order of `COLUMNS`."""
+    """The values for one fragment, in the order of `COLUMNS`."""
     name, smiles = max(tally.ways, key=tally.ways.__getitem__)
     examples = " ".join(text for _, _, text in tally.examples)
     figures = tally.mean, tally.sd, *tally.interval
@@ -149,19 +148,20 @@ def _row(tally: Tally) -> tuple[object, ...]:
 def fragment_table(
     explanations: Iterable[Explanation | None], scheme: Scheme = "brics", *, minimum: int = 1
 ) -> "pd.DataFrame":
-    """Relevance of each fragment over a set of molecules, from the most for to the most against.
+    """Relevance of each fragment over a set of molecules, from the highest mean to the lowest.
 
-    Columns: name, smiles (the most frequent way it is bound; empty for the rest), mean and sd over
-    molecules (of a molecule with several, their mean), low and high (95 % interval of the mean over
-    molecules by Student's t, wide for few of them; none where there is one), molecules, count (of
-    fragments), examples (SMILES of the molecules where it weighs most, separated by spaces). BRICS
-    fragments and scaffolds are told apart by structure, all others by name. A compound that comes
-    several times, however its SMILES is written, counts once. Molecules that could not be explained
-    (None) are skipped. Explanations are not kept: a generator of them may be of any length.
+    Columns: name; smiles (how it is most often bound; empty for "rest"); mean and sd over molecules
+    (a fragment that occurs twice in a molecule enters with its mean there); low and high (95 %
+    interval of the mean by Student's t; empty for a single molecule); molecules; count (of
+    occurrences); examples (SMILES of the molecules in which it is strongest, separated by spaces).
+    BRICS fragments and scaffolds are identified by structure, all others by name. A compound that
+    occurs several times, however its SMILES is written, counts once. Molecules that could not be
+    explained (None) are skipped. Explanations are not kept, so a generator can be of any length.
 
-    scheme: as for `fragments`; minimum: molecules that a fragment must occur in.
+    scheme: as for `fragments`; minimum: molecules in which a fragment must occur.
 
-    Raises ValueError for explanations of several methods or targets, and as `fragments` does.
+    Raises ValueError for explanations by several methods or for several targets, and as
+    `fragments` does.
     """
     table = FragmentTable(scheme)
     for explanation in explanations:

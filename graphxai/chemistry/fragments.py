@@ -1,9 +1,9 @@
-"""Relevance summed over parts of a molecule: what a fragment, a ring, a group contributed.
+"""Relevance summed over parts of a molecule: fragments, rings or functional groups.
 
     gx.fragments(explanation, "brics")
     gx.fragment_table(explanations, "groups")
 
-Every atom belongs to one part, so the parts sum to the relevance of all atoms.
+Every atom belongs to exactly one part, so the parts add up to the relevance of all atoms.
 """
 
 import math
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 
     from graphxai.visualization import Scale
 
-REST = "rest"  # the name of what no pattern covers
-NO_MOLECULE = "fragments are parts of a molecule; this graph came without one."
-MAX_MATCHES = 100_000  # of one pattern in one molecule
+REST = "rest"  # the atoms that no pattern covers
+NO_MOLECULE = "fragments are parts of a molecule, but this graph has none."
+MAX_MATCHES = 100_000  # per pattern and molecule
 
 Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
-Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # its name, if it has one; its atoms
+Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A part of a molecule and the relevance of its atoms, summed.
+    """A part of a molecule with the summed relevance of its atoms.
 
-    smiles: canonical, without stereochemistry, `*` where it is bound to the rest; atoms: their
-    indices, in order.
+    smiles: canonical, without stereochemistry, `*` where it is attached; atoms: sorted indices.
     """
 
     name: str
@@ -83,7 +82,7 @@ class Fragments(Result, Sequence[Fragment]):
         return math.fsum(part.relevance for part in self)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row a fragment: name, smiles, relevance, atoms (indices, separated by spaces)."""
+        """One row per fragment: name, smiles, relevance, atoms (indices, separated by spaces)."""
         import pandas as pd
 
         rows = [(p.name, p.smiles, p.relevance, " ".join(map(str, p.atoms))) for p in self]
@@ -92,9 +91,9 @@ class Fragments(Result, Sequence[Fragment]):
     def svg(
         self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
-        """The molecule, every fragment in the colour of its relevance, with a numbered list.
+        """The molecule with every fragment in the colour of its relevance, and a numbered list.
 
-        Options: title, subtitle, legend, width and height in pixels.
+        Options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization.fragments import fragments_svg
 
@@ -117,23 +116,23 @@ class Fragments(Result, Sequence[Fragment]):
 def fragments(explanation: Explanation, scheme: Scheme = "brics") -> Fragments:
     """Sum an explanation's relevance over the parts of its molecule.
 
-    scheme: "brics": what is left when the bonds of BRICS (Degen 2008) are cut; "scaffold": the
-    Murcko scaffold (Bemis 1996) and each side chain; "rings": ring systems; "groups": functional
-    groups; or SMARTS patterns, as a list or as {name: SMARTS}.
+    scheme: "brics": the pieces left after cutting BRICS bonds (Degen 2008); "scaffold": the Murcko
+    scaffold (Bemis 1996) and each side chain; "rings": ring systems; "groups": functional groups;
+    or SMARTS patterns, as a list or as {name: SMARTS}.
 
-    The first two divide the molecule; of the others, what is not covered is one part, "rest". A
-    match that shares an atom with an earlier one is left out: functional groups go by size, the
-    largest first, then by their place in `FUNCTIONAL_GROUPS`; patterns of your own in the order
-    given. Among the matches of one pattern RDKit's canonical ranks decide, so that the numbering
-    of the atoms does not matter.
+    The first two divide the whole molecule; the others put all uncovered atoms into one part,
+    "rest". A match that shares an atom with an earlier one is dropped. Functional groups are
+    matched from the largest to the smallest, then in the order of `FUNCTIONAL_GROUPS`; your own
+    patterns in the order given. Matches of one pattern are ordered by RDKit's canonical ranks, so
+    the atom numbering does not matter.
 
     Raises TypeError for a list (see `fragment_table`), ValueError for a graph without a molecule,
-    an unknown scheme, and SMARTS that cannot be read.
+    an unknown scheme, or unreadable SMARTS.
     """
     if not isinstance(explanation, Explanation):
         raise TypeError(
-            f"fragments are of one explanation, not of {type(explanation).__name__}: take them one"
-            " by one, or see fragment_table."
+            f"fragments takes one explanation, not {type(explanation).__name__}: pass them one by"
+            " one, or use fragment_table."
         )
     mol = explanation.atoms(NO_MOLECULE)
     name, divide = _scheme(scheme)
@@ -158,7 +157,7 @@ def _scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
 
 
 def _closed(parts: list[Part], n: int) -> list[Part]:
-    """The parts, and the atoms of 0..n-1 that are in none as one part more."""
+    """The parts, plus one more for the atoms of 0..n-1 that are in none of them."""
     covered = {index for _, atoms in parts for index in atoms}
     rest = tuple(index for index in range(n) if index not in covered)
     return parts + ([(REST, rest)] if rest else [])
@@ -178,14 +177,14 @@ def _summed(
 
 
 def _named(name: str | None, smiles: str, scheme: str) -> str:
-    """The name of a part; where it has none, words for its structure, else its SMILES."""
+    """The name of a part, or else its structure in words, or else its SMILES."""
     if scheme == "scaffold" and name == "side chain":
         return f"{name}: {name_in_words(smiles) or smiles}"
     return name or name_in_words(smiles) or smiles
 
 
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
-    """SMILES of every part; the pieces of one that does not hang together are joined by dots."""
+    """SMILES of every part; a part in several pieces has dots between them."""
     part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
     cut = [
         bond.GetIdx()
@@ -206,7 +205,7 @@ def _brics(mol: "Mol") -> list[Part]:
 
 
 def _scaffold(mol: "Mol") -> list[Part]:
-    """Rings with what links them and what is double bonded to both; the rest are side chains."""
+    """Rings with their linkers and the atoms double bonded to either; the rest are side chains."""
     from rdkit import Chem
     from rdkit.Chem.Scaffolds import MurckoScaffold
 
@@ -221,7 +220,7 @@ def _scaffold(mol: "Mol") -> list[Part]:
         for bond in mol.GetBonds()
         if (bond.GetBeginAtomIdx() in kept) != (bond.GetEndAtomIdx() in kept)
     }
-    outside = "side chain" if kept else None  # without a ring there is no scaffold
+    outside = "side chain" if kept else None  # no ring, no scaffold
     return [
         ("scaffold" if kept.issuperset(atoms) else outside, atoms) for atoms in _pieces(mol, border)
     ]
@@ -244,7 +243,7 @@ def _groups(mol: "Mol") -> list[Part]:
 
 
 def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
-    """Matches that share no atom, see `fragments` for which come first."""
+    """Matches that share no atom; `fragments` says which take precedence."""
     from rdkit import Chem
 
     ranks = list(Chem.CanonicalRankAtoms(mol))
@@ -270,12 +269,12 @@ def _pattern(smarts: str) -> Any:
     with rdBase.BlockLogs():
         pattern = Chem.MolFromSmarts(smarts) if isinstance(smarts, str) else None
     if pattern is None or not pattern.GetNumAtoms():
-        raise ValueError(f"{smarts!r} is not SMARTS that RDKit can read.")
+        raise ValueError(f"RDKit cannot read the SMARTS {smarts!r}.")
     return pattern
 
 
 def _pieces(mol: "Mol", without: set[int]) -> list[tuple[int, ...]]:
-    """Atoms of each connected piece when some bonds are taken away."""
+    """Atoms of each connected piece after removing some bonds."""
     from rdkit import Chem
 
     cut = Chem.FragmentOnBonds(mol, sorted(without), addDummies=False) if without else mol

@@ -1,9 +1,9 @@
-"""Which atoms of two molecules correspond: their maximum common substructure.
+"""Corresponding atoms of two molecules: their maximum common substructure.
 
-Rings are matched whole and to rings only, bonds by their order. Atoms may differ in element, or a
-ring in which one atom was exchanged would be lost as a whole, with all that lies behind it. Where
-more than a tenth of the atoms found so are not of one element, a second search asks for equal
-elements, and the mapping with more equal atoms is kept.
+Rings match only whole rings, and bonds match by order. Atoms may differ in element: otherwise, one
+exchanged ring atom would lose the whole ring and all that lies behind it. If more than a tenth of
+the matched atoms differ in element, a second search requires equal elements, and the mapping with
+more equal atoms is kept.
 """
 
 import math
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-REPLACED = 0.1  # share of corresponding atoms that differ, above which the search is repeated
-SMALLEST = 3  # atoms that two molecules must share for a comparison to mean something
-MAX_MATCHES = 256  # ways in which symmetry lets a pattern lie in a molecule
+REPLACED = 0.1  # share of matched atoms that differ, above which a second search is made
+SMALLEST = 3  # atoms that must correspond for a meaningful comparison
+MAX_MATCHES = 256  # symmetric ways to match a pattern to a molecule
 
 IntArray = NDArray[np.intp]
 
 
 class NoCommonPartError(ValueError):
-    """Two molecules that share too little to be compared atom by atom."""
+    """Raised for two molecules that share too little to be compared atom by atom."""
 
 
 @dataclass(frozen=True, eq=False)
 class CommonPart:
-    """Atoms of a molecule a and of a molecule b that correspond.
+    """Corresponding atoms of two molecules a and b.
 
-    same (M, 2): of one element and charge; replaced (K, 2): at corresponding places, but of
-    another element or charge. complete: False where the search ran out of time, so that the common
-    part may be larger.
+    same (M, 2): pairs of equal element and charge; replaced (K, 2): pairs at the same position with
+    different element or charge. complete: False if the search ran out of time, so that the true
+    common part may be larger.
     """
 
     same: IntArray
@@ -42,7 +42,7 @@ class CommonPart:
 
     @property
     def mapping(self) -> IntArray:
-        """Both together, (M + K, 2)."""
+        """All corresponding pairs, (M + K, 2)."""
         return np.concatenate([self.same, self.replaced])
 
 
@@ -51,11 +51,11 @@ def common_part(
 ) -> CommonPart:
     """The maximum common substructure of two molecules as a mapping of atoms.
 
-    Where symmetry leaves several mappings (a phenyl ring can be turned over), the one with most
-    atoms of one element and charge is taken, then of one degree and number of hydrogens, then
-    that of the lowest sum of `cost` (Na, Nb). Among several equally large common parts, RDKit's
-    search decides. timeout: of each search, in seconds. Raises NoCommonPartError if fewer than
-    three atoms of one element and charge correspond.
+    If symmetry allows several mappings (a phenyl ring can be flipped), the best one has the most
+    pairs of equal element and charge, then of equal degree and number of hydrogens, then the lowest
+    sum of `cost` (Na, Nb). Among several common parts of equal size, RDKit's search decides.
+    timeout: seconds per search. Raises NoCommonPartError if fewer than three atoms of equal element
+    and charge correspond.
     """
     from rdkit.Chem import rdFMCS
 
@@ -80,9 +80,8 @@ def common_part(
             best, score = mapping, of_mapping
     if best is None or score[0] < SMALLEST:
         raise NoCommonPartError(
-            f"{_name(a)} and {_name(b)} have fewer than {SMALLEST} connected atoms in common:"
-            " a contrast compares molecules with a shared scaffold. Explain them one by one, and"
-            " put them side by side with grid."
+            f"{_name(a)} and {_name(b)} have fewer than {SMALLEST} connected atoms in common, but"
+            " a contrast needs a shared scaffold. Explain them one by one and show them with grid."
         )
     same = alike[best[:, 0], best[:, 1]]
     return CommonPart(best[same], best[~same], complete)
@@ -96,7 +95,7 @@ def _best_mapping(
     around: NDArray[np.bool_],
     cost: NDArray[np.float64],
 ) -> tuple[IntArray | None, tuple[int, int]]:
-    """Of all ways in which a pattern lies in both, the best mapping (M, 2), and its score."""
+    """The best mapping (M, 2) over all matches of the pattern in both, with its score."""
     from rdkit import Chem
 
     pattern = Chem.MolFromSmarts(smarts) if smarts else None
@@ -118,7 +117,7 @@ def _best_mapping(
 
 
 def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
-    """Whether atoms of a and of b have the same values, (Na, Nb)."""
+    """Whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
     one, other = (
         np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
         for mol in (a, b)

@@ -1,4 +1,4 @@
-"""Names in words for parts of molecules: functional groups, rings, small substituents."""
+"""Names for parts of molecules: functional groups, rings, small substituents."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-# A pattern covers the atoms of its group alone; what surrounds them stands in $(...).
+# A pattern covers only the atoms of its group; their surroundings are inside $(...).
 FUNCTIONAL_GROUPS: tuple[tuple[str, str], ...] = (
     ("phosphate", "[PX4](=O)([OX2,OX1-])([OX2,OX1-])[OX2,OX1-]"),
     ("sulfamide", "[NX3][SX4](=O)(=O)[NX3]"),
@@ -80,7 +80,7 @@ FUNCTIONAL_GROUPS: tuple[tuple[str, str], ...] = (
     ("iodine", "[I;$(I[#6])]"),
 )
 
-# Rings by the SMILES of one compound that has them; hydrogens and charges do not count.
+# Rings by the SMILES of a compound that contains them; hydrogens and charges are ignored.
 _RINGS: tuple[tuple[str, str], ...] = (
     ("benzene", "c1ccccc1"),
     ("pyridine", "c1ccncc1"),
@@ -157,7 +157,7 @@ _RINGS: tuple[tuple[str, str], ...] = (
     ("dihydropyrimidine", "C1CN=CNC1"),
 )
 
-# Substituents and linkers, with * where they are bound to the rest.
+# Substituents and linkers, with * at the attachment points.
 _GROUPS: tuple[tuple[str, str], ...] = (
     ("methyl", "*C"),
     ("methylene", "*C*"),
@@ -236,16 +236,16 @@ _GROUPS: tuple[tuple[str, str], ...] = (
 
 
 def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
-    """The name of the ring system that these atoms make up; None for one without a name here."""
+    """The name of the ring system formed by these atoms; None if it is not in the list."""
     return _ring_names().get(_skeleton(mol, atoms))
 
 
 @lru_cache(maxsize=1 << 16)
 def name_in_words(smiles: str) -> str | None:
-    """The name of a fragment given as canonical SMILES with `*` where it was cut.
+    """The name of a fragment, given as canonical SMILES with `*` where it was cut.
 
-    A known substituent or linker, or one known ring system with known substituents
-    ("pyridine ring with fluoro"); None for anything else.
+    Covers the substituents and linkers listed here, and single listed ring systems with listed
+    substituents ("pyridine ring with fluoro"); None for anything else.
     """
     from rdkit import Chem, rdBase
 
@@ -268,7 +268,7 @@ def name_in_words(smiles: str) -> str | None:
 
 
 def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
-    """Atoms of each ring system: rings that share atoms (fused, bridged or spiro) are one."""
+    """Atoms of each ring system; rings that share atoms (fused, bridged, spiro) form one system."""
     systems: list[set[int]] = []
     for ring in mol.GetRingInfo().AtomRings():
         touching = [system for system in systems if system.intersection(ring)]
@@ -278,9 +278,9 @@ def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
 
 
 def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
-    """Atoms and canonical SMILES of each piece that is left when bonds are cut, `*` at the cuts.
+    """Atoms and canonical SMILES of each piece after cutting bonds, `*` at the cuts.
 
-    Without stereochemistry, so that a fragment is written alike wherever it occurs.
+    Without stereochemistry, so that a fragment always has the same SMILES.
     """
     from rdkit import Chem
 
@@ -298,7 +298,7 @@ def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], 
 
 @lru_cache(maxsize=1 << 16)
 def _canonical(smiles: str) -> str:
-    """The SMILES of the sanitised molecule; as it is, where a cut went through an aromatic ring."""
+    """The SMILES after sanitising, or unchanged if a cut went through an aromatic ring."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
@@ -307,7 +307,7 @@ def _canonical(smiles: str) -> str:
 
 
 def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
-    """SMILES of what is bound to a ring, with `*` for the ring; attachment points left out."""
+    """SMILES of the substituents of a ring, with `*` for the ring; without attachment points."""
     inside = set(ring)
     cut = []
     for bond in mol.GetBonds():
@@ -319,7 +319,7 @@ def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
 
 
 def _skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
-    """Elements and bonds of some atoms as a canonical string, without hydrogens and charges."""
+    """Elements and bonds of some atoms as a canonical SMILES, without hydrogens and charges."""
     from rdkit import Chem
 
     bare = Chem.RWMol()
