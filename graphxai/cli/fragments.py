@@ -36,7 +36,7 @@ def fragments(
     ] = "lrp",
     target: Annotated[
         str | None,
-        typer.Option(help="Class or task to explain [default: of two classes, the second]."),
+        typer.Option(help="Class or task to explain [default: the second of two classes]."),
     ] = None,
     minimum: Annotated[
         int, typer.Option(help="List fragments found in at least this many molecules.")

@@ -82,7 +82,7 @@ def explain(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Class or task to explain [default: the predicted class; of two, the second]."
+            help="Class or task to explain [default: the predicted class, or the second of two]."
         ),
     ] = None,
     out: Annotated[
@@ -94,7 +94,7 @@ def explain(
     ] = None,
     smiles_column: ColumnOption = "smiles",
     name_column: NameOption = None,
-    palette: Annotated[Palette, typer.Option(help="Colours.")] = Palette.red_blue,
+    palette: Annotated[Palette, typer.Option(help="Colours of the pictures.")] = Palette.red_blue,
     scale: Annotated[
         str,
         typer.Option(

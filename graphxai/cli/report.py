@@ -22,7 +22,7 @@ def report(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Class or task to explain [default: the predicted class; of two, the second]."
+            help="Class or task to explain [default: the predicted class, or the second of two]."
         ),
     ] = None,
     limit: Annotated[

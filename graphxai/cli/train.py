@@ -56,7 +56,8 @@ def train(
     fast: Annotated[
         bool,
         typer.Option(
-            "--fast", help="Table: skip learning from a random forest (half the time, often worse)."
+            "--fast",
+            help="Table: do not learn from a random forest (half the time, usually worse).",
         ),
     ] = False,
     learning_curve: Annotated[

@@ -1,4 +1,4 @@
-"""Faithfulness of explanations: removal of nodes, curves, checks, statistics, reports."""
+"""Faithfulness of explanations: node removal, curves, checks, statistics, reports."""
 
 from .benchmark import evaluate
 from .conservation import Conservation, conservation

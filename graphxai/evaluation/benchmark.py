@@ -26,7 +26,7 @@ from .report import Report
 from .store import Key, Store, Unit
 from .targets import Labels, followed, in_words, targets_by_graph
 
-CHUNK = 16  # graphs explained, measured and written at a time
+CHUNK = 16  # graphs explained, measured and written together
 
 
 def evaluate(
@@ -46,18 +46,18 @@ def evaluate(
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
-    model: from `load` or `wrap`, or a bundled model's name. inputs: what `explain` takes, in a
-    list or by key. methods: names, explainers or functions `(model, batch, target) -> scores`;
-    "all" takes every registered one; `random` is always among them. target: as for `explain`;
-    also "predicted", each graph's predicted class, and "true", the class in `labels` (names or
-    numbers, by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all" that fit
-    the task. operators: how nodes are removed. steps: points of a curve; None takes every number
-    of nodes, 11 is the grid of Ali 2022. out: folder in which every finished graph is kept;
-    `resume` goes on there.
+    model: from `load` or `wrap`, or a bundled model's name. inputs: what `explain` takes, as a list
+    or by key. methods: names, explainers or functions `(model, batch, target) -> scores`; "all"
+    means every registered one; `random` is always included. target: as for `explain`; also
+    "predicted", each graph's predicted class, and "true", the class in `labels` (names or numbers,
+    by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all" that fit the task.
+    operators: how nodes are removed. steps: points per curve; None takes every number of nodes, 11
+    is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
+    earlier run there is continued.
 
-    A method that fails on a graph, or gives scores that are not finite, gets a row with a note
-    and no figure. Inputs that cannot be used are counted in `Report.rejected`. Raises ValueError
-    if no input remains, for a metric that does not fit the task and for a target it does not have.
+    If a method fails on a graph, or returns scores that are not finite, its row has a note and no
+    value. `Report.rejected` lists inputs that cannot be used. Raises ValueError if no input
+    remains, for a metric that does not fit the task, and for an unknown target.
     """
     model = load(model) if isinstance(model, str | Path) else model
     explainers = _explainers(methods)
@@ -106,7 +106,7 @@ def evaluate(
 
 
 def _warn_of_failures(report: Report) -> None:
-    """One warning for each method that gave no scores on some graphs."""
+    """Issue one warning for each method that gave no scores on some graphs."""
     total = len({unit.graph for unit in report.units})
     for method, failed in report.failures.items():
         key, reason = failed[0]
@@ -118,12 +118,12 @@ def _warn_of_failures(report: Report) -> None:
 
 
 def checkpoint_name(model: Model) -> str:
-    """A model's name with the first figures of its weights' hash."""
+    """A model's name with the first digits of the hash of its weights."""
     return f"{model.origin.name} {weights_hash(model)[:8]}"
 
 
 def weights_hash(model: Model) -> str:
-    """SHA-256 of a checkpoint's file; of the tensors themselves for a model from no file."""
+    """SHA-256 of the checkpoint file, or of the tensors if the model did not come from a file."""
     if model.origin.sha256:
         return model.origin.sha256
     found = hashlib.sha256()
@@ -133,7 +133,7 @@ def weights_hash(model: Model) -> str:
 
 
 def _explainers(methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
-    """The explainers by name, `random` among them; raises ValueError if two share a name."""
+    """The explainers, with `random` among them; raises ValueError if two share a name."""
     if methods == "all":
         from graphxai.explainers import REGISTRY
 
@@ -145,7 +145,7 @@ def _explainers(methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
     names = [explainer.name for explainer in explainers]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"two methods are called {twice[0]!r}; give one of them another name.")
+        raise ValueError(f"two methods are called {twice[0]!r}; rename one of them.")
     return tuple(explainers)
 
 
@@ -155,9 +155,9 @@ def _operators(operators: Sequence[str] | str) -> tuple[Operator, ...]:
     chosen = [operators] if isinstance(operators, str) else list(operators)
     for name in chosen:
         if name not in OPERATORS:
-            raise ValueError(f"unknown operator {name!r}; there are {', '.join(OPERATORS)}.")
+            raise ValueError(f"unknown operator {name!r}; choose from {', '.join(OPERATORS)}.")
     if not chosen:
-        raise ValueError(f"no operator is named; there are {', '.join(OPERATORS)}.")
+        raise ValueError(f"no operator given; choose from {', '.join(OPERATORS)}.")
     return tuple(name for name in OPERATORS if name in chosen)
 
 
@@ -178,7 +178,7 @@ def _prepare(
 def _chunks(
     model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Iterator[tuple[list[Item], Target]]:
-    """Graphs of one target and similar size; what an interruption can lose is one chunk."""
+    """Graphs of one target and similar size; an interruption loses at most one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
         for batch in batches_for(model, chosen):
@@ -191,15 +191,15 @@ def _with_digest(unit: Unit, *, checkpoint: str, digests: Mapping[Key, str]) -> 
 
 
 def _digest(data: Data) -> str:
-    """Short hash of a graph's nodes and edges: a resumed run must mean the same graph."""
+    """Short hash of a graph's nodes and edges, by which a resumed run recognises it."""
     content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
-    if data.edge_index is not None:  # rows of tokens have none
+    if data.edge_index is not None:  # plain rows of tokens have no edges
         content.update(data.edge_index.contiguous().numpy().tobytes())
     return content.hexdigest()[:12]
 
 
 def _settings(model: Model, plan: Plan, target: Any) -> dict[str, Any]:
-    """What makes the figures reproducible, as JSON values."""
+    """What is needed to reproduce the values, as JSON values."""
     from graphxai.explanation.provenance import versions
 
     found = versions()

@@ -1,7 +1,7 @@
-"""How good could an ordering be? The best one that a local search on the curve itself finds.
+"""How good could an ordering be? The best one found by a local search on the curve itself.
 
-No explanation method may look at the curve it is measured on; this one does nothing else. Its area
-is a lower bound of the best possible one.
+This is not an explanation method: it optimises the very curve by which methods are measured. The
+result bounds the best possible area from one side, because the search is not exhaustive.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from .curves import Curve, class_logits, explained_class
 from .removal import Operator, outputs_of_parts
 
 SWEEPS = 30
-Value = Callable[[Tensor], Tensor]  # choices (K, N) to one value each (K,), lower is better
+Value = Callable[[Tensor], Tensor]  # choices (K, N) -> values (K,), lower is better
 
 
 def best_areas(
@@ -30,14 +30,13 @@ def best_areas(
 ) -> tuple[float, float]:
     """Largest AUAC and smallest AU-MSE found for one encoded graph.
 
-    The search begins with a greedy ordering and with `starts`, node scores (N,) of methods, and
-    swaps neighbours in the ordering until no swap helps. Classification only: raises ValueError
-    for a regression.
+    The search starts from a greedy ordering and from `starts` (node scores (N,) of methods), and
+    swaps neighbours in the ordering until no swap helps. Raises ValueError for a regression.
     """
     n = int(data.num_nodes or 0)
     config = model.config
     if target.task_in(config).kind == "regression":
-        raise ValueError("the ceiling of a regression is not defined: its curve has no bounds.")
+        raise ValueError("there is no best area for a regression: its curve is unbounded.")
     full = outputs_of_parts(model, data, torch.ones(1, n, dtype=torch.bool), operator).cpu()
     logits = class_logits(config, target, full)
     column = explained_class(config, target, full)
@@ -61,13 +60,13 @@ def best_areas(
 
 
 def _search(value: Value, n: int, starts: Sequence[Tensor]) -> Curve:
-    """The curve of the smallest area over all starts."""
+    """The curve with the smallest area over all starts."""
     found = [_improved(value, order) for order in (_greedy(value, n), *starts)]
     return min(found, key=lambda curve: curve.area)
 
 
 def _greedy(value: Value, n: int) -> Tensor:
-    """An ordering (N,) that takes the best next node each time."""
+    """An ordering (N,) that adds the best next node at each step."""
     order: list[int] = []
     for _ in range(n):
         left = [i for i in range(n) if i not in order]
@@ -79,12 +78,12 @@ def _greedy(value: Value, n: int) -> Tensor:
 
 
 def _improved(value: Value, order: Tensor) -> Curve:
-    """Swap neighbours while that lowers the curve; a swap changes it at one point only."""
+    """Swap neighbours while that lowers the curve; each swap changes only one point of it."""
     n = len(order)
     order = order.clone()
     values = value(_prefixes(order))  # (N + 1,)
     for sweep in range(2 * SWEEPS):
-        places = torch.arange(1 + sweep % 2, n, 2)  # prefixes of every second length, in turn
+        places = torch.arange(1 + sweep % 2, n, 2)  # odd and even prefix lengths in turn
         if not len(places):
             continue
         swapped = _prefixes(order)[places]

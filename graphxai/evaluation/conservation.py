@@ -1,4 +1,4 @@
-"""Does relevance add up? Its sum against the output, over a data set (Ali 2022, Fig. 3)."""
+"""Does relevance add up? Its sum against the output over a data set (Ali 2022, Fig. 3)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from graphxai.models.graphormer import Graphormer
 
 @dataclass(frozen=True, eq=False)
 class Conservation:
-    """Sums of relevance and outputs of n graphs under one method.
+    """Summed relevance and output of n graphs for one method.
 
-    outputs, tokens (n,): f_c and the summed relevance of nodes and graph token; biases (n,): the
-    share of additive parameters and, where it is told apart, of the structural bias. `slope` and
-    `correlation` are of tokens against outputs, `gap` is the mean absolute difference of the two,
-    `unexplained` the same once biases are counted.
+    outputs, tokens (n,): f_c, and the summed relevance of nodes and graph token; biases (n,): the
+    share of additive parameters and, if the method separates it, of the structural bias. `slope`
+    and `correlation` relate tokens to outputs, `gap` is their mean absolute difference, and
+    `unexplained` is the same after adding biases.
     """
 
     method: str
@@ -29,26 +29,26 @@ class Conservation:
 
     @property
     def slope(self) -> float:
-        """Least-squares slope of summed relevance on output; 1 if it follows it exactly."""
+        """Least-squares slope of summed relevance on output; 1 if relevance follows it exactly."""
         centred = self.outputs - self.outputs.mean()
         spread = float((centred**2).sum())
         return float((centred * self.tokens).sum()) / spread if spread else float("nan")
 
     @property
     def correlation(self) -> float:
-        """Pearson's correlation of summed relevance and output; NaN without spread."""
+        """Pearson's correlation of summed relevance and output; NaN if either is constant."""
         if len(self.outputs) < 2 or not self.outputs.std() or not self.tokens.std():
             return float("nan")
         return float(np.corrcoef(self.outputs, self.tokens)[0, 1])
 
     @property
     def gap(self) -> float:
-        """Mean absolute difference of output and summed relevance."""
+        """Mean absolute difference between output and summed relevance."""
         return float(np.abs(self.outputs - self.tokens).mean())
 
     @property
     def unexplained(self) -> float:
-        """Mean absolute difference of output and summed relevance with biases."""
+        """Mean absolute difference between output and summed relevance with biases."""
         return float(np.abs(self.outputs - self.tokens - self.biases).mean())
 
 
@@ -59,9 +59,9 @@ def conservation(
     *,
     target: Any = None,
 ) -> dict[str, Conservation]:
-    """Sums of relevance against outputs for each method; inputs and target as for `explain`.
+    """Summed relevance and outputs for each method; inputs and target as for `explain`.
 
-    Inputs that cannot be used are left out with a warning. Raises ValueError if none remains.
+    Unusable inputs are skipped with a warning. Raises ValueError if none remains.
     """
     found = {}
     values = list(inputs)

@@ -1,6 +1,6 @@
-"""Node activation and pruning: what happens as nodes come or go in the order of relevance.
+"""Node activation and pruning: the output as nodes are added or removed by relevance.
 
-Source: Ali 2022, section 5 (activation, pruning), on all steps k = 0..N by default.
+Source: Ali 2022, section 5 (activation, pruning); by default at all steps k = 0..N.
 """
 
 import math
@@ -20,21 +20,21 @@ from .removal import Operator, outputs_of_many
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Values over the fraction of nodes added or removed, both (K,)."""
+    """Values against the fraction of nodes added or removed, both (K,)."""
 
     fractions: Tensor
     values: Tensor
 
     @property
     def area(self) -> float:
-        """Area under the curve by the trapezoidal rule; a curve of one point has its value."""
+        """Area under the curve by the trapezoidal rule; for a single point, its value."""
         if len(self.values) == 1:
             return float(self.values[0])
         return float(torch.trapezoid(self.values.double(), self.fractions.double()))
 
 
 def node_counts(n: int, steps: int | None = None) -> Tensor:
-    """Numbers of nodes at which a curve is taken: 0..n, or ceil(fraction * n) at `steps` points."""
+    """Node counts at which to evaluate a curve: 0..n, or ceil(fraction * n) at `steps` points."""
     if steps is None:
         return torch.arange(n + 1)
     if steps < 2:
@@ -44,13 +44,13 @@ def node_counts(n: int, steps: int | None = None) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """What one graph's outputs do as nodes come and go in the order of relevance.
+    """The outputs for one graph as nodes are added or removed in order of relevance.
 
     relevance (N,); counts (K,): numbers of nodes k; fractions (K,): their share of all nodes.
-    Logits (K, C) of the target's task: `logits_with_top` from the k most relevant nodes alone,
-    `logits_without_top` from all but them, `logits_pruned` once the k nodes of smallest
-    |relevance| are gone. explained: the class whose probability is followed; None for a
-    regression, whose one column is the value in its unit.
+    Logits (K, C) of the target's task: `logits_with_top` for only the k most relevant nodes,
+    `logits_without_top` for all but these, `logits_pruned` for all but the k nodes of smallest
+    |relevance|. explained: the class whose probability is tracked; None for a regression, whose
+    single column is the value in its unit.
     """
 
     relevance: Tensor
@@ -63,44 +63,44 @@ class Series:
 
     @property
     def with_top(self) -> Tensor:
-        """Probability (K,) of the class explained from the k most relevant nodes alone.
+        """Probability (K,) of the explained class, given only the k most relevant nodes.
 
-        For a regression: the value rescaled so that the empty graph has 0 and the full one 1.
+        For a regression, the value rescaled to 0 for the empty and 1 for the full graph.
         """
         return self._followed(self.logits_with_top)
 
     @property
     def without_top(self) -> Tensor:
-        """The same (K,) from all but the k most relevant nodes."""
+        """The same (K,), given all but the k most relevant nodes."""
         return self._followed(self.logits_without_top)
 
     @property
     def distance(self) -> Tensor:
-        """Squared distance (K,) of `logits_pruned` to the full graph's, summed over the classes."""
+        """Squared distance (K,) of `logits_pruned` from the full graph's, summed over classes."""
         return (self.logits_pruned - self.logits_pruned[:1]).square().sum(-1)
 
     @property
     def full(self) -> float:
-        """Probability of the class explained from the whole graph."""
+        """Probability of the explained class for the whole graph."""
         return float(self.with_top[-1])
 
     @property
     def activation(self) -> Curve:
-        """`with_top` over the fraction of nodes (Ali 2022, node activation)."""
+        """`with_top` against the fraction of nodes (Ali 2022, node activation)."""
         return Curve(self.fractions, self.with_top)
 
     @property
     def pruning(self) -> Curve:
-        """`distance` over the fraction of nodes (Ali 2022, node pruning)."""
+        """`distance` against the fraction of nodes (Ali 2022, node pruning)."""
         return Curve(self.fractions, self.distance)
 
     def step(self, fraction: float) -> int:
-        """The step with ceil(fraction * N) nodes, or with the next number in the series."""
+        """The index of the step with at least ceil(fraction * N) nodes."""
         wanted = math.ceil(round(fraction * int(self.counts[-1]), 9))
         return int(torch.searchsorted(self.counts, wanted))
 
     def at(self, values: Tensor, fraction: float) -> float:
-        """The value at ceil(fraction * N) nodes, or at the next number of nodes in the series."""
+        """The value at the step with at least ceil(fraction * N) nodes."""
         return float(values[self.step(fraction)])
 
     def _followed(self, logits: Tensor) -> Tensor:
@@ -122,8 +122,8 @@ def node_series(
 ) -> Series:
     """All outputs that the curve metrics need, for one encoded graph and node scores (N,).
 
-    Nodes are ordered by descending signed relevance, for pruning by ascending |relevance|; equal
-    scores go by node number. Raises ValueError for scores of another length or not finite.
+    Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|; ties
+    by node number. Raises ValueError if scores have the wrong length or are not finite.
     """
     return several_series(model, [data], [[relevance]], target, operator=operator, steps=steps)[0][
         0
@@ -139,9 +139,9 @@ def several_series(
     operator: Operator = "mask",
     steps: int | None = None,
 ) -> list[list[Series]]:
-    """`node_series` of several methods' scores on several graphs: one list a graph.
+    """`node_series` for the scores of several methods on several graphs: one list per graph.
 
-    Each graph is embedded once, and a part of it that several curves ask for is computed once.
+    Each graph is embedded once, and parts that several curves share are computed once.
     """
     keeps, places, counts = [], [], []
     for data, scores in zip(graphs, relevances, strict=True):
@@ -163,7 +163,7 @@ def several_series(
 def _series_of(
     config: TaskSet, target: Target, scores: Sequence[Tensor], counts: Tensor, outputs: Tensor
 ) -> list[Series]:
-    """Series of each method from the outputs (3 K M, num_outputs) of one graph."""
+    """The series of all M methods from the outputs (3 K M, num_outputs) of one graph."""
     steps = len(counts)
     n = int(counts[-1])
     whole = torch.equal(counts, torch.arange(n + 1))
@@ -185,9 +185,9 @@ def check_scores(relevance: Tensor, n: int) -> None:
 
 
 def class_logits(config: TaskSet, target: Target, outputs: Tensor) -> Tensor:
-    """Logits (K, classes) of the target's task; one logit z counts as two, -z/2 and z/2.
+    """Logits (K, classes) of the target's task; a single logit z becomes two, -z/2 and z/2.
 
-    For a regression the value (K, 1), in its unit.
+    For a regression, the value (K, 1) in its unit.
     """
     task, columns = config.task_columns(target.task_in(config).name)
     logits = outputs[:, columns]
@@ -202,7 +202,7 @@ def _three(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _parts(relevance: Tensor, counts: Tensor) -> Tensor:
-    """Nodes that stay (3 K, N): the top k, all but the top k, all but the k smallest."""
+    """Nodes kept (3 K, N): the top k, all but the top k, all but the k smallest."""
     top = _first(relevance.argsort(descending=True, stable=True), counts)
     smallest = _first(relevance.abs().argsort(stable=True), counts)
     return torch.cat([top, ~top, ~smallest])
@@ -216,11 +216,11 @@ def _first(order: Tensor, counts: Tensor) -> Tensor:
 
 
 def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None:
-    """Column of the class explained, chosen on the full graph's outputs (1, num_outputs)."""
+    """Column of the explained class, chosen from the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
     label = target.resolve(config, full).labels[0]
     if task.kind == "regression" and not isinstance(target.choice, tuple):
         return None
     if label not in task.classes:
-        raise ValueError(f"activation needs one class as target, not {label!r}.")
+        raise ValueError(f"activation needs a single class as target, not {label!r}.")
     return task.classes.index(label)

@@ -1,4 +1,4 @@
-"""A picture of what the methods of a benchmark say, side by side on a few of its graphs."""
+"""A picture of a benchmark's methods, side by side on a few of its graphs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,11 +20,10 @@ def examples_svg(
     report: Report,
     methods: Sequence[Any] | None = None,
 ) -> str:
-    """SVG with a graph in each row and a method in each column, every panel on its own scale.
+    """SVG with one row per graph and one column per method, each panel on its own scale.
 
-    The graphs stand at even distances in the order of the best method's AUAC, so that a good, a
-    middling and a bad case are seen. methods: by default the best registered ones by AUAC, with
-    `random` last.
+    The graphs are evenly spaced in the order of the best method's AUAC, so that a good, a middling
+    and a bad case are shown. methods: by default the best registered ones by AUAC, then `random`.
     """
     if methods is None:
         methods = _leading(report)
@@ -47,7 +46,7 @@ def _metric(report: Report) -> str:
 
 
 def _typical(report: Report) -> list[Key]:
-    """Keys of graphs at the lower, middle and upper end of the best method's AUAC."""
+    """Keys of graphs at the upper end, middle and lower end of the best method's AUAC."""
     metric = _metric(report)
     best = _leading(report)[0]
     rows = report.rows
@@ -59,6 +58,6 @@ def _typical(report: Report) -> list[Key]:
 
 
 def _target(report: Report, key: Key, model: Graphormer) -> Any:
-    """The class that the report followed on a graph; None for a regression."""
+    """The class that the report tracked for a graph; None for a regression."""
     text = next(u.target for u in report.units if u.graph == key and u.target)
     return None if text in {t.name for t in model.config.tasks if not t.classes} else text

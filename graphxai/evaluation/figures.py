@@ -1,4 +1,4 @@
-"""What a report shows in each of its figures."""
+"""The figures of a report."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ FOREST = 4  # metrics side by side
 
 
 def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figure":
-    """One of `PLOTS`; raises ValueError for another name and where there is nothing to draw."""
+    """One of `PLOTS`; raises ValueError for another name, or if there is nothing to draw."""
     if kind not in PLOTS:
-        raise ValueError(f"unknown plot {kind!r}; there are {', '.join(PLOTS)}.")
+        raise ValueError(f"unknown plot {kind!r}; choose from {', '.join(PLOTS)}.")
     operator = operator or (report.operators or ("none",))[0]
     n = len({unit.graph for unit in report.units})
     text = f"{n} graphs, nodes removed by {operator!r}"
@@ -28,7 +28,7 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
             _ranked(report, "activation", "auac", operator),
             title=f"Node activation ({text})",
             x_label="fraction of nodes added, most relevant first",
-            y_label="probability of the class explained",
+            y_label="probability of the explained class",
             highlight=_leaders(report, "auac", operator),
         )
     if kind == "pruning":
@@ -36,7 +36,7 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
             GRID,
             _ranked(report, "pruning", "au_mse", operator),
             title=f"Node pruning ({text})",
-            x_label="fraction of nodes removed, least |relevance| first",
+            x_label="fraction of nodes removed, smallest |relevance| first",
             y_label="squared distance of logits",
             highlight=_leaders(report, "au_mse", operator),
         )
@@ -60,7 +60,7 @@ def _conservation(report: Measurements) -> "Figure":
         text = f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}"
         sums[name] = (c.outputs, c.tokens, minus_signs(text))
     if not sums:
-        raise ValueError("no method of the report gives shares of the output.")
+        raise ValueError("no method in the report gives shares of the output.")
     return sums_figure(sums, title="Does relevance add up?")
 
 
@@ -79,7 +79,7 @@ def _forest(report: Measurements, operator: str, text: str) -> "Figure":
 def _ranked(
     report: Measurements, kind: str, metric: str, operator: str
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Curves, those of the best method first."""
+    """Curves, the best method first."""
     curves = report.curves(kind, operator)
     if metric not in report.metrics(operator):
         return curves

@@ -1,7 +1,7 @@
-"""Ground truth: relevance against nodes, shares or pixels that are known to be behind the answer.
+"""Ground truth: relevance scored against the nodes, shares or pixels known to cause the label.
 
-Scores are of signed relevance: high is relevant. They are NaN where the truth leaves nothing to
-tell apart (`undefined` gives the reason); ties between nodes never depend on the nodes' order.
+Scores use signed relevance: high means relevant. A score is NaN if the truth has nothing to
+distinguish (`undefined` gives the reason). Ties never depend on the order of the nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,9 @@ Score = Callable[[NDArray[np.float64], NDArray[Any]], float]
 
 
 def undefined(truth: ArrayLike) -> str:
-    """Why no score is defined for a truth, or "" where it is.
+    """The reason why no score is defined for a truth; "" if one is.
 
-    truth: bool, any shape (true nodes or pixels), or float (N,), shares.
+    truth: bool of any shape (true nodes or pixels), or float (N,) (shares).
     """
     known = np.asarray(truth)
     if known.dtype != np.bool_:
@@ -46,9 +46,9 @@ def undefined(truth: ArrayLike) -> str:
 
 
 def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Probability that a true node has more relevance than another, a tie counting half.
+    """Probability that a true node has more relevance than a false one; ties count half.
 
-    relevance, truth (bool): (N,). ValueError for values that cannot be compared.
+    relevance, truth (bool): (N,). Raises ValueError for values that cannot be compared.
     """
     scores, true = _comparable(relevance, truth)
     return prediction.roc_auc(scores, true)
@@ -57,7 +57,7 @@ def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
 def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Area under the precision-recall curve as a sum of steps: sum_k (r_k - r_(k-1)) p_k.
 
-    A step takes all nodes of one relevance at once. relevance, truth (bool): (N,). ValueError for
+    Nodes of equal relevance share a step. relevance, truth (bool): (N,). Raises ValueError for
     values that cannot be compared.
     """
     scores, true = _comparable(relevance, truth)
@@ -67,9 +67,9 @@ def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Share of true nodes among the k most relevant, k being the number of true nodes.
+    """Share of true nodes among the k most relevant, where k is the number of true nodes.
 
-    Of nodes tied at rank k it is the mean over all ways to choose. relevance, truth (bool): (N,).
+    If nodes tie at rank k, the mean over all ways to choose. relevance, truth (bool): (N,). Raises
     ValueError for values that cannot be compared.
     """
     scores, true = _comparable(relevance, truth)
@@ -83,10 +83,10 @@ def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union of the true nodes and those of more than mean relevance.
+    """Intersection over union of the true nodes and the nodes above the mean relevance.
 
-    The threshold is that of Chefer 2021b's segmentation (sec. 4). relevance, truth (bool): any
-    shape. ValueError for values that cannot be compared.
+    The threshold is that of the segmentation in Chefer 2021b, sec. 4. relevance, truth (bool): any
+    shape. Raises ValueError for values that cannot be compared.
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -95,16 +95,16 @@ def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def iou_top_k(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union of the true nodes and the k most relevant, k of them being true.
+    """Intersection over union of the k true nodes and the k most relevant ones.
 
-    With the precision p of these k (`top_k_precision`) it is p / (2 - p).
+    Equals p / (2 - p), where p is their precision (`top_k_precision`).
     """
     precision = top_k_precision(relevance, truth)
     return precision / (2 - precision)
 
 
 def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
-    """Linear correlation of relevance (N,) with the true shares (N,); NaN if either is constant."""
+    """Pearson's correlation of relevance (N,) and true shares (N,); NaN if either is constant."""
     scores, known = _comparable(relevance, shares, shares=True)
     a, b = scores - scores.mean(), known - known.mean()
     if np.ptp(scores) == 0 or np.ptp(known) == 0:
@@ -113,7 +113,7 @@ def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
 
 
 def rank_correlation(relevance: ArrayLike, shares: ArrayLike) -> float:
-    """Spearman's correlation of signed relevance (N,) with the true shares (N,), mean ranks."""
+    """Spearman's correlation of signed relevance (N,) and true shares (N,); ties get mean ranks."""
     scores, known = _comparable(relevance, shares, shares=True)
     return pearson(rankdata(scores), rankdata(known))
 
@@ -128,9 +128,9 @@ def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union at the mean relevance, mean of foreground and background.
+    """Intersection over union at the mean relevance, averaged over foreground and background.
 
-    relevance, truth (bool): (H, W). Of one picture; Chefer 2021b's code pools all pictures.
+    relevance, truth (bool): (H, W), one picture; the code of Chefer 2021b pools all pictures.
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -140,9 +140,9 @@ def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def mean_average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Average precision of foreground by relevance and of background by its negative, mean.
+    """Mean of two average precisions: foreground by relevance, background by its negative.
 
-    relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names the measure without a formula.
+    relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names this metric without a formula.
     """
     scores, true = _comparable(relevance, truth)
     return (average_precision(scores, true) + average_precision(-scores, ~true)) / 2
@@ -164,7 +164,7 @@ PIXEL_METRICS: Mapping[str, Score] = {
 
 
 def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
-    """The metrics for a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
+    """The metrics that fit a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
     known = np.asarray(truth)
     if known.dtype == np.bool_ and known.ndim in (1, 2):
         return NODE_METRICS if known.ndim == 1 else PIXEL_METRICS
@@ -185,16 +185,16 @@ def evaluate_truth(
     target: Any = None,
     progress: bool | None = None,
 ) -> "pd.DataFrame":
-    """Score methods against the truth of every input; `random` is always among them.
+    """Score methods against the truth for every input; `random` is always included.
 
-    inputs: what `explain` takes, n of them. truths: n arrays, see `metrics_for`; (H, W) are the
-    pixels of a picture, over which the relevance of its superpixels is spread. target: see
+    inputs: n inputs as for `explain`. truths: n arrays, see `metrics_for`; an (H, W) truth is about
+    the pixels of a picture, each of which takes the relevance of its superpixel. target: see
     `explain`.
 
     Returns a data frame with the columns graph (position in `inputs`), method, operator ("none"),
-    metric, value, note. The value is NaN, and the note says why, where the input cannot be used
-    or the score is not defined. Raises ValueError where a truth does not fit its input, or a
-    method gives relevance that is not finite; the message names the graph.
+    metric, value, note. If the input cannot be used or the score is not defined, value is NaN and
+    note says why. Raises ValueError if a truth does not fit its input or a method returns relevance
+    that is not finite; the message names the graph.
     """
     import pandas as pd
 
@@ -222,11 +222,11 @@ def evaluate_truth(
 def model_score(
     model: Graphormer, inputs: Sequence[Any], labels: ArrayLike, *, target: Any = None
 ) -> tuple[str, float]:
-    """The model's own score, to stand beside those of its explanations, and the score's name.
+    """The name and value of the model's own score, to compare with those of its explanations.
 
-    labels (n,): 0 or 1 (ROC-AUC), class numbers (accuracy) or values in the task's unit (R
-    squared), for the task of `target`. NaN where it is not defined, as for one class alone.
-    Raises the error of `prepare` for an input that cannot be used.
+    labels (n,), for the task of `target`: 0 or 1 (scored by ROC-AUC), class numbers (accuracy) or
+    values in the task's unit (R2). The score is NaN if it is not defined, for example with a single
+    class. An input that cannot be used raises the error of `prepare`.
     """
     wanted = np.asarray(labels, dtype=np.float64)
     if wanted.shape != (len(inputs),):
@@ -244,23 +244,21 @@ def _comparable(
     """Both as flat arrays: relevance float64, truth bool or, for shares, float64."""
     scores, known = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
     if scores.shape != known.shape:
-        raise ValueError(
-            f"relevance of shape {scores.shape} and truth of shape {known.shape} differ."
-        )
+        raise ValueError(f"relevance has shape {scores.shape}, but truth has shape {known.shape}.")
     if not np.isfinite(scores).all():
-        raise ValueError("relevance holds values that are not finite.")
+        raise ValueError("relevance contains values that are not finite.")
     if not shares:
         if known.dtype != np.bool_:
             raise ValueError(f"the true nodes must be bool, not {known.dtype}.")
         return scores.ravel(), known.ravel()
     known = known.astype(np.float64)
     if not np.isfinite(known).all():
-        raise ValueError("the true shares hold values that are not finite.")
+        raise ValueError("the true shares contain values that are not finite.")
     return scores.ravel(), known.ravel()
 
 
 def _overlap(chosen: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
-    """Intersection over union of two sets, not both of them empty."""
+    """Intersection over union of two sets, not both empty."""
     return float((chosen & true).sum() / (chosen | true).sum())
 
 
@@ -269,14 +267,14 @@ def _with_random(methods: Sequence[Method]) -> list[Explainer]:
     names = [explainer.name for explainer in explainers]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise ValueError(f"method {twice!r} is given twice: its rows could not be told apart.")
+        raise ValueError(f"method {twice!r} is given twice, so its rows would be ambiguous.")
     return explainers if "random" in names else [*explainers, get_explainer("random")]
 
 
 def _prepare(
     model: Graphormer, inputs: Sequence[Any], truths: Sequence[NDArray[Any]]
 ) -> tuple[list[tuple[int, Input]], dict[int, str]]:
-    """Encoded inputs by position, and the reason for each that cannot be used."""
+    """Encoded inputs by position, and a reason for each unusable one."""
     prepared, notes = [], {}
     for graph, (value, truth) in enumerate(zip(inputs, truths, strict=True)):
         metrics_for(truth)
@@ -294,11 +292,11 @@ def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
     if truth.ndim == 1:
         expected: tuple[int, ...] = (int(item.data.num_nodes or 0),)
     elif item.segments is None:
-        raise ValueError(f"graph {graph} is no picture of superpixels, but its truth is of pixels.")
+        raise ValueError(f"graph {graph} has no superpixels, but its truth is about pixels.")
     else:
         expected = item.segments.shape
     if truth.shape != expected:
-        raise ValueError(f"graph {graph}: truth of shape {truth.shape}, expected {expected}.")
+        raise ValueError(f"graph {graph}: truth has shape {truth.shape}, expected {expected}.")
 
 
 def _nothing(truth: NDArray[Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Benchmarks with a known truth: train on a rule, explain, score, and tell it in tables."""
+"""Benchmarks with a known truth: train on a rule, explain, score, and write tables."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from graphxai.models.graphormer import load_checkpoint
 from .ground_truth import evaluate_truth, model_score
 from .statistics import bootstrap, compare_pairs
 
-# Hundreds of alerts, and odd rings, take more molecules and weights that know molecules already.
+# Hundreds of alerts and odd rings need more molecules, and weights pretrained on molecules.
 FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "start": "molecules"}
 TRAINING: dict[str, dict[str, Any]] = {"pains": FROM_WEIGHTS, "large-ring": FROM_WEIGHTS}
 ROWS, SCORES = "rows.csv", "scores.json"
@@ -34,11 +34,11 @@ def benchmark_rule(
     seed: int = 0,
     progress: bool | None = None,
 ) -> None:
-    """Train on a rule, explain test molecules that have a truth, store rows and scores.
+    """Train on a rule, explain the test molecules that have a truth, store rows and scores.
 
-    molecules: SMILES to choose from; None takes the tables of the data folder. size: molecules in
-    all; None is the rule's own default. limit: at most so many are explained. What `folder` holds
-    already is not made again.
+    molecules: SMILES to choose from; None takes the tables in the data folder. size: total number
+    of molecules; None takes the rule's default. limit: explain at most this many. Results that are
+    already in `folder` are not computed again.
     """
     from graphxai.models.graphormer.recipes.rules import train_rule
 
@@ -65,7 +65,7 @@ def benchmark_rule(
     own = model_score(model, [dataset.smiles[k] for k in test], dataset.labels[test])
     scored = dataset.scored(limit=limit)
     if not scored:
-        raise ValueError(f"no test molecule has true atoms under the rule {name!r}; give more.")
+        raise ValueError(f"no test molecule has true atoms under rule {name!r}; give more.")
     truths = [dataset.truths[k] for k in scored]
     rows = evaluate_truth(
         model, [dataset.smiles[k] for k in scored], truths, methods, progress=progress
@@ -87,28 +87,28 @@ def mean_share(truths: Sequence[np.ndarray]) -> float | None:
 
 
 def store(folder: Path, rows: pd.DataFrame, scores: dict[str, Any]) -> None:
-    """Keep a task's rows and scores; the scores come last and say that it is done."""
+    """Write a task's rows and scores; the scores are last, as a mark that the task is done."""
     folder.mkdir(parents=True, exist_ok=True)
     rows.to_csv(folder / ROWS, index=False)
     (folder / SCORES).write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 
 def wide(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Graphs in rows, methods in columns, in the order in which the methods ran."""
+    """One row per graph and one column per method, in the order in which the methods ran."""
     chosen = rows[rows.metric == metric]
     return chosen.pivot(index="graph", columns="method", values="value")[chosen.method.unique()]
 
 
 def not_above_random(values: pd.DataFrame) -> set[str]:
-    """Methods that are not better than random: Wilcoxon, paired, Holm over methods, 5 %."""
-    complete = values.fillna(0.0)  # constant relevance has no correlation with anything
+    """Methods not better than random: paired Wilcoxon test at 5 %, Holm-corrected over methods."""
+    complete = values.fillna(0.0)  # constant relevance correlates with nothing
     arrays = {name: complete[name].to_numpy() for name in complete}
     tests = compare_pairs(arrays, [(name, "random") for name in arrays if name != "random"])
     return {t.first for t in tests if not (t.significant and t.difference.mean > 0)} | {"random"}
 
 
 def detail(rows: pd.DataFrame) -> str:
-    """Markdown: a row a method, a column a metric, mean and 95 % interval."""
+    """Markdown: one row per method, one column per metric; mean and 95 % interval."""
     names = list(rows.metric.unique())
     lines = [f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for method in rows.method.unique():
@@ -123,7 +123,7 @@ def detail(rows: pd.DataFrame) -> str:
 
 
 def overview(found: dict[str, pd.DataFrame]) -> str:
-    """Markdown: mean of the main metric by method and task; * where not better than random."""
+    """Markdown: mean of the main metric by method and task; * if not better than random."""
     columns = {}
     for name, rows in found.items():
         values = wide(rows, "rank_correlation" if name == "logp" else "roc_auc")
@@ -136,7 +136,7 @@ def overview(found: dict[str, pd.DataFrame]) -> str:
 
 
 def describe(scores: dict[str, dict[str, Any]]) -> str:
-    """Markdown: a row a task, with the model's own score and how much is true."""
+    """Markdown: one row per task, with the model's own score and the share of true nodes."""
     lines = [
         "| task | question | training graphs | model on n test graphs | explained | true nodes |",
         "|---|---|---|---|---|---|",
@@ -151,7 +151,7 @@ def describe(scores: dict[str, dict[str, Any]]) -> str:
 
 
 def tables(out: Path, names: Sequence[str]) -> str:
-    """Markdown of the tasks stored in `out`: models, overview, every metric."""
+    """Markdown for the tasks stored in `out`: models, overview, every metric."""
     rows = {name: pd.read_csv(out / name / ROWS) for name in names}
     scores = {name: json.loads((out / name / SCORES).read_text()) for name in names}
     parts = [describe(scores), overview(rows)]

@@ -1,4 +1,4 @@
-"""Every figure of every method on a chunk of graphs, the passes of all of them shared."""
+"""All values for all methods on a chunk of graphs, with shared forward passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ from .removal import Operator
 from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
 
-NO_REMOVAL = "none"  # operator of figures that take no node away
+NO_REMOVAL = "none"  # operator for values that involve no removal
 Item = tuple[Key, Input]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured on every graph."""
+    """What to measure on every graph."""
 
     explainers: tuple[Explainer, ...]
     metrics: tuple[Metric, ...]
@@ -47,7 +47,7 @@ def measure(
     target: Target,
     done: set[tuple[Key, str]],
 ) -> Iterator[list[Unit]]:
-    """Units of each graph of a chunk, but for those that are done."""
+    """Yield the units of each graph of a chunk, except for those already done."""
     found: dict[str, dict[Key, Explanation | str]] = {}
     stability: dict[str, dict[Key, float]] = {}
     stages: dict[str, dict[Key, dict[str, float]]] = {}
@@ -84,7 +84,7 @@ def _explained(
 ) -> dict[Key, Explanation | str]:
     """Each graph's explanation, or the reason why there is none.
 
-    Only a method of the user's is expected to fail; whatever it raises belongs to its row.
+    A user's own method may raise any exception, which goes into the note of its row.
     """
     try:
         found = dict(explain_prepared(model, items, explainer, target=target))
@@ -106,9 +106,9 @@ def _series(
     found: Mapping[Key, Mapping[str, Explanation | str]],
     target: Target,
 ) -> dict[Key, dict[str, dict[str, Series]]]:
-    """Key, operator and method to its series, all graphs of a chunk together.
+    """Series by key, operator and method, for all graphs of a chunk together.
 
-    Without a metric that removes nodes two points are enough, under the operator "none".
+    If no metric removes nodes, two points are enough, under the operator "none".
     """
     good = {
         key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
@@ -136,7 +136,7 @@ def _units(
     found: Mapping[str, Explanation | str],
     series: Mapping[str, Mapping[str, Series]],
 ) -> list[Unit]:
-    """One unit a method for one graph; series: operator and method to its series."""
+    """One unit per method for one graph; series: by operator and method."""
     blank = Unit("", key, "", "", int(item.data.num_nodes))
     units = []
     for name, explanation in found.items():
@@ -160,7 +160,7 @@ def _units(
 
 
 def _values(plan: Plan, series: Mapping[str, Series]) -> dict[str, dict[str, float]]:
-    """Every figure that one pass over the curves gives."""
+    """All values that follow from the curves."""
     values: dict[str, dict[str, float]] = {}
     for metric in plan.metrics:
         if metric.measure is None:
@@ -199,7 +199,7 @@ def _sensitivity(
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, float]:
-    """Largest relative change of each graph's scores over a few draws of noise."""
+    """Largest relative change of each graph's scores over several draws of noise."""
     largest: dict[Key, float] = {}
     for draw in range(DRAWS if items else 0):
         noisy = NoisyModel(model, plan.seed * DRAWS + draw)
@@ -218,7 +218,7 @@ def _randomised(
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, dict[str, float]]:
-    """|Rank correlation| of each graph's scores with those after each stage of shuffling."""
+    """|Rank correlation| between each graph's scores before and after each stage of shuffling."""
     stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
     for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
         for key, after in _explained(shuffled, items, explainer, target).items():
@@ -229,7 +229,7 @@ def _randomised(
 
 
 def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
-    """The unit with the figures of the checks that were made."""
+    """The unit with the values of the checks that were made."""
     added = {}
     if sensitivity is not None:
         added["max_sensitivity"] = sensitivity

@@ -1,4 +1,4 @@
-"""The figures of several methods on the same graphs: rows, tables, intervals, tests."""
+"""The values of several methods on the same graphs: rows, tables, intervals, tests."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
-GRID = np.linspace(0, 1, 21)  # fractions of nodes at which mean curves are kept
+GRID = np.linspace(0, 1, 21)  # fractions of nodes for mean curves
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Figures of several methods on the same graphs.
+    """Values of several methods on the same graphs.
 
-    units: one a graph and method; settings: what makes them reproducible; rejected: (key, reason)
-    of inputs left out. Where several checkpoints were measured, a graph's figure is the mean over
-    those that have it, so that a graph counts once in every interval and test.
+    units: one per graph and method; settings: what is needed to reproduce them; rejected:
+    (key, reason) of inputs left out. If several checkpoints were measured, a graph's value is the
+    mean over them, so that each graph counts once in every interval and test.
     """
 
     units: tuple[Unit, ...]
@@ -44,9 +44,9 @@ class Measurements:
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
-        """One row a checkpoint, graph, method, operator and metric.
+        """One row per checkpoint, graph, method, operator and metric.
 
-        `operator` is "none" for figures that remove no node, `note` says why a value is missing.
+        `operator` is "none" if no nodes are removed; `note` says why a value is missing.
         """
         import pandas as pd
 
@@ -60,17 +60,17 @@ class Measurements:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Methods, in the order they were named."""
+        """Methods, in the order given."""
         return tuple(dict.fromkeys(unit.method for unit in self.units))
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Ways in which nodes were removed."""
+        """Removal operators that were used."""
         found = dict.fromkeys(op for unit in self.units for op in unit.values)
         return tuple(op for op in found if op != "none")
 
     def metrics(self, operator: str | None = None) -> tuple[str, ...]:
-        """Metrics under an operator, and those that need none; all without an operator."""
+        """Metrics for an operator, plus those that need none; without an operator, all metrics."""
         wanted = (operator, "none")
         names = {m for u in self.units for op, of in u.values.items() for m in of
                  if operator is None or op in wanted}  # fmt: skip
@@ -80,7 +80,7 @@ class Measurements:
 
     @property
     def failures(self) -> dict[str, list[tuple[Key, str]]]:
-        """Method to (graph, reason), for every graph on which a method gave no scores."""
+        """(graph, reason) by method, for every graph on which a method gave no scores."""
         found: dict[str, list[tuple[Key, str]]] = {}
         for unit in self.units:
             if unit.note:
@@ -88,12 +88,12 @@ class Measurements:
         return found
 
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
-        """Values (n,) of each method, in the same order of graphs; NaN where there is none."""
+        """Values (n,) by method, in the same order of graphs; NaN if there is none."""
         operator = operator or (self.operators or ("none",))[0]
         rows = self.rows
         chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
         if chosen.empty:
-            raise ValueError(f"there is no metric {metric!r} under operator {operator!r}.")
+            raise ValueError(f"there is no metric {metric!r} for operator {operator!r}.")
         graphs = chosen.graph.drop_duplicates()
         wide = chosen.pivot_table(
             index="graph", columns="method", values="value", aggfunc="mean", dropna=False
@@ -105,7 +105,7 @@ class Measurements:
         return {name: bootstrap(v) for name, v in self.values(metric, operator).items()}
 
     def ranking(self, metric: str, operator: str | None = None) -> list[str]:
-        """Methods by their mean, the best first; those without a figure at the end."""
+        """Methods by their mean, the best first; those without a value last."""
         sign = -1 if metric not in METRICS or METRICS[metric].higher_is_better else 1
         found = self.intervals(metric, operator)
         return sorted(found, key=lambda name: sign * found[name].mean if found[name].n else np.inf)
@@ -120,8 +120,8 @@ class Measurements:
     ) -> Comparisons:
         """Paired tests with Holm's correction over all tests made in the call.
 
-        Of two methods; with `first` alone, of it against every other; by default of all pairs.
-        A list of them, with `to_frame`.
+        Tests two methods; with `first` alone, that one against every other; by default all pairs.
+        Returns a list with a `to_frame`.
         """
         values = self.values(metric, operator)
         if first is None:
@@ -132,13 +132,14 @@ class Measurements:
             pairs = [(first, second)]
         for name in (first, second):
             if name is not None and name not in values:
-                raise ValueError(f"no method {name!r} in the report; it has {', '.join(values)}.")
+                known = ", ".join(values)
+                raise ValueError(f"no method {name!r} in the report; choose from {known}.")
         return compare_pairs(values, pairs)
 
     def table(self, operator: str | None = None) -> "pd.DataFrame":
-        """Methods in rows, metrics in columns: mean [95 % interval]; n graphs in `attrs`.
+        """One row per method, one column per metric: mean [95 % interval]; n graphs in `attrs`.
 
-        A cell that rests on fewer graphs than the table says so.
+        A cell based on fewer graphs says so.
         """
         import pandas as pd
 
@@ -158,7 +159,7 @@ class Measurements:
         return frame
 
     def agreement(self, metric: str = "auac") -> "pd.DataFrame":
-        """Kendall's tau between the rankings of the methods under each pair of operators."""
+        """Kendall's tau between the method rankings for each pair of operators."""
         import pandas as pd
 
         means = {
@@ -169,7 +170,7 @@ class Measurements:
         return pd.DataFrame(tau, index=list(means), columns=list(means))
 
     def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
-        """Mean of each method under each checkpoint, with their mean and spread (SD)."""
+        """Mean of each method for each checkpoint, with mean and SD over checkpoints."""
         operator = operator or (self.operators or ("none",))[0]
         rows = self.rows
         chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
@@ -178,7 +179,7 @@ class Measurements:
         return table.assign(mean=table.mean(axis=1), sd=table.std(axis=1, ddof=1))
 
     def conservation(self) -> dict[str, Conservation]:
-        """Sums of relevance against outputs, of every method whose scores are shares of it."""
+        """Summed relevance and outputs, for every method whose scores are shares of the output."""
         found = {}
         for method in self.methods:
             ledgers = [u.ledger for u in self.units if u.method == method and u.ledger]
@@ -201,7 +202,7 @@ class Measurements:
     def curves(
         self, kind: str = "activation", operator: str | None = None
     ) -> dict[str, tuple[Any, Any, Any]]:
-        """Mean, lower and upper end (21,) of the 95 % interval of each method's curve on `GRID`."""
+        """Each method's mean curve on `GRID`, with the ends of its 95 % interval, (21,) each."""
         operator = operator or (self.operators or ("none",))[0]
         found = {}
         for method in self.methods:
@@ -218,11 +219,11 @@ class Measurements:
                     np.array([band.high for band in bands]),
                 )
         if not found:
-            raise ValueError(f"there is no {kind} curve under operator {operator!r}.")
+            raise ValueError(f"there is no {kind} curve for operator {operator!r}.")
         return found
 
     def randomisation(self) -> dict[str, dict[str, Interval]]:
-        """Method to block to |rank correlation| once the block and all above it are shuffled."""
+        """|Rank correlation| by method and block, after shuffling the block and all above it."""
         found: dict[str, dict[str, list[float]]] = {}
         for unit in self.units:
             for block, value in unit.stages.items():

@@ -1,8 +1,8 @@
 """Faithfulness metrics: each is one function of a graph's `Series`.
 
-p is the probability of the class explained for the whole graph, p(top k) that of the k most
-relevant nodes alone, p(rest k) that without them. Where a source averages over a data set, a
-metric is the share that one graph has in it, so that every figure comes with an interval.
+p is the probability of the explained class for the whole graph, p(top k) for only the k most
+relevant nodes, and p(rest k) for the graph without them. If a source averages over a data set, the
+metric here is the contribution of one graph, so that every mean comes with an interval.
 """
 
 import math
@@ -15,16 +15,16 @@ from .curves import Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
-EXPLANATION = 0.25  # the share of nodes that Agarwal 2023 takes for the explanation
+EXPLANATION = 0.25  # share of nodes that Agarwal 2023 counts as the explanation
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of merit: its name, which way is better, its source, its function.
+    """A metric: its name, which way is better, its source, its function.
 
-    `classes_only`: it needs probabilities, so that a regression has none. `removal`: it depends
-    on how nodes are removed. `measure` is None for a figure that takes more than one pass over a
-    graph, see `checks`.
+    `classes_only`: it needs probabilities, so it does not apply to a regression. `removal`: it
+    depends on how nodes are removed. `measure` is None if the metric takes more than one pass over
+    a graph; see `sanity_checks`.
     """
 
     name: str
@@ -47,9 +47,9 @@ METRICS: dict[str, Metric] = {}
 def metric(
     higher_is_better: bool, source: str, *, classes_only: bool = False, removal: bool = True
 ) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
-    """Decorator: make a function of a graph's `Series` a metric, called by the function's name.
+    """Decorator: register a function of a graph's `Series` as a metric under its own name.
 
-    The first line of its docstring is the summary; the rest as for `Metric`.
+    The first line of its docstring becomes the summary. Arguments as for `Metric`.
     """
 
     def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
@@ -64,19 +64,19 @@ def metric(
 
 @metric(True, "Ali 2022, node activation")
 def auac(series: Series) -> float:
-    """Area under p(top k) over the fraction of nodes."""
+    """Area under p(top k) against the fraction of nodes."""
     return series.activation.area
 
 
 @metric(False, "Ali 2022, node pruning")
 def au_mse(series: Series) -> float:
-    """Area under the squared distance of logits as nodes of small |relevance| go."""
+    """Area under the squared distance of logits as nodes of small |relevance| are removed."""
     return series.pruning.area
 
 
 @metric(False, "Chefer 2021b, positive perturbation", classes_only=True)
 def positive_perturbation(series: Series) -> float:
-    """Share of k = 10 %, ... 90 % at which the class explained still wins without the top k."""
+    """Share of k = 10 %, ... 90 % at which the explained class still wins without the top k."""
     return _mean(_winner(series.logits_without_top, series, k) == series.explained for k in TENTHS)
 
 
@@ -123,14 +123,14 @@ def fidelity_plus(series: Series) -> float:
 
 @metric(False, "Amara 2022, fidelity- (model), hard", classes_only=True)
 def fidelity_minus(series: Series) -> float:
-    """Share of k = 10 %, ... 90 % at which the top k alone do not give the predicted class."""
+    """Share of k = 10 %, ... 90 % at which the top k alone give another predicted class."""
     predicted = _winner(series.logits_with_top, series, 1.0)
     return _mean(_winner(series.logits_with_top, series, k) != predicted for k in TENTHS)
 
 
 @metric(True, "Amara 2022, characterisation score", classes_only=True)
 def characterisation(series: Series) -> float:
-    """Harmonic mean of fidelity+ and 1 - fidelity-, 0 where both are."""
+    """Harmonic mean of fidelity+ and 1 - fidelity-; 0 if both are 0."""
     plus, minus = fidelity_plus(series), fidelity_minus(series)
     total = plus + 1 - minus
     return 2 * plus * (1 - minus) / total if total else 0.0
@@ -147,7 +147,7 @@ def unfaithfulness(series: Series) -> float:
 
 @metric(True, "Chalasani 2020, Gini index", removal=False)
 def sparsity(series: Series) -> float:
-    """Gini index of |relevance|: 0 where all nodes share alike, near 1 where one has all."""
+    """Gini index of |relevance|: 0 if all nodes are equal, near 1 if one node has it all."""
     size = series.relevance.double().abs().sort().values
     n, total = len(size), float(size.sum())
     if not total:
@@ -177,27 +177,27 @@ METRICS["model_randomisation"] = Metric(
     "model_randomisation",
     higher_is_better=False,
     source="Adebayo 2018, cascading randomisation",
-    summary="|Spearman correlation| of the scores with those of the model with shuffled weights.",
+    summary="|Spearman correlation| of the scores with those of the model after shuffling weights.",
     measure=None,
     removal=False,
 )
 
 
 def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
-    """Metrics by name for a kind of task; "all": those that fit it.
+    """Metrics by name for a kind of task; "all" means those that fit it.
 
-    Raises ValueError for an unknown name and for one that does not fit.
+    Raises ValueError for an unknown metric and for one that does not fit.
     """
     if names == "all":
         return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:
         if name not in METRICS:
-            raise ValueError(f"unknown metric {name!r}; there are {', '.join(METRICS)}.")
+            raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}.")
         if METRICS[name].classes_only and kind == "regression":
-            raise ValueError(f"metric {name!r} needs probabilities; the target is a regression.")
+            raise ValueError(f"metric {name!r} needs probabilities, which a regression lacks.")
     if not chosen:
-        raise ValueError(f"no metric is named; there are {', '.join(METRICS)}.")
+        raise ValueError(f"no metric given; choose from {', '.join(METRICS)}.")
     return [METRICS[name] for name in chosen]
 
 

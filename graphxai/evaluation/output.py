@@ -1,4 +1,4 @@
-"""A report as a folder: every row, the tables, the tests, the figures, and how it was made."""
+"""A report as a folder: all rows, tables, tests and figures, and how they were made."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from .statistics import COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-LEADING = ("auac", "au_mse")  # metrics whose tests are printed
+LEADING = ("auac", "au_mse")  # metrics whose tests go into the summary
 
 
 def save_report(report: Measurements, folder: Path) -> Path:
@@ -35,7 +35,7 @@ def save_report(report: Measurements, folder: Path) -> Path:
 
 
 def comparisons(report: Measurements) -> "pd.DataFrame":
-    """Every pair of methods under every metric and operator; Holm within one such family."""
+    """Every pair of methods for every metric and operator, Holm-corrected within each of these."""
     import pandas as pd
 
     rows = []
@@ -47,13 +47,13 @@ def comparisons(report: Measurements) -> "pd.DataFrame":
 
 
 def summary_markdown(report: Measurements, figures: list[str]) -> str:
-    """The report in words and tables."""
+    """The report as Markdown text and tables."""
     graphs = len({unit.graph for unit in report.units})
     lines = [
         "# Faithfulness",
         "",
-        f"{graphs} graphs. Mean over graphs with its 95 % bootstrap interval (4,000 resamplings);"
-        " a cell with fewer graphs says so.",
+        f"{graphs} graphs. Mean over graphs with 95 % bootstrap interval (4,000 resamplings); cells"
+        " based on fewer graphs say so.",
         "",
     ]
     if report.rejected:
@@ -63,7 +63,7 @@ def summary_markdown(report: Measurements, figures: list[str]) -> str:
         lines += [""]
     for method, failed in report.failures.items():
         lines += [
-            f"`{_cell(method)}` gave no scores on {len(failed)} graphs: {_cell(failed[0][1])}",
+            f"`{_cell(method)}` gave no scores for {len(failed)} graphs: {_cell(failed[0][1])}",
             "",
         ]
     for operator in report.operators or ("none",):
@@ -82,7 +82,7 @@ def summary_markdown(report: Measurements, figures: list[str]) -> str:
 def _table(report: Measurements, operator: str) -> list[str]:
     frame = report.table(operator)
     lines = []
-    for start in range(0, len(frame.columns), 6):  # wider tables cannot be read
+    for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         arrows = [f"{m} {_arrow(m)}".strip() for m in some.columns]
         lines += [f"| method | {' | '.join(arrows)} |", "|---" * (len(arrows) + 1) + "|"]
@@ -92,12 +92,12 @@ def _table(report: Measurements, operator: str) -> list[str]:
 
 
 def _against_the_best(report: Measurements, metric: str, operator: str) -> list[str]:
-    """The best method against every other, tested."""
+    """Tests of the best method against every other."""
     if len(report.methods) < 2:
         return []
     best = report.ranking(metric, operator)[0]
     lines = [
-        f"`{_cell(best)}` has the best mean {metric}. Against it (Wilcoxon, Holm):",
+        f"`{_cell(best)}` has the best mean {metric}. Tests against it (Wilcoxon, Holm):",
         "",
         "| method | difference [95 % interval] | p (Holm) | effect d_z | |",
         "|---|---|---|---|---|",
@@ -115,7 +115,7 @@ def _operators(report: Measurements) -> list[str]:
     if len(report.operators) < 2:
         return []
     lines = ["## Does the ranking depend on how nodes are removed?", ""]
-    lines += ["Kendall's tau between the rankings of the methods by their means.", ""]
+    lines += ["Kendall's tau between the rankings of methods by their means.", ""]
     for metric in LEADING:
         if metric in report.metrics(report.operators[0]):
             frame = report.agreement(metric)
@@ -153,8 +153,8 @@ def _conservation(report: Measurements) -> list[str]:
     lines = [
         "## Conservation",
         "",
-        "Sum of relevance (nodes and graph token) against the output; gap: mean absolute"
-        " difference; unexplained: the same once biases are counted.",
+        "Sum of relevance (nodes and graph token) against the output. Gap: mean absolute"
+        " difference; unexplained: the same after adding biases.",
         "",
         "| method | slope | correlation | gap | unexplained |",
         "|---|---|---|---|---|",
@@ -168,7 +168,7 @@ def _conservation(report: Measurements) -> list[str]:
 
 
 def _summary(report: Measurements) -> dict[str, Any]:
-    """Everything a program would ask of the report."""
+    """The report as JSON values, for programs."""
     results: dict[str, Any] = {}
     for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
@@ -197,7 +197,7 @@ def _summary(report: Measurements) -> dict[str, Any]:
 
 
 def _save_figures(report: Measurements, folder: Path) -> list[str]:
-    """Names of the figures that could be drawn."""
+    """Draw all figures that the report allows; returns their names."""
     names = []
     for operator in report.operators:
         for kind in ("activation", "pruning", "forest"):
@@ -231,5 +231,5 @@ def _number(value: Any) -> Any:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break a Markdown table; a method's or an input's name is the user's."""
+    """Text that cannot break a Markdown table; users choose the names of methods and inputs."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

@@ -1,9 +1,9 @@
-"""Three ways to take nodes away from a graph.
+"""Three ways to remove nodes from a graph.
 
-* `mask`: the node's key is excluded from every attention, as padding is; the structure of the rest
-  stays as it was.
+* `mask`: attention ignores the node's key, as it ignores padding; the structure of the rest is
+  unchanged.
 * `zero`: the node's embedding becomes zero; its token stays.
-* `delete`: the induced subgraph is encoded afresh, with its own degrees and shortest paths.
+* `delete`: the induced subgraph is encoded anew, with its own degrees and shortest paths.
 """
 
 import math
@@ -23,14 +23,15 @@ from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
-MAX_PAIRS = 60_000  # token pairs in one pass: with 8 heads a tensor has 2 MB and stays in cache
+MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits in the cache
 
 
 def outputs_of_parts(model: Model, data: Data, keep: Tensor, operator: Operator = "mask") -> Tensor:
-    """Outputs (K, num_outputs) of one encoded graph under K choices of its nodes.
+    """Outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
 
-    keep (K, N) is True at the nodes that stay. Under `mask` and `zero` embeddings and structural
-    bias are computed once for all choices.
+    keep (K, N) is True for the nodes that stay. For `mask` and `zero`, embeddings and structural
+    bias are computed once for all choices. Raises ValueError for an unknown operator or if `keep`
+    has the wrong shape.
     """
     return outputs_of_many(model, [data], [keep], operator)[0]
 
@@ -39,13 +40,13 @@ def outputs_of_parts(model: Model, data: Data, keep: Tensor, operator: Operator 
 def outputs_of_many(
     model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor], operator: Operator = "mask"
 ) -> list[Tensor]:
-    """`outputs_of_parts` of several graphs; parts of like size share a pass, whosoever they are."""
+    """`outputs_of_parts` for several graphs; parts of similar size share a pass, across graphs."""
     if operator not in OPERATORS:
-        raise ValueError(f"unknown operator {operator!r}; there are {', '.join(OPERATORS)}.")
+        raise ValueError(f"unknown operator {operator!r}; choose from {', '.join(OPERATORS)}.")
     for data, keep in zip(graphs, keeps, strict=True):
         n = int(data.num_nodes or 0)
         if keep.dim() != 2 or keep.shape[1] != n:
-            raise ValueError(f"keep has shape {tuple(keep.shape)}; the graph has {n} nodes.")
+            raise ValueError(f"keep has shape {tuple(keep.shape)}, but the graph has {n} nodes.")
     if operator != "delete" and not isinstance(model, Graphormer):
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
     parts = _Parts.of(graphs, keeps, keeps_all=operator == "zero")
@@ -59,10 +60,10 @@ def outputs_of_many(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Choices of the tokens of several graphs, P in all.
+    """P choices of tokens, over several graphs.
 
-    owner (P,): which graph; kept (P, T), False at padding, True at the graph token; tokens (P,):
-    how many a pass needs for it.
+    owner (P,): index of the graph; kept (P, T): True at tokens that stay and at the graph token,
+    False at padding; tokens (P,): how many tokens a pass needs.
     """
 
     owner: Tensor
@@ -82,7 +83,7 @@ class _Parts:
 
 
 def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
-    """Cut `order` so that no pass has more than MAX_PAIRS token pairs; tokens (P,) ascend."""
+    """Cut `order` into passes of at most MAX_PAIRS token pairs; tokens (P,) are ascending."""
     begin = 0
     for end in range(1, len(order) + 1):
         if end == len(order) or (end + 1 - begin) * int(tokens[end]) ** 2 > MAX_PAIRS:
@@ -95,7 +96,7 @@ def _runner(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """A function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
 
-    What all choices share is computed here.
+    Whatever all choices share is computed once, here.
     """
     device = next(model.parameters()).device
     if operator == "delete":
@@ -127,7 +128,7 @@ def _runner(
 
 
 def _alone(model: WrappedModel, part: Data) -> Tensor:
-    """Output (1, C) of what is left of a graph that cannot share a batch."""
+    """Output (1, C) for the remaining part of a graph that cannot share a batch."""
     if not part.num_nodes:
         return output_of_empty(model, part)
     found: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
@@ -137,10 +138,10 @@ def _alone(model: WrappedModel, part: Data) -> Tensor:
 def _encode_kept(
     model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, owner: Tensor, kept: Tensor
 ) -> Tensor:
-    """Outputs (K, num_outputs) of tokens (G, T, D) with bias (G, H, T, T), masked ones left out.
+    """Outputs (K, num_outputs) of tokens (G, T, D) with bias (G, H, T, T), without masked tokens.
 
-    A key that no query sees need not be there, so the tokens that stay are gathered; what is
-    short of the longest choice is filled with masked ones.
+    A key that no query attends to can be left out, so the remaining tokens are gathered. Shorter
+    choices are padded to the longest with masked tokens.
     """
     heads, t = bias.shape[1:3]
     width = int(kept.sum(1).max())
@@ -155,7 +156,7 @@ def _encode_kept(
 
 
 def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Tensor:
-    """Outputs (K, num_outputs) of a wrapped model, which leaves hidden nodes out itself."""
+    """Outputs (K, num_outputs) of a wrapped model, which hides nodes itself."""
     device = next(model.parameters()).device
     batch = model.collate([data]).to(device)
     tokens = model.embed(batch)
@@ -171,7 +172,7 @@ def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Ten
 
 
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
-    """The subgraph on the chosen nodes (N,), encoded; a wrapped model makes its own."""
+    """The encoded subgraph on the chosen nodes (N,); a wrapped model builds its own."""
     if hasattr(model, "induced"):
         own: Data = model.induced(data, choice)
         return own

@@ -1,4 +1,4 @@
-"""The report of a benchmark: measurements that draw themselves and are saved in a folder."""
+"""The report of a benchmark: measurements that can be plotted and saved to a folder."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Report(Measurements):
-    """Measurements with their plots and a folder that holds everything."""
+    """Measurements with plots and export."""
 
     def plot(self, kind: str = "activation", *, operator: str | None = None) -> "Figure":
-        """A matplotlib figure: one of `figures.PLOTS`."""
+        """One of `figures.PLOTS` as a matplotlib figure."""
         return draw(self, kind, operator)
 
     def save(self, folder: str | Path) -> Path:
-        """Write rows, tables, tests and figures into a folder; see `output.save_report`."""
+        """Write rows, tables, tests and figures to a folder; see `output.save_report`."""
         return save_report(self, Path(folder))
 
 
 def merged(reports: Iterable[Report]) -> Report:
-    """One report of several checkpoints, measured with the same settings."""
+    """One report from reports of several checkpoints measured with the same settings."""
     found: Sequence[Report] = list(reports)
     if not found:
         raise ValueError("there is no report to merge.")

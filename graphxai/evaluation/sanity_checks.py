@@ -1,9 +1,9 @@
 """Does an explanation depend on what it should? Two checks that change the model, not the graph.
 
-* `max_sensitivity`: small noise on the node embeddings should change the scores little
+* `max_sensitivity`: small noise on the node embeddings should change the scores only a little
   (Yeh 2019).
-* `model_randomisation`: a model with shuffled weights should be explained differently
-  (Adebayo 2018). Weights are shuffled from the output to the input, stage after stage.
+* `model_randomisation`: a model with shuffled weights should get a different explanation
+  (Adebayo 2018). Weights are shuffled in stages, from the output to the input.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ DRAWS = 4
 
 
 class NoisyModel:
-    """A model whose node embeddings carry seeded Gaussian noise; all else is the model's own.
+    """A model with seeded Gaussian noise on its node embeddings, otherwise unchanged.
 
-    The noise of a graph depends on the seed and its number of nodes alone, so that it is the same
-    for every method and in every batch.
+    The noise for a graph depends only on the seed and on its number of nodes, so it is the same for
+    every method and in every batch.
     """
 
     def __init__(self, model: Any, seed: int, noise: float = NOISE) -> None:
@@ -34,12 +34,12 @@ class NoisyModel:
         self._noise = noise
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copying asks for, before there is a model
+        if name.startswith("__"):  # copying asks for these before there is a model
             raise AttributeError(name)
         return getattr(self._model, name)
 
     def embed(self, batch: GraphBatch) -> Tensor:
-        """Tokens (B, T, D) of the model, the nodes' with noise."""
+        """Tokens (B, T, D) of the model, with noise on the nodes."""
         tokens: Tensor = self._model.embed(batch)
         noisy = tokens.clone()
         for b, n in enumerate(batch.num_nodes.tolist()):
@@ -56,21 +56,22 @@ class NoisyModel:
         return outputs
 
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
-        """None: with noise, an embedding is no longer the sum of its features."""
+        """Return None: with noise, an embedding is no longer the sum of its features."""
         return None
 
 
 def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -> float:
-    """|after - before| / |before| in the Euclidean norm; NaN where all scores are zero."""
+    """|after - before| / |before| in the Euclidean norm; NaN if all scores before are zero."""
     size = float(np.linalg.norm(before))
     return float(np.linalg.norm(after - before)) / size if size else float("nan")
 
 
 def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
-    """A copy of the model with ever more weights shuffled, from the output to the input.
+    """Shuffle more and more weights in a copy of the model, from the output to the input.
 
-    Yields (name of the block shuffled last, model). Each parameter's entries are permuted, so that
-    their distribution stays. The same copy is yielded each time; the model itself is untouched.
+    Yields (name of the block shuffled last, model). The entries of each parameter are permuted, so
+    their distribution stays the same. The same copy is yielded each time; the original model does
+    not change.
     """
     shuffled = copied(model)
     generator = torch.Generator().manual_seed(seed)

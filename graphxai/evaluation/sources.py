@@ -1,4 +1,4 @@
-"""The graphs a benchmark runs on, with their labels: a test set by name, or a table."""
+"""The graphs for a benchmark, with their labels: a test set by name, or a table."""
 
 import random
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Source:
     labels: Mapping[Key, Any] = field(default_factory=dict)
 
     def sample(self, limit: int | None, seed: int = 0) -> "Source":
-        """At most `limit` graphs, chosen by the seed; in their order."""
+        """At most `limit` graphs, drawn with the seed, in their original order."""
         if limit is None or limit >= len(self.inputs):
             return self
         if limit < 1:
@@ -33,7 +33,7 @@ class Source:
 
 
 def bace_test(model: Graphormer, root: str | Path | None = None) -> Source:
-    """BACE compounds (keys: their positions in the file) of the test part of the model's split."""
+    """BACE compounds in the test part of the model's split; keys are positions in the file."""
     from graphxai.datasets.molecules import load_bace
 
     split = model.origin.metadata.get("split")
@@ -43,8 +43,8 @@ def bace_test(model: Graphormer, root: str | Path | None = None) -> Source:
         isinstance(k, int) and 0 <= k < len(graphs) for k in test
     ):
         raise ValueError(
-            f"{model.origin.name!r} does not say which BACE compounds it was not trained on; name"
-            " a table of test compounds instead."
+            f"{model.origin.name!r} does not record which BACE compounds are its test set; give a"
+            " table of test compounds instead."
         )
     inputs: dict[Key, Any] = {k: graphs[k].smiles for k in test}
     labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in test}
@@ -63,9 +63,9 @@ def mnist_test(root: str | Path | None = None) -> Source:
 def table(
     path: str | Path, smiles_column: str = "smiles", label_column: str | None = None
 ) -> Source:
-    """Molecules of a CSV file; keys are its rows, labels a column's cells as they stand.
+    """Molecules of a CSV file; keys are row numbers, labels come from a column.
 
-    Raises ValueError, which names the column, where it is not in the table.
+    Raises ValueError, naming the column, if it is not in the table.
     """
     from graphxai.datasets.molecules import iter_records
 
@@ -80,7 +80,7 @@ def table(
 
 
 def _label(cell: str) -> Any:
-    """A class's name, or its number."""
+    """The name of a class, or its number as float."""
     try:
         return float(cell)
     except ValueError:
@@ -102,7 +102,7 @@ def source(
     molecules = reads_molecules(model.config)
     if (name == "mnist-superpixels") == molecules:
         wanted = "molecules" if molecules else "digits"
-        raise ValueError(f"model {model.origin.name!r} reads {wanted}; {name!r} has none.")
+        raise ValueError(f"model {model.origin.name!r} reads {wanted}, but {name!r} has none.")
     if name == "bace":
         return bace_test(model, data)
     if name == "mnist-superpixels":

@@ -1,4 +1,4 @@
-"""Intervals and tests: no figure without its n, no difference without its p."""
+"""Intervals and tests: no value without its n, no difference without its p."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Interval:
 class Comparison:
     """Two methods on the same graphs: mean difference, Wilcoxon's p, effect size d_z.
 
-    `p_adjusted` is Holm's, over all comparisons made together.
+    `p_adjusted` is Holm-corrected over all comparisons made together.
     """
 
     first: str
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference holds at 5 %, after Holm's correction."""
+        """Whether the difference is significant at 5 % after Holm's correction."""
         return self.p_adjusted < 0.05
 
     @property
@@ -64,7 +64,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of a table: methods, n, mean difference and its interval, p, p_holm, effect."""
+        """One row of a table: methods, n, mean difference with interval, p, p_holm, effect."""
         d = self.difference
         measured = (d.n, d.mean, d.low, d.high, self.p, self.p_adjusted, self.effect)
         row = (self.first, self.second, *measured, self.significant)
@@ -75,13 +75,13 @@ class Comparison:
 
 
 class Comparisons(list[Comparison]):
-    """Comparisons made together, the family of Holm's correction: a list that is a table, too."""
+    """Comparisons made together (the family for Holm's correction), as a list and a table."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row a comparison; columns as in `Comparison.to_dict`."""
+        """One row per comparison; columns as in `Comparison.to_dict`."""
         import pandas as pd
 
         return pd.DataFrame([c.to_dict() for c in self], columns=list(COLUMNS))
@@ -102,7 +102,8 @@ def bootstrap(
 ) -> Interval:
     """Mean of values (n,) with the percentile interval over `draws` resamplings of the graphs.
 
-    NaN, a graph without a figure, is left out and not counted in n.
+    NaN (a graph without a value) is skipped and not counted in n. Raises ValueError if there are
+    no values.
     """
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or not len(sample):
@@ -120,8 +121,8 @@ def compare_pairs(
 ) -> Comparisons:
     """Wilcoxon's signed-rank test of each pair of methods on the same graphs, Holm-corrected.
 
-    values: one array (n,) a method, in the same order of graphs; a graph counts where both
-    methods have a figure.
+    values: one array (n,) per method, in the same order of graphs; a graph counts if both methods
+    have a value for it.
     """
     from scipy.stats import wilcoxon
 
@@ -142,7 +143,7 @@ def compare_pairs(
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """Holm's step-down adjustment (Holm 1979), in the order given."""
+    """P values after Holm's step-down adjustment (Holm 1979), in the order given."""
     count, adjusted, running = len(p_values), [0.0] * len(p_values), 0.0
     for rank, index in enumerate(np.argsort(p_values, kind="stable")):
         running = max(running, min(1.0, (count - rank) * p_values[index]))
@@ -151,7 +152,7 @@ def holm(p_values: list[float]) -> list[float]:
 
 
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
-    """Kendall's tau-b of two rankings, 1 where they agree; NaN where one is constant."""
+    """Kendall's tau-b of two rankings, 1 if they agree; NaN if either is constant."""
     from scipy.stats import kendalltau
 
     return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)

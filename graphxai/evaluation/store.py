@@ -1,7 +1,7 @@
-"""What one method got on one graph, and the file in which a run keeps it.
+"""The values of one method on one graph, and the files in which a run stores them.
 
-A run folder holds `run.json` (settings of each checkpoint) and `units.jsonl`, one line a graph and
-method, written as soon as it is known; what is there is not computed again.
+A run folder holds `run.json` (settings of each checkpoint) and `units.jsonl` (one line per graph
+and method, written as soon as it is known). What is stored is not computed again.
 """
 
 import json
@@ -18,13 +18,13 @@ UNITS, RUN = "units.jsonl", "run.json"
 
 @dataclass(frozen=True)
 class Unit:
-    """Figures of one method on one graph under one checkpoint.
+    """Values of one method on one graph for one checkpoint.
 
-    digest: of the graph; target: what was explained, in words; values: operator, then metric, to
-    figure (operator "none" where no node is removed; NaN where a figure is undefined); curves:
-    operator, then "activation" or "pruning", to values on the common grid of fractions; ledger:
-    of an additive method; stages: block of the model to |rank correlation| once it and all above
-    it are shuffled; note: why there are no figures.
+    digest: hash of the graph; target: the explained output, in words; values: by operator and
+    metric (operator "none" if no nodes are removed; NaN if undefined); curves: by operator and
+    "activation" or "pruning", on the common grid of fractions; ledger: for an additive method;
+    stages: |rank correlation| by block of the model, after shuffling it and all blocks above it;
+    note: why there are no values.
     """
 
     checkpoint: str
@@ -45,7 +45,7 @@ class Unit:
 
     @classmethod
     def from_json(cls, line: str) -> "Unit":
-        """Read what `to_json` wrote; raises ValueError for anything else."""
+        """Read a line written by `to_json`; raises ValueError for anything else."""
         found = json.loads(line)
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
             raise ValueError("not a line of a benchmark run.")
@@ -56,21 +56,21 @@ class Unit:
 
 @dataclass(frozen=True)
 class Store:
-    """The folder of a run; see the module's text."""
+    """The folder of a run; the module docstring lists its files."""
 
     folder: Path
 
     def begin(self, checkpoint: str, settings: dict[str, Any], resume: bool) -> list[Unit]:
-        """Units of earlier runs, once their settings are found to be the same.
+        """Units of earlier runs in this folder, after checking that their settings agree.
 
-        Raises FileExistsError if there are some and `resume` is off, ValueError if they were made
+        Raises FileExistsError if there are any and `resume` is off, ValueError if they were made
         with other settings.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self._settings()
         if known and not resume:
             raise FileExistsError(
-                f"{self.folder} holds a run already; go on with it (resume) or name another folder."
+                f"{self.folder} already holds a run; continue it (resume) or choose another folder."
             )
         for other, before in known.items():
             changed = [k for k in settings if k != "sha256" and before.get(k) != settings[k]]
@@ -79,7 +79,8 @@ class Store:
             if changed:
                 names = ", ".join(sorted(changed))
                 raise ValueError(
-                    f"{self.folder} holds a run with other settings ({names}); name another folder."
+                    f"{self.folder} holds a run with other settings ({names});"
+                    " choose another folder."
                 )
         known[checkpoint] = settings
         partial = self.folder / (RUN + ".partial")
@@ -88,7 +89,7 @@ class Store:
         return list(self.units())
 
     def units(self) -> Iterator[Unit]:
-        """Every unit that was written whole; a torn last line is cut off."""
+        """Yield every complete unit; cuts an incomplete last line off the file."""
         path = self.folder / UNITS
         if not path.exists():
             return
@@ -108,7 +109,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        """A function that appends units and sees that they are on disk."""
+        """Yield a function that appends units and flushes them to the file."""
         with (self.folder / UNITS).open("a", encoding="utf-8", newline="\n") as file:
 
             def write(units: Iterable[Unit]) -> None:
@@ -126,7 +127,7 @@ class Store:
         except ValueError:
             found = None
         if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
-            raise ValueError(f"{path} is not a benchmark run's; name another folder.")
+            raise ValueError(f"{path} is not from a benchmark run; choose another folder.")
         return found
 
 
@@ -142,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 def _figures(value: Any) -> Any:
-    """The way back: null is NaN."""
+    """The reverse: null becomes NaN."""
     if isinstance(value, dict):
         return {k: _figures(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -151,4 +152,4 @@ def _figures(value: Any) -> Any:
         return math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    raise ValueError("a figure is not a number.")
+    raise ValueError("a value is not a number.")

@@ -1,4 +1,4 @@
-"""Which output an evaluation follows on which graph: one target, or each graph's own class."""
+"""Which output an evaluation tracks: one target for all graphs, or each graph's own class."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ Unlabelled: TypeAlias = list[tuple[Key, str]]  # graphs without a label, with th
 
 @dataclass(frozen=True)
 class Followed:
-    """The output that is followed: `target`, or of its task the class that `own` names."""
+    """The tracked output: `target`, or the class of its task that `own` stands for."""
 
     target: Target
     own: OwnClass | None = None
 
 
 def followed(model: Model, target: Any) -> Followed:
-    """What `target` asks for: a target as for `explain`, "true" or "predicted".
+    """What `target` asks for: a target as for `explain`, or "true" or "predicted".
 
-    The two words name a class instead where the model has one of that name. Raises ValueError for
-    several classes at once and for a target the model does not have.
+    If the model has a class with one of these two names, the class is meant. Raises ValueError for
+    several classes at once, and for an unknown target.
     """
     wanted = Target.of(target)
     classes = {name for task in model.config.tasks for name in (*task.classes, task.name)}
@@ -40,7 +40,7 @@ def followed(model: Model, target: Any) -> Followed:
     task = wanted.task_in(model.config)
     label = wanted.resolve(model.config, torch.zeros(1, model.config.num_outputs)).labels[0]
     if isinstance(wanted.choice, tuple) or not (task.kind == "regression" or label in task.classes):
-        raise ValueError(f"an evaluation follows one class, not {label!r}.")
+        raise ValueError(f"an evaluation tracks a single class, not {label!r}.")
     return Followed(wanted, own)
 
 
@@ -52,8 +52,8 @@ def targets_by_graph(
 ) -> tuple[dict[Key, Target], Unlabelled]:
     """The target of each graph, and the graphs that have none.
 
-    labels: class names or numbers, for "true". Raises ValueError if they are missing, or name a
-    class that the task does not have.
+    labels: class names or numbers, for "true". Raises ValueError if they are missing or name an
+    unknown class.
     """
     task = wanted.target.task_in(model.config)
     if wanted.own == "true" and labels is None:
@@ -79,7 +79,7 @@ def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, 
 
 
 def class_name(task: Task, label: Any) -> str | None:
-    """A label, as a class name or its number, as the class's name; None if there is none (NaN)."""
+    """The class name for a label (a name or a number); None for a missing label (None or NaN)."""
     if label is None or label != label:
         return None
     if isinstance(label, str):
@@ -88,15 +88,15 @@ def class_name(task: Task, label: Any) -> str | None:
                 f"task {task.name!r} has no class {label!r}; it has {', '.join(task.classes)}."
             )
         return label
-    if f"{label:g}" in task.classes:  # classes that are named by numbers
+    if f"{label:g}" in task.classes:  # classes named by numbers
         return f"{label:g}"
     if float(label) != int(label) or not 0 <= int(label) < len(task.classes):
-        raise ValueError(f"label {label!r} is not the number of a class of task {task.name!r}.")
+        raise ValueError(f"label {label!r} is not a class number of task {task.name!r}.")
     return task.classes[int(label)]
 
 
 def in_words(target: Any) -> str | None:
-    """A target for the record."""
+    """A target in words, for the settings of a run."""
     wanted = Target.of(target)
     words = [wanted.task, None if wanted.choice is None else str(wanted.choice)]
     return ": ".join(word for word in words if word) or None

@@ -1,12 +1,12 @@
-"""Properties that every explanation must have, to run on your own model.
+"""Checks of properties that every explanation must have, to run on your own model.
 
     from .testing import check_all
     check_all(model, ["CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]"])
 
 Each check raises AssertionError with the worst difference. `inputs` are what `graphxai.explain`
-takes. Differences are relative to the largest number that a graph's scores are made of or add up
-to: a score, another term of the ledger, or the output where scores are in its units. As in any
-sum in floating point, small scores between large terms carry the rounding of these.
+takes. Differences are relative to the largest number involved: a score, another term of the ledger,
+or the output if scores are in its units. As in any floating-point sum, small scores among large
+terms carry the rounding errors of the large ones.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def check_batching(
     *,
     tolerance: float = TOLERANCE,
 ) -> None:
-    """A graph alone, in a batch, and with extra padding gets the same relevance."""
+    """A graph gets the same relevance alone, in a batch, and with extra padding."""
     graphs = [prepare_for(model, value).data for value in inputs]
     explainer = get_explainer(method)
     together = _by_graph(explainer.attribute(model, model.collate(graphs)))
@@ -65,8 +65,8 @@ def check_renumbering(
 ) -> None:
     """Renumbering the nodes renumbers the relevance and changes nothing else.
 
-    Holds for `ties="average"`; Graphormers converted from published checkpoints keep one of
-    several equally short paths and depend on the numbering.
+    Holds for `ties="average"`. Graphormers converted from published checkpoints pick one of several
+    equally short paths, and so depend on the numbering.
     """
     explainer = get_explainer(method)
     generator = torch.Generator().manual_seed(seed)
@@ -91,7 +91,7 @@ def check_ledger(
 ) -> None:
     """Nodes, graph token and biases sum to the output; features sum to each node's relevance.
 
-    The gap is relative to the sum of the absolute terms, as in any sum in floating point.
+    The gap is relative to the sum of the absolute terms, the scale of rounding errors.
     """
     graphs = [prepare_for(model, value).data for value in inputs]
     explainer = get_explainer(method)
@@ -105,7 +105,7 @@ def check_ledger(
 
 
 def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
-    """Rules and recordings leave outputs and gradients bit for bit as they were.
+    """Rules and recordings leave outputs and gradients unchanged, bit for bit.
 
     Also after an exception inside the block.
     """
@@ -129,9 +129,9 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
 
 
 def renumbered(graph: Data, order: Tensor) -> Data:
-    """A copy of an unencoded or encoded graph whose node i is node `order[i]` of the original.
+    """A copy of a graph, encoded or not, whose node i is node `order[i]` of the original.
 
-    Structure encodings are dropped; encode it again.
+    Structure encodings are dropped; encode the copy again.
     """
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
@@ -144,7 +144,7 @@ def renumbered(graph: Data, order: Tensor) -> Data:
 
 
 def _encoded(model: Any, graph: Data) -> Data:
-    """The graph with the structure that the model reads; a wrapped model knows itself."""
+    """The graph with the structure encodings that the model reads."""
     if hasattr(model, "prepare"):
         prepared: Data = model.prepare(graph).data
         return prepared
@@ -152,7 +152,7 @@ def _encoded(model: Any, graph: Data) -> Data:
 
 
 def _module(model: Any) -> torch.nn.Module:
-    """The PyTorch module itself, which `wrap` keeps as `module`."""
+    """The PyTorch module, which `wrap` stores as `module`."""
     module: torch.nn.Module = getattr(model, "module", model)
     return module
 
@@ -183,7 +183,7 @@ def _by_graph(attribution: Attribution) -> list[Tensor]:
 
 
 def _size(attribution: Attribution, explainer: Explainer) -> float:
-    """The largest term of the ledger beside the nodes' of one graph's attribution."""
+    """The largest term of one graph's ledger other than the nodes."""
     terms = [attribution.graph_token, attribution.biases]
     terms += [attribution.output] if explainer.additive or explainer.of_output else []
     return max(term.abs().max().item() for term in terms)

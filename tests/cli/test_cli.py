@@ -173,7 +173,7 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
         (("explain", "CCO", "--method", "lime"), "unknown method 'lime'"),
         (("explain", "CCO", "--target", "toxic"), "no class 'toxic'"),
         (("explain", "CCO", "--out", "x.doc"), "use one of .svg"),
-        (("explain", "CCO", "--scale", "-1"), "--scale takes"),
+        (("explain", "CCO", "--scale", "-1"), "--scale is 'own', 'shared' or a positive number"),
         (("explain", "CCO", "--palette", "rainbow"), "rainbow"),
         (("explain", ""), "the SMILES is empty"),
         (("predict", "C" * 501), "has 501 atoms, more than the limit of 500"),

@@ -176,7 +176,7 @@ def test_each_graph_is_followed_in_its_own_class():
         gx.evaluate(model, SMILES, labels=["salty"] * 5, target="true")
     with pytest.raises(ValueError, match="out of range"):
         gx.evaluate(model, SMILES, target=7)
-    with pytest.raises(ValueError, match="follows one class"):
+    with pytest.raises(ValueError, match="tracks a single class"):
         gx.evaluate(model, SMILES, target=("sweet", "sour"))
 
 
@@ -295,7 +295,7 @@ def test_a_damaged_run_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"units\.jsonl, line 1: not a line of a benchmark run"):
         list(Store(tmp_path).units())
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"run\.json is not a benchmark run's"):
+    with pytest.raises(ValueError, match=r"run\.json is not from a benchmark run"):
         Store(tmp_path).begin("x", {}, resume=True)
 
 

@@ -242,7 +242,7 @@ def test_a_report_holds_every_row_and_always_the_control(tmp_path):
     assert len((folder / "results.csv").read_text().splitlines()) == 37
     with pytest.raises(ValueError, match="no method 'lime'"):
         report.compare("lrp", "lime")
-    with pytest.raises(ValueError, match="unknown metric 'f1'; there are auac"):
+    with pytest.raises(ValueError, match="unknown metric 'f1'; choose from auac"):
         gx.evaluate(model, ["CCO"], metrics=["f1"])
     with pytest.raises(ValueError, match="no graph to evaluate"):
         gx.evaluate(model, ["C1CC"])

@@ -64,7 +64,7 @@ def test_compounds_far_from_the_training_set_are_warned_of(bace, name):
 
 
 def test_an_element_that_was_never_trained_on_is_named(bace):
-    assert "no training compound holds Fe" in gx.trust(bace, FAR["ferrocene"]).sentence
+    assert "no training compound contains Fe" in gx.trust(bace, FAR["ferrocene"]).sentence
 
 
 def test_a_training_compound_is_not_warned_of(bace, training):
@@ -164,7 +164,7 @@ def test_noise_changes_relevance_by_what_the_sign_says(bace):
         changes.append(np.sqrt(((noisy - quiet) ** 2).sum() / (quiet**2).sum()))
     sign = gx.trust(bace, smiles)["noise"]
     assert sign.value == pytest.approx(max(changes), rel=1e-4)
-    assert sign.figures == f"5 % of noise change relevance by {round(100 * sign.value)} %"
+    assert sign.figures == f"5 % noise changes relevance by {round(100 * sign.value)} %"
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,7 @@ def test_without_the_training_pictures_the_panel_says_so(digits, no_training_ima
     trust = gx.trust(digits, digit_paths()[3])
     assert trust["training set"].value is None
     assert trust.sentence == (
-        "Use with care: how far it is from the training pictures is not known: they are not at"
-        " hand."
+        "Use with care: its distance from the training pictures is unknown: they are not available."
     )
 
 
@@ -384,7 +383,7 @@ def test_scores_that_belong_to_the_numbering_of_superpixels_are_found_out(digits
         (0.95, 0.05, "caution", "did not hold"),
         (0.95, 0.2, "warning", "did not hold"),
         (0.95, None, "unknown", "not known"),
-        (0.8, 0.01, "caution", "not sure that it is 3: explain it against 8 too"),
+        (0.8, 0.01, "caution", "not sure that it is 3: also explain it against 8"),
         (0.6, None, "warning", "not sure"),
     ],
 )

@@ -1,1 +1,1 @@
-"""How far an explanation can be trusted: signs with their evidence."""
+"""How far an explanation can be trusted: signs, each with its evidence."""

@@ -1,4 +1,4 @@
-"""The same input in another way: a SMILES written anew, atoms or other nodes renumbered."""
+"""The same input written differently: another SMILES, or atoms or other nodes renumbered."""
 
 from typing import TYPE_CHECKING
 
@@ -11,15 +11,15 @@ from graphxai.contract.inputs import Input
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-WRITINGS = 2  # other ways in which one input is written
+WRITINGS = 2  # rewritten forms per input
 
 
 def written_anew(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
-    """Another way to write the input, and the first number of each of its nodes.
+    """Another form of the input, with the original number of each of its nodes.
 
-    An RDKit molecule and a graph of the bundled models are renumbered; a SMILES is written from
-    another atom, or is None if that loses atoms; so is a graph of a model of others, whose nodes
-    may have any attributes.
+    An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is rewritten starting
+    from another atom. Returns None if that loses atoms, and for a graph of a wrapped model, whose
+    nodes may have any attributes.
     """
     from rdkit import Chem, rdBase
 
@@ -28,7 +28,7 @@ def written_anew(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
         order = np.random.default_rng(draw).permutation(size).tolist()
         return Chem.RenumberAtoms(item.molecule, order), order
     if item.smiles is None:
-        if "structure" not in item.data:  # of another model
+        if "structure" not in item.data:  # of a wrapped model
             return None
         order = np.random.default_rng(draw).permutation(item.data.num_nodes).tolist()
         return _renumbered(item.data, order), order
@@ -37,13 +37,13 @@ def written_anew(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
         start = (draw + 1) * mol.GetNumAtoms() // (WRITINGS + 1)
         text = Chem.MolToSmiles(mol, canonical=False, rootedAtAtom=start)
         again = Chem.MolFromSmiles(text)
-    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():  # explicit hydrogens are lost
+    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():  # explicit hydrogens were lost
         return None
     return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
 
 
 def _renumbered(data: Data, order: list[int]) -> Data:
-    """The same graph, node k being the one that was `order[k]`."""
+    """The same graph, renumbered: new node k is old node `order[k]`."""
     number = np.argsort(order)  # the new number of each old node
     edges = torch.as_tensor(number)[data.edge_index]
     position = None if data.pos is None else data.pos[order]

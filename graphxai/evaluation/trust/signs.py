@@ -1,6 +1,6 @@
-"""The signs of trust: each is one thing measured, with a level and words.
+"""The signs of trust: each is one measurement, with a level and words.
 
-The limits stand here, beside the reasons for them.
+The limits are defined here, with the reasons for them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from graphxai.evaluation.sanity_checks import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import Prediction
+from graphxai.visualization.text import minus_signs
 
 from .training_images import TrainingImages
 from .training_set import TrainingSet
@@ -30,7 +31,7 @@ Level = Literal["good", "caution", "warning", "unknown"]
 class Limits:
     """Where a sign stops being good, and where it becomes a warning.
 
-    `good > bad` where a large value is good, `good < bad` where a small one is.
+    `good > bad` if large values are good, `good < bad` if small values are.
     """
 
     good: float
@@ -46,28 +47,28 @@ class Limits:
         return "caution" if sign * value >= sign * self.bad else "warning"
 
 
-# On test data; the lower end of the interval counts where there is one. Chance has a ROC-AUC of
-# 0.5, and predicting the mean has an R2 of 0. Accuracy is of several classes: ten digits.
+# On test data, judged by the lower end of the interval if there is one. Chance has a ROC-AUC of
+# 0.5, and predicting the mean has an R2 of 0. Accuracy is for several classes, such as ten digits.
 ROC_AUC = Limits(0.8, 0.7)
 R2 = Limits(0.6, 0.3)
 ACCURACY = Limits(0.9, 0.7)
-# Tanimoto similarity (ECFP4) to the nearest training compound. Of BACE's training compounds 5 %
-# have no other nearer than 0.5, and 1 % none nearer than 0.4.
+# Tanimoto similarity (ECFP4) to the nearest training compound. Among the BACE training compounds,
+# 5 % have no neighbour closer than 0.5, and 1 % none closer than 0.4.
 SIMILARITY = Limits(0.5, 0.4)
-# Cosine similarity of grey values to the nearest training picture. Of MNIST's test digits 5 % have
-# none nearer than 0.76, and 1 % none nearer than 0.70.
+# Cosine similarity of grey values to the nearest training picture. Of the MNIST test digits, 5 %
+# have none closer than 0.76, and 1 % none closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
-# Mean Spearman correlation of three methods. They answer different questions: on test compounds of
-# BACE it is 0.38 to 0.56 (quartiles), on test digits 0.50 to 0.59, so that only disagreement is a
-# sign, and but a caution.
+# Mean Spearman correlation of three methods. They answer different questions: the quartiles are
+# 0.38 and 0.56 on BACE test compounds, 0.50 and 0.59 on test digits. So only disagreement is a
+# sign, and only a caution.
 AGREEMENT = Limits(0.2, -np.inf)
-AGREED = 0.4  # below, they agree only in part
-# Probability of the class read. Of MNIST's 10,000 test digits 9,780 are read with 0.9 or more, 99 %
-# of them rightly; 129 with 0.7 or more, 71 % rightly; of the other 91 every second is wrong.
+AGREED = 0.4  # below this, they agree only in part
+# Probability of the predicted class. Of the 10,000 MNIST test digits, 9,780 have 0.9 or more, and
+# 99 % of these are right; 129 have 0.7 to 0.9, 71 % right; of the other 91, half are wrong.
 CONFIDENCE = Limits(0.9, 0.7)
 CALIBRATION = Limits(0.02, 0.1)  # expected calibration error on test data
-RESIDUAL = Limits(1e-3, 0.1)  # of the ledger, as a share of its terms
-REWRITING = Limits(1e-3, 0.05)  # relative change of relevance, which should be none
+RESIDUAL = Limits(1e-3, 0.1)  # unexplained part of the ledger, as a share of its terms
+REWRITING = Limits(1e-3, 0.05)  # relative change of relevance, which should be zero
 NOISE = Limits(0.2, 0.5)  # relative change of relevance under 5 % noise on the embeddings
 
 UNSIGNED = ("gae", "gae_rollout")  # their scores have no sign
@@ -75,7 +76,7 @@ UNSIGNED = ("gae", "gae_rollout")  # their scores have no sign
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing measured: its name, level, value (None where there is none), words and figures."""
+    """One measurement: name, level, value (None if there is none), words and figures."""
 
     name: str
     level: Level
@@ -90,12 +91,12 @@ class Sign:
 
 
 def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
-    """The model's score on test data for the task explained, from its checkpoint's metadata."""
+    """The model's test score for the explained task, from the checkpoint's metadata."""
     measure, limits = _measure(metadata, prediction)
     value, low = _test_score(metadata, prediction, measure)
     if np.isnan(value):
         summary = str(metadata.get("summary", ""))
-        text = "the model's score on test data is not known"
+        text = "the model's score on test data is unknown"
         return Sign("test score", "unknown", None, text, summary)
     level = limits.level(value if np.isnan(low) else low)
     words = {"good": "well", "caution": "moderately", "warning": "badly"}[level]
@@ -116,11 +117,11 @@ def _measure(metadata: Mapping[str, Any], prediction: Prediction) -> tuple[str, 
 def _test_score(
     metadata: Mapping[str, Any], prediction: Prediction, measure: str
 ) -> tuple[float, float]:
-    """A score and the lower end of its interval; NaN for what the metadata do not hold.
+    """A score and the lower end of its interval; NaN for what the metadata lack.
 
-    They are of three shapes: a table of one's own has scores by task, predictor and measure; the
-    bundled model of BACE has those of its class, and the RMSE of its value beside the mean's; that
-    of digits has its accuracy.
+    The metadata have one of three forms. A model trained on a user's table has scores by task,
+    predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
+    RMSE of the model and of the training mean. The bundled digit model has its accuracy.
     """
     if measure == "accuracy":
         test = _mapping(metadata.get("test"))
@@ -141,61 +142,61 @@ def _test_score(
 
 
 def distance_sign(training: TrainingSet | None, mol: "Mol | None") -> tuple[Sign, str | None]:
-    """How near the molecule is to the training set, and the nearest training compound."""
+    """The similarity of the molecule to the training set, and the nearest training compound."""
     name = "training set"
     if mol is None or training is None:
         what = "graphs" if mol is None else "compounds"
-        text = f"how far it is from the training {what} is not known"
+        text = f"its distance from the training {what} is unknown"
         return Sign(name, "unknown", None, text), None
     similarity, nearest, known = training.nearest(mol)
     unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - training.elements)
     level: Level = "warning" if unseen else SIMILARITY.level(similarity)
     figures = f"Tanimoto {similarity:.2f} to the nearest training compound"
     if unseen:
-        text = f"no training compound holds {' or '.join(unseen)}"
+        text = f"no training compound contains {' or '.join(unseen)}"
     elif known:
-        text, figures = "it is a training compound, so its prediction is no test of the model", ""
+        text, figures = "it is a training compound, so its prediction does not test the model", ""
     elif level == "good":
         text = "a similar compound was in training"
     elif level == "caution":
         text = "it lies at the edge of what the model has seen"
     else:
-        text = "it is far from all the model has seen"
+        text = "it is unlike anything the model has seen"
     return Sign(name, level, similarity, text, figures), nearest
 
 
 def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) -> Sign:
-    """How near a picture (H, W) is to the pictures trained on, where these are at hand."""
+    """The similarity of a picture (H, W) to the training pictures, if these are available."""
     similarity = float("nan") if training is None else training.nearest(image)
     level = LIKENESS.level(similarity)
     if level == "unknown":
-        why = "they are not at hand" if training is None else "it cannot be compared with them"
-        text = f"how far it is from the training pictures is not known: {why}"
+        why = "they are not available" if training is None else "it cannot be compared with them"
+        text = f"its distance from the training pictures is unknown: {why}"
         return Sign("training set", level, None, text)
     text = {
         "good": "a similar picture was in training",
         "caution": "it lies at the edge of what the model has seen",
-        "warning": "it is far from all the model has seen",
+        "warning": "it is unlike anything the model has seen",
     }[level]
     figures = f"cosine similarity {similarity:.2f} to the nearest training picture"
     return Sign("training set", level, similarity, text, figures)
 
 
 def confidence_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
-    """How sure the model is of one class among several, and if its probabilities held on test data.
+    """How sure the model is of its class, and whether its probabilities held on test data.
 
-    Of an unsure prediction, the explanation of one class is half the story.
+    If the prediction is unsure, explaining one class is only half the story.
     """
     first, second = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:2]
     value, error = first[1], _number(_mapping(metadata.get("test")).get("ece"))
     level = CONFIDENCE.level(value)
     if level != "good":
         figures = ", ".join(f"{name}: {share:.2f}" for name, share in (first, second))
-        text = f"the model is not sure that it is {first[0]}: explain it against {second[0]} too"
+        text = f"the model is not sure that it is {first[0]}: also explain it against {second[0]}"
         return Sign("confidence", level, value, text, figures)
     level, figures = CALIBRATION.level(error), f"probability {value:.2f}"
     if level == "unknown":
-        text = "the model is sure of its class, but whether its probabilities hold is not known"
+        text = "the model is sure of its class, but its calibration is unknown"
         return Sign("confidence", level, value, text, figures)
     figures += f", calibration error {error:.3f}"
     held = "and its probabilities held" if level == "good" else "but its probabilities did not hold"
@@ -204,10 +205,10 @@ def confidence_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign
 
 
 def agreement_sign(explanations: Mapping[str, Explanation]) -> Sign:
-    """Mean rank correlation of the methods, over their pairs.
+    """Mean rank correlation over all pairs of methods.
 
-    Signed scores are compared as they are; those of a method without a sign with the other's
-    magnitudes.
+    Signed scores are compared as they are. If one method has unsigned scores, the other's
+    magnitudes are taken.
     """
     values = []
     for one, two in combinations(explanations.values(), 2):
@@ -217,7 +218,7 @@ def agreement_sign(explanations: Mapping[str, Explanation]) -> Sign:
         values.append(rank_correlation(first, second) if len(first) > 2 else np.nan)
     names = ", ".join(explanations)
     if np.isnan(values).all():
-        text = "methods could not be compared"
+        text = "the methods could not be compared"
         return Sign("agreement", "unknown", None, text, names)
     mean = float(np.nanmean(values))
     level = AGREEMENT.level(mean)
@@ -228,7 +229,7 @@ def agreement_sign(explanations: Mapping[str, Explanation]) -> Sign:
 
 
 def residual_sign(ledger: Ledger) -> Sign:
-    """How much of the output the ledger leaves unexplained, as a share of its terms."""
+    """The unexplained part of the ledger, as a share of its terms."""
     terms = (ledger.nodes, ledger.graph_token, ledger.biases, *ledger.structure.values())
     share = abs(ledger.unexplained) / (sum(map(abs, terms)) or 1.0)
     level = RESIDUAL.level(share)
@@ -239,7 +240,7 @@ def residual_sign(ledger: Ledger) -> Sign:
 
 
 def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
-    """How much relevance (N,) changes when the same input is written, or numbered, anew."""
+    """The change of relevance (N,) when the same input is rewritten or renumbered."""
     name = "equivalent inputs"
     how = "how the structure is written"
     if explanation.molecule is None:
@@ -247,7 +248,7 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
         how = f"how the {nodes} are numbered"
     change = _largest(explanation.relevance, others)
     if np.isnan(change):
-        return Sign(name, "unknown", None, f"whether it depends on {how} could not be tried")
+        return Sign(name, "unknown", None, f"whether it depends on {how} could not be tested")
     level = REWRITING.level(change)
     if level == "good":
         return Sign(name, level, change, f"it does not depend on {how}")
@@ -257,7 +258,7 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
 
 
 def noise_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
-    """The largest change of relevance (N,) under little noise on the embeddings (Yeh 2019)."""
+    """The largest change of relevance (N,) under small noise on the embeddings (Yeh 2019)."""
     change = _largest(explanation.relevance, others)
     if np.isnan(change):
         return Sign("noise", "unknown", None, "all relevance is zero")
@@ -268,12 +269,12 @@ def noise_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]])
         level,
         change,
         f"{text} under noise",
-        f"5 % of noise change relevance by {100 * change:.0f} %",
+        f"5 % noise changes relevance by {100 * change:.0f} %",
     )
 
 
 def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floating]]) -> float:
-    """The largest relative change; NaN without one."""
+    """The largest relative change; NaN if there is none."""
     changes = np.array([relative_change(relevance, other) for other in others])
     return float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
 
@@ -287,4 +288,4 @@ def _number(value: Any) -> float:
 
 
 def _plain(value: float) -> str:
-    return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")
+    return minus_signs(f"{value:z.2f}")

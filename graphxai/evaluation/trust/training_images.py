@@ -1,7 +1,7 @@
-"""The pictures a model was trained on, to tell how far a picture is from them.
+"""The pictures a model was trained on, to measure how similar a picture is to them.
 
-They are not bundled: they are at hand where the files named in a checkpoint's metadata lie in the
-folder of the data sets, with the digests written there.
+They are not bundled. They are available if the files named in the checkpoint's metadata lie in the
+data folder and have the digests given there.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class TrainingImages:
     def nearest(self, image: NDArray[np.floating]) -> float:
         """Largest cosine similarity of grey values (H, W) to a training picture.
 
-        NaN for a picture of another size and for one that is all black.
+        NaN for a picture of another size, and for an all-black one.
         """
         length = float(np.linalg.norm(image))
         if image.shape != self.shape or not length:
@@ -35,7 +35,7 @@ class TrainingImages:
 
 
 def training_images_of(model: Any) -> TrainingImages | None:
-    """The training pictures of a model; None where they are not at hand."""
+    """The training pictures of a model; None if they are not available."""
     metadata = getattr(model.origin, "metadata", None) or {}
     files, count = metadata.get("files"), metadata.get("train_images")
     if not isinstance(files, dict) or not isinstance(count, int):
@@ -50,7 +50,7 @@ def training_images_of(model: Any) -> TrainingImages | None:
 
 @lru_cache(maxsize=1)
 def _read(path: Path, digest: str, count: int, modified: int) -> TrainingImages | None:
-    """The first `count` pictures of a file; None if it is another file than that trained on."""
+    """The first `count` pictures of a file; None if it is not the file used in training."""
     from graphxai.datasets.mnist import read_idx
 
     if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != digest:

@@ -1,6 +1,6 @@
-"""The compounds a model was trained on, to tell how far a molecule is from them.
+"""The compounds a model was trained on, to measure how similar a molecule is to them.
 
-They lie beside a checkpoint in `training.csv`, which has a column `smiles`.
+They are in `training.csv` beside the checkpoint, in the column `smiles`.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ FILE = "training.csv"
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Training compounds: canonical SMILES, their fingerprints (ECFP4) and elements."""
+    """Training compounds: canonical SMILES, fingerprints (ECFP4) and elements."""
 
     smiles: tuple[str, ...]
     fingerprints: "tuple[ExplicitBitVect, ...]"
     elements: frozenset[str]
 
     def nearest(self, mol: "Mol") -> tuple[float, str, bool]:
-        """Tanimoto similarity and SMILES of the nearest compound; whether it is the molecule.
+        """Tanimoto similarity and SMILES of the nearest compound, and whether it is this molecule.
 
-        The fingerprint is blind to stereochemistry: of several that are as near, the molecule
-        itself comes first.
+        The fingerprint ignores stereochemistry; if several are equally near, the molecule itself
+        comes first.
         """
         from rdkit import Chem
         from rdkit.DataStructs import BulkTanimotoSimilarity
@@ -43,9 +43,9 @@ class TrainingSet:
 
 
 def training_set_of(model: Any) -> TrainingSet | None:
-    """The training set beside a model's checkpoint; None where there is none.
+    """The training set beside a model's checkpoint; None if there is none.
 
-    Raises ValueError for a `training.csv` without a column `smiles`.
+    Raises ValueError if `training.csv` has no column `smiles`.
     """
     folder = getattr(model.origin, "folder", None)
     path = None if folder is None else Path(folder) / FILE

@@ -1,4 +1,4 @@
-"""How far one explanation can be trusted: signs that are measured, and one rule over them.
+"""How far one explanation can be trusted: measured signs, and a rule to combine them.
 
 gx.trust(model, explanation).sentence
 """
@@ -48,15 +48,15 @@ STYLE: dict[Level, str] = {
     "warning": "color: #8a1420; background: #fdeaec",
     "unknown": "color: #3d4651; background: #eceff3",
 }
-OTHERS = ("gae", "occlusion")  # one method of attention, one of removal
-DRAWS = 3  # of noise on the embeddings
+OTHERS = ("gae", "occlusion")  # one based on attention, one on removal
+DRAWS = 3  # draws of noise on the embeddings
 
 
 @dataclass(frozen=True)
 class Trust:
     """What speaks for and against one explanation.
 
-    `nearest`: SMILES of the nearest training compound, where the training set is known.
+    `nearest`: SMILES of the nearest training compound, if the training set is known.
     """
 
     signs: tuple[Sign, ...]
@@ -72,26 +72,26 @@ class Trust:
 
     @property
     def warns(self) -> bool:
-        """Whether the explanation should not be relied on."""
+        """Whether one should not rely on the explanation."""
         return self.level == "warning"
 
     @property
     def sentence(self) -> str:
-        """What follows from the signs, in one plain sentence; figures only where one is bad."""
+        """The verdict in one plain sentence, with the signs behind it."""
         if self.level == "good":
             text = "; ".join(sign.text for sign in self.signs)
             return f"Nothing measured speaks against it: {text}."
         if self.level == "warning":
-            return f"Do not rely on this explanation: {self._told('warning')}."
-        return f"Use with care: {self._told('caution', 'unknown')}."
+            return f"Do not rely on this explanation: {self._listed('warning')}."
+        return f"Use with care: {self._listed('caution', 'unknown')}."
 
     def __str__(self) -> str:
-        """The sentence, and a line for every sign."""
+        """The sentence, then a line per sign."""
         lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self.signs)
         return "\n".join([self.sentence, *lines])
 
     def _repr_html_(self) -> str:
-        """The same as a table, every level in its colour."""
+        """The same as a table, with each level in its colour."""
         cell = '<td style="text-align: left; {}">{}</td>'
         rows = "".join(
             "<tr>"
@@ -108,23 +108,23 @@ class Trust:
         return f"<div>{verdict}<table>{rows}</table></div>"
 
     def __getitem__(self, name: str) -> Sign:
-        """The sign with this name; KeyError if it was not looked at."""
+        """The sign with this name; KeyError if it was not measured."""
         for sign in self.signs:
             if sign.name == name:
                 return sign
         raise KeyError(name)
 
-    def _told(self, *levels: Level) -> str:
+    def _listed(self, *levels: Level) -> str:
         return "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
 
 
 def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
     """What speaks for and against the explanation of one molecule or picture.
 
-    explained: an Explanation of this model, or an input, which is then explained by `lrp`.
-    target: what an input is explained for; of an explanation by default its own target. Costs
-    about as much as `occlusion`. Raises ValueError for an explanation of another target or another
-    model, and for one that does not hold its input.
+    explained: an Explanation made with this model, or an input, which is then explained by `lrp`.
+    target: the target for an input; for an explanation, its own target by default. The cost is
+    about that of `occlusion`. Raises ValueError for an explanation of another target or model, and
+    for one that does not hold its input.
     """
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
@@ -151,8 +151,8 @@ def trust_prepared(
 ) -> dict[Key, Trust]:
     """Trust in the explanations of encoded molecules or pictures, by key.
 
-    others: explanations of the same inputs by other methods, by name and key; those missing for
-    the agreement (`OTHERS`, and `lrp` beside them) are made, where the model allows them.
+    others: explanations of the same inputs by other methods, by name and key. What is missing for
+    the sign of agreement (`OTHERS` and `lrp`) is computed, if the method works for the model.
     """
     compared = dict(others or {})
     compared[explainer.name] = explanations
@@ -186,9 +186,9 @@ def trust_prepared(
 def explained_by_each(
     model: Model, prepared: Sequence[tuple[Key, Input]], methods: Sequence[str], target: Any
 ) -> tuple[dict[str, dict[Key, Explanation]], dict[str, str]]:
-    """Explanations by method and key; and the methods that the model does not allow, with why.
+    """Explanations by method and key, and the methods that do not work for the model, with reasons.
 
-    So it is for methods that read attention, where a model has none between its nodes.
+    Methods that read attention, for example, need a model with attention between nodes.
     """
     found: dict[str, dict[Key, Explanation]] = {}
     refused: dict[str, str] = {}
@@ -220,7 +220,7 @@ def target_of(config: TaskSet, explanation: Explanation) -> Target | None:
 
 
 def _ends(task: Task) -> list[End]:
-    """What of a task can be a target, or an end of a pair: its value, or each class."""
+    """What can be a target, or one end of a pair, in a task: its value, or each class."""
     if task.kind == "regression":
         return [task.name]
     return [(task.name, number) for number in range(len(task.classes))]
@@ -234,13 +234,11 @@ def _input_of(model: Model, explanation: Explanation) -> Input:
             again, before = item.segments, explanation.segments
             if again is None or before is None or np.array_equal(again, before):
                 return item
-    raise ValueError(
-        "the explanation does not hold the graph that it is of: give the graph itself."
-    )
+    raise ValueError("the explanation does not hold its input graph: pass the graph itself.")
 
 
 def _distance(model: Model, explanation: Explanation, item: Input) -> tuple[Sign, str | None]:
-    """How near the input is to those trained on; of a molecule also the nearest compound."""
+    """The similarity to the training data and, for a molecule, the nearest compound."""
     if item.image is not None and explanation.molecule is None:
         return likeness_sign(training_images_of(model), item.image), None
     return distance_sign(training_set_of(model), explanation.molecule)
@@ -249,7 +247,7 @@ def _distance(model: Model, explanation: Explanation, item: Input) -> tuple[Sign
 def _with_noise(
     model: Model, prepared: Sequence[tuple[Key, Input]], explainer: Explainer, target: Any
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Relevance (N,) of each input under a few draws of noise on its embeddings."""
+    """Relevance (N,) of each input under several draws of noise on its embeddings."""
     found: dict[Key, list[NDArray[np.floating]]] = {key: [] for key, _ in prepared}
     for seed in range(DRAWS):
         noisy: Any = NoisyModel(model, seed)
@@ -261,7 +259,7 @@ def _with_noise(
 def _rewritten(
     model: Model, prepared: Sequence[tuple[Key, Input]], explainer: Explainer, target: Any
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Relevance (N,), in the first order of nodes, for other ways to write each input."""
+    """Relevance (N,), in the original node order, for other forms of each input."""
     found: dict[Key, list[NDArray[np.floating]]] = {}
     for draw in range(WRITINGS):
         orders, inputs = {}, []
@@ -281,13 +279,13 @@ def _explainer_of(explanation: Explanation) -> Explainer:
     """The explainer that made an explanation, with its options."""
     try:
         return get_explainer(explanation.method, **explanation.provenance.get("options", {}))
-    except ValueError:  # an attribute that is no option
+    except ValueError:  # one of the attributes is not an option
         return get_explainer(explanation.method)
 
 
 def _require_same_target(explanation: Explanation, other: Explanation) -> None:
     if explanation.target != other.target:
         raise ValueError(
-            f"the explanation is for {explanation.target!r}, but the target given means"
-            f" {other.target!r}: give the target it was made for."
+            f"the explanation is for {explanation.target!r}, but the given target means"
+            f" {other.target!r}: give the target of the explanation."
         )

@@ -364,7 +364,7 @@ function showRejected() {
       element("td", {}, reason)))))));
 }
 
-byId("about").textContent = `${number(data.molecules.length)} molecules from ${data.source}, explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}.`;
+byId("about").textContent = `${data.source}: ${number(data.molecules.length)} explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}.`;
 byId("intro").textContent = data.words.intro;
 prepareTools();
 showBar();
