@@ -80,7 +80,7 @@ def test_the_most_frequent_way_to_write_a_fragment_survives_many_rare_ones():
 
 @pytest.mark.parametrize(
     ("rows", "reason"),
-    [([], "it has no rows"), (["C1CC", "not a molecule"], "row 1: 'C1CC' cannot be read")],
+    [([], "the table has no rows"), (["C1CC", "not a molecule"], "row 1: 'C1CC' cannot be read")],
 )
 def test_a_table_without_a_usable_molecule_is_an_error(rows, reason, tmp_path, monkeypatch, capsys):
     source, out = tmp_path / "molecules.csv", tmp_path / "fragments.csv"

@@ -208,8 +208,8 @@ def by_structure(parts):
     [
         ("murcko", "unknown scheme 'murcko'; choose one of 'brics', 'scaffold', 'rings', 'groups'"),
         ([], "list of SMARTS is empty"),
-        (["C(("], r"'C\(\(' is not SMARTS"),
-        ([""], "is not SMARTS"),
+        (["C(("], r"RDKit cannot read the SMARTS 'C\(\('"),
+        ([""], "RDKit cannot read the SMARTS"),
     ],
 )
 def test_schemes_that_mean_nothing_are_refused(of, scheme, message):

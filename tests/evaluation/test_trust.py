@@ -382,7 +382,7 @@ def test_scores_that_belong_to_the_numbering_of_superpixels_are_found_out(digits
         (0.95, 0.01, "good", "held on test data"),
         (0.95, 0.05, "caution", "did not hold"),
         (0.95, 0.2, "warning", "did not hold"),
-        (0.95, None, "unknown", "not known"),
+        (0.95, None, "unknown", "calibration is unknown"),
         (0.8, 0.01, "caution", "not sure that it is 3: also explain it against 8"),
         (0.6, None, "warning", "not sure"),
     ],
@@ -406,7 +406,7 @@ def test_an_explanation_that_does_not_hold_its_graph_needs_the_graph(digits):
     without_picture = coarse.clone()
     del without_picture.image, without_picture.segments
     for graph in (coarse, without_picture):
-        with pytest.raises(ValueError, match="give the graph itself"):
+        with pytest.raises(ValueError, match="pass the graph itself"):
             gx.trust(digits, gx.explain(digits, graph))
         assert gx.trust(digits, graph)["equivalent inputs"].level == "good"
 

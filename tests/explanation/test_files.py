@@ -414,7 +414,7 @@ def test_every_format_can_be_asked_for_on_the_command_line(run, tmp_path):
     assert code == 0
     code, printed = run("CCO", "--method", "lrp", "--method", "gae", "--out", tmp_path / "c.sdf")
     assert code != 0
-    assert "compared in a picture" in " ".join(printed.err.split())
+    assert "go into one picture" in " ".join(printed.err.split())
 
 
 @pytest.fixture
@@ -482,7 +482,7 @@ def test_a_run_with_other_columns_is_not_gone_on_with(run, table, tmp_path):
     path.write_text(path.read_text().replace("centrality,", "", 1))
     code, printed = run(*arguments, "--resume")
     assert code == 1
-    assert "has other columns" in printed.err
+    assert "has different columns" in printed.err
 
 
 def test_centrality_is_a_column_where_the_method_tells_it(run, table, tmp_path, model):
