@@ -1,4 +1,4 @@
-"""Explainers: one file a family, one base class, one registry."""
+"""Explainers: one file per family, one base class, one registry."""
 
 from .activation import AttCat, Cam, GradCam
 from .activation_path import LrpPath
