@@ -1,8 +1,8 @@
 """The main job: load a model, predict, explain, compare."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from graphxai.models.graphormer.convert import load_huggingface
 
 OnError = Literal["warn", "raise"]
 Model: TypeAlias = Graphormer | WrappedModel
+Chunk: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their index
+Result = TypeVar("Result")
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
@@ -77,17 +79,13 @@ def explain(
     cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
     instead. A single unusable input always raises ValueError.
     """
-    model = load(model) if isinstance(model, str | Path) else model
-    values, several = as_list(inputs)
-    results = Explanations([None] * len(values))
-    explainer = get_explainer(method, **options)
-    strict = on_error == "raise" or not several
-    with progress_bar("explaining", len(values), show=progress) as tick:
-        for chunk in in_chunks(model, values, strict, tick):
-            for index, explanation in explain_prepared(model, chunk, explainer, target=target):
-                results[index] = explanation
-                tick(1)
-    return results if several else results[0]
+    model, explainer = _loaded(model), get_explainer(method, **options)
+
+    def work(chunk: Chunk) -> Iterator[tuple[int, Explanation]]:
+        return explain_prepared(model, chunk, explainer, target=target)
+
+    found, several = _for_each(model, inputs, work, "explaining", on_error, progress)
+    return Explanations(found) if several else found[0]
 
 
 def compare(
@@ -105,7 +103,7 @@ def compare(
     Options as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default. To draw
     explanations that you already have, see `grid`.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = _loaded(model)
     (value, *others), _ = as_list(value)
     if others:
         raise ValueError("compare shows one input under several methods; use grid for several.")
@@ -131,27 +129,24 @@ def pairs(
     also flows through queries and keys, which is not a sum over pairs: ValueError. The model, from
     `load` or `wrap`, needs attention between nodes; ValueError if it has none.
     """
-    model = load(model) if isinstance(model, str | Path) else model
-    explainer = get_explainer(method)
+    model, explainer = _loaded(model), get_explainer(method)
     rules = rules_of(explainer)
-    values, several = as_list(inputs)
-    results: list[Pairs | None] = [None] * len(values)
-    strict = on_error == "raise" or not several
-    with progress_bar("explaining pairs", len(values), show=progress) as tick:
-        for chunk in in_chunks(model, values, strict, tick):
-            explained = dict(explain_prepared(model, chunk, explainer, target=target))
-            for part in batches_for(model, chunk):
-                batch = collated(model, part)
-                relevance = pair_relevance(model, batch, target, rules).cpu()
-                relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
-                distances = distances_of(batch, [item.data for _, item in part])
-                for row, (index, item) in enumerate(part):
-                    tokens = int(item.data.num_nodes) + 1
-                    own = relevance[row, :, :tokens, :tokens].numpy().copy()
-                    token = getattr(batch, "has_graph_token", True)
-                    results[index] = Pairs(explained[index], own, distances[row], token)
-                    tick(1)
-    return results if several else results[0]
+
+    def work(chunk: Chunk) -> Iterator[tuple[int, Pairs]]:
+        explained = dict(explain_prepared(model, chunk, explainer, target=target))
+        for part in batches_for(model, chunk):
+            batch = collated(model, part)
+            relevance = pair_relevance(model, batch, target, rules).cpu()
+            relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
+            distances = distances_of(batch, [item.data for _, item in part])
+            for row, (index, item) in enumerate(part):
+                tokens = int(item.data.num_nodes) + 1
+                own = relevance[row, :, :tokens, :tokens].numpy().copy()
+                token = getattr(batch, "has_graph_token", True)
+                yield index, Pairs(explained[index], own, distances[row], token)
+
+    found, several = _for_each(model, inputs, work, "explaining pairs", on_error, progress)
+    return found if several else found[0]
 
 
 def predict(
@@ -165,16 +160,42 @@ def predict(
 
     Inputs, errors and progress as for `explain`.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = _loaded(model)
+
+    def work(chunk: Chunk) -> Iterator[tuple[int, dict[str, Prediction]]]:
+        return (
+            (index, {p.task: p for p in found}) for index, found in predict_prepared(model, chunk)
+        )
+
+    found, several = _for_each(model, inputs, work, "predicting", on_error, progress)
+    return found if several else found[0]
+
+
+def _loaded(model: "Model | str | Path") -> "Model":
+    return load(model) if isinstance(model, str | Path) else model
+
+
+def _for_each(
+    model: "Model",
+    inputs: Any,
+    work: Callable[[Chunk], Iterator[tuple[int, Result]]],
+    title: str,
+    on_error: OnError,
+    progress: bool | None,
+) -> tuple[list[Result | None], bool]:
+    """The result of every input in order, None for one left out; whether there were several.
+
+    work: takes encoded inputs with their index and yields each index with its result.
+    """
     values, several = as_list(inputs)
-    results: list[dict[str, Prediction] | None] = [None] * len(values)
+    results: list[Result | None] = [None] * len(values)
     strict = on_error == "raise" or not several
-    with progress_bar("predicting", len(values), show=progress) as tick:
+    with progress_bar(title, len(values), show=progress) as tick:
         for chunk in in_chunks(model, values, strict, tick):
-            for index, found in predict_prepared(model, chunk):
-                results[index] = {p.task: p for p in found}
+            for index, result in work(chunk):
+                results[index] = result
                 tick(1)
-    return results if several else results[0]
+    return results, several
 
 
 def explain_prepared(

@@ -35,7 +35,7 @@ def in_chunks(
             except (ValueError, OSError) as error:
                 if strict:
                     raise
-                warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
+                warnings.warn(f"input {index} was left out: {error}", stacklevel=4)
                 tick(1)
         yield chunk
 
