@@ -1,8 +1,8 @@
 """The main job: load a model, predict, explain, compare."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from graphxai.models.graphormer.convert import load_huggingface
 
 OnError = Literal["warn", "raise"]
 Model: TypeAlias = Graphormer | WrappedModel
+Chunk: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their index
+Result = TypeVar("Result")
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
@@ -38,7 +40,7 @@ def load(name_or_folder: str | Path) -> Graphormer:
 
     A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
     converted; for its options see `graphxai.models.graphormer.load_huggingface`. Raises
-    CheckpointError, which names the file and the key, for what cannot be read.
+    CheckpointError, which names the file and the key, if a checkpoint cannot be read.
     """
     folder = locate(name_or_folder)
     with torch.inference_mode(False):  # weights made in inference mode could never be explained
@@ -65,29 +67,25 @@ def explain(
     progress: bool | None = None,
     **options: Any,
 ) -> Any:
-    """Explain one input, or each of a list.
+    """Explain one input, or every input in a list.
 
-    model: from `load` or `wrap`, or a name. inputs: a SMILES, an RDKit molecule, a path or array
-    of a digit, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`, or a function
-    `(model, batch, target) -> scores` of your own; options go to a method's constructor.
+    model: from `load` or `wrap`, or a name. inputs: a SMILES, an RDKit molecule, a digit as a path
+    or array, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`, or your own
+    function `(model, batch, target) -> scores`; options go to the method's constructor.
     target: see `Target`; by default the predicted class, for two classes the second one, for a
-    regression its value. progress: a bar on stderr, by default on a terminal.
+    regression its value. progress: whether to show a bar on stderr; by default only on a terminal.
 
-    Returns an Explanation, or Explanations, a list of the inputs' length. An input in a list that
-    cannot be used gives None and a warning that names it (`on_error="raise"`: an error); a single
-    one always raises ValueError.
+    Returns an Explanation, or for a list Explanations of the same length. If one input of a list
+    cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
+    instead. A single unusable input always raises ValueError.
     """
-    model = load(model) if isinstance(model, str | Path) else model
-    values, several = as_list(inputs)
-    results = Explanations([None] * len(values))
-    explainer = get_explainer(method, **options)
-    strict = on_error == "raise" or not several
-    with progress_bar("explaining", len(values), show=progress) as tick:
-        for chunk in in_chunks(model, values, strict, tick):
-            for index, explanation in explain_prepared(model, chunk, explainer, target=target):
-                results[index] = explanation
-                tick(1)
-    return results if several else results[0]
+    model, explainer = _loaded(model), get_explainer(method, **options)
+
+    def work(chunk: Chunk) -> Iterator[tuple[int, Explanation]]:
+        return explain_prepared(model, chunk, explainer, target=target)
+
+    found, several = _for_each(model, inputs, work, "explaining", on_error, progress)
+    return Explanations(found) if several else found[0]
 
 
 def compare(
@@ -99,13 +97,13 @@ def compare(
     columns: int = 3,
     **options: Any,
 ) -> Picture:
-    """A picture of one input explained by several methods, each on its own colour scale.
+    """Draw one input explained by several methods, each on its own colour scale.
 
     model, value, target: as for `explain`, but one input; methods: names, explainers or functions.
-    Options as for `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise.
-    To draw explanations that you have already, see `grid`.
+    Options as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default. To draw
+    explanations that you already have, see `grid`.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = _loaded(model)
     (value, *others), _ = as_list(value)
     if others:
         raise ValueError("compare shows one input under several methods; use grid for several.")
@@ -124,34 +122,31 @@ def pairs(
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
-    """Relevance of the pairs of tokens, for one input or each of a list.
+    """Compute the relevance of token pairs for one input, or for every input in a list.
 
-    Arguments, errors and results as for `explain`, with `Pairs` for `Explanation`. method: one
-    that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`); otherwise relevance also takes
-    the way through queries and keys, which is not a sum over pairs: ValueError. Any model from
-    `load` or `wrap` will do that has attention between nodes; ValueError for one that has none.
+    Arguments, errors and results as for `explain`, with `Pairs` instead of `Explanation`. method:
+    one that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other methods relevance
+    also flows through queries and keys, which is not a sum over pairs: ValueError. The model, from
+    `load` or `wrap`, needs attention between nodes; ValueError if it has none.
     """
-    model = load(model) if isinstance(model, str | Path) else model
-    explainer = get_explainer(method)
+    model, explainer = _loaded(model), get_explainer(method)
     rules = rules_of(explainer)
-    values, several = as_list(inputs)
-    results: list[Pairs | None] = [None] * len(values)
-    strict = on_error == "raise" or not several
-    with progress_bar("explaining pairs", len(values), show=progress) as tick:
-        for chunk in in_chunks(model, values, strict, tick):
-            explained = dict(explain_prepared(model, chunk, explainer, target=target))
-            for part in batches_for(model, chunk):
-                batch = collated(model, part)
-                relevance = pair_relevance(model, batch, target, rules).cpu()
-                relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
-                distances = distances_of(batch, [item.data for _, item in part])
-                for row, (index, item) in enumerate(part):
-                    tokens = int(item.data.num_nodes) + 1
-                    own = relevance[row, :, :tokens, :tokens].numpy().copy()
-                    token = getattr(batch, "has_graph_token", True)
-                    results[index] = Pairs(explained[index], own, distances[row], token)
-                    tick(1)
-    return results if several else results[0]
+
+    def work(chunk: Chunk) -> Iterator[tuple[int, Pairs]]:
+        explained = dict(explain_prepared(model, chunk, explainer, target=target))
+        for part in batches_for(model, chunk):
+            batch = collated(model, part)
+            relevance = pair_relevance(model, batch, target, rules).cpu()
+            relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
+            distances = distances_of(batch, [item.data for _, item in part])
+            for row, (index, item) in enumerate(part):
+                tokens = int(item.data.num_nodes) + 1
+                own = relevance[row, :, :tokens, :tokens].numpy().copy()
+                token = getattr(batch, "has_graph_token", True)
+                yield index, Pairs(explained[index], own, distances[row], token)
+
+    found, several = _for_each(model, inputs, work, "explaining pairs", on_error, progress)
+    return found if several else found[0]
 
 
 def predict(
@@ -161,20 +156,46 @@ def predict(
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
-    """Predictions of all tasks, {task: Prediction}, for one input or each of a list.
+    """Predict all tasks, {task: Prediction}, for one input or every input in a list.
 
     Inputs, errors and progress as for `explain`.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = _loaded(model)
+
+    def work(chunk: Chunk) -> Iterator[tuple[int, dict[str, Prediction]]]:
+        return (
+            (index, {p.task: p for p in found}) for index, found in predict_prepared(model, chunk)
+        )
+
+    found, several = _for_each(model, inputs, work, "predicting", on_error, progress)
+    return found if several else found[0]
+
+
+def _loaded(model: "Model | str | Path") -> "Model":
+    return load(model) if isinstance(model, str | Path) else model
+
+
+def _for_each(
+    model: "Model",
+    inputs: Any,
+    work: Callable[[Chunk], Iterator[tuple[int, Result]]],
+    title: str,
+    on_error: OnError,
+    progress: bool | None,
+) -> tuple[list[Result | None], bool]:
+    """The result of every input in order, None for one left out; whether there were several.
+
+    work: takes encoded inputs with their index and yields each index with its result.
+    """
     values, several = as_list(inputs)
-    results: list[dict[str, Prediction] | None] = [None] * len(values)
+    results: list[Result | None] = [None] * len(values)
     strict = on_error == "raise" or not several
-    with progress_bar("predicting", len(values), show=progress) as tick:
+    with progress_bar(title, len(values), show=progress) as tick:
         for chunk in in_chunks(model, values, strict, tick):
-            for index, found in predict_prepared(model, chunk):
-                results[index] = {p.task: p for p in found}
+            for index, result in work(chunk):
+                results[index] = result
                 tick(1)
-    return results if several else results[0]
+    return results, several
 
 
 def explain_prepared(
@@ -184,11 +205,11 @@ def explain_prepared(
     *,
     target: Any = None,
 ) -> Iterator[tuple[Key, Explanation]]:
-    """Explain encoded inputs in batches of similar size; yields (key, explanation) as they come."""
+    """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs."""
     wanted = Target.of(target)
     origin = provenance(model, explainer)
     for part in batches_for(model, prepared):
-        with torch.inference_mode(False):  # what gradients pass through must not be made in it
+        with torch.inference_mode(False):  # inference tensors cannot carry gradients
             attribution = explainer.attribute(model, collated(model, part), wanted)
         for row, (key, item) in enumerate(part):
             yield key, _explanation(model, item, attribution, row, explainer, wanted, origin)
@@ -197,7 +218,7 @@ def explain_prepared(
 def predict_prepared(
     model: "Model", prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
-    """Predictions of encoded inputs in batches of similar size, with their keys."""
+    """Predict encoded inputs in batches of similar size; yields (key, predictions) pairs."""
     for part in batches_for(model, prepared):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
@@ -249,12 +270,12 @@ def _explanation(
 
 
 def _share_of(name: str, names: Sequence[str], features: Tensor | None, row: int) -> float | None:
-    """What a feature has of one graph's relevance, from parts (B, N, F); None if it is not told."""
+    """One graph's relevance through a feature, from parts (B, N, F); None if not separated."""
     if features is None or name not in names:
         return None
     return float(features[row, :, list(names).index(name)].double().sum())
 
 
 def _row_of(values: dict[str, Tensor] | None, row: int) -> dict[str, float]:
-    """One graph's value of each of the tensors (B,); empty if there are none."""
+    """One graph's entry of each tensor (B,); empty if there are none."""
     return {name: float(value[row]) for name, value in (values or {}).items()}

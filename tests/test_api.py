@@ -241,7 +241,7 @@ def test_a_graph_without_a_picture_says_so(model):
     [
         ({"x": torch.zeros(3, 4, dtype=torch.long)}, r"x has shape \(3, 4\).* 9 features"),
         ({"x": torch.full((3, 9), 500)}, r"x\[:, 0\] must lie in 0\.\.118"),
-        ({"edge_index": torch.tensor([[0, 7], [7, 0]])}, "edge_index names node 7"),
+        ({"edge_index": torch.tensor([[0, 7], [7, 0]])}, "edge_index refers to node 7"),
         ({"edge_attr": None}, "edge_attr must have shape"),
         ({"x": None}, "needs node features"),
     ],

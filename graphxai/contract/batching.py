@@ -1,4 +1,4 @@
-"""Which inputs share a pass: encoded in chunks, then batched by size."""
+"""Group inputs into passes: encode them in chunks, then batch them by size."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,21 +11,21 @@ from graphxai.datasets.progress import Tick
 
 from .inputs import Input, prepare_for
 
-# A batch holds at most so many graphs and token pairs (B * T * T): about 64 drug molecules, or
-# one graph of 500 nodes; larger batches leave the cache and are no faster.
+# Limits of a batch, in graphs and in token pairs (B * T * T): about 64 drug molecules, or one
+# graph of 500 nodes. Larger batches no longer fit the cache and are no faster.
 MAX_GRAPHS = 64
 MAX_PAIRS = 250_000
-CHUNK = 4096  # inputs encoded at a time: about 300 MB of molecules
+CHUNK = 4096  # inputs encoded at once: about 300 MB of molecules
 
-Key = TypeVar("Key")  # what a caller knows an input by
+Key = TypeVar("Key")  # the caller's name for an input
 
 
 def in_chunks(
     model: Any, values: Sequence[Any], strict: bool, tick: Tick
 ) -> Iterator[list[tuple[int, Input]]]:
-    """Encode the inputs, CHUNK at a time, each with its index.
+    """Encode the inputs, CHUNK at a time; yields lists of (index, encoded input).
 
-    An input that cannot be used is left out with a warning; if strict, its error is raised.
+    An unusable input is left out with a warning; if strict, its error is raised.
     """
     for start in range(0, len(values), CHUNK):
         chunk = []
@@ -35,7 +35,7 @@ def in_chunks(
             except (ValueError, OSError) as error:
                 if strict:
                     raise
-                warnings.warn(f"input {index} was left out: {error}", stacklevel=3)
+                warnings.warn(f"input {index} was left out: {error}", stacklevel=4)
                 tick(1)
         yield chunk
 
@@ -43,7 +43,7 @@ def in_chunks(
 def batches_for(
     model: Any, prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[list[tuple[Key, Input]]]:
-    """Encoded inputs in batches that the model can take."""
+    """Group encoded inputs into batches that the model accepts."""
     same_size: bool = getattr(model, "same_size_only", False)
     return in_batches(prepared, same_size, getattr(model, "goes_alone", None))
 
@@ -55,8 +55,8 @@ def in_batches(
 ) -> Iterator[list[tuple[Key, Input]]]:
     """Group inputs of similar (or of the same) size, within MAX_GRAPHS and MAX_PAIRS.
 
-    goes_alone: whether an input needs a pass of its own, as one with matrices over the pairs of
-    its nodes does.
+    goes_alone: whether an input needs a pass to itself, for example because it has matrices over
+    node pairs.
     """
     part: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
@@ -73,7 +73,7 @@ def in_batches(
 
 
 def collated(model: Any, part: Sequence[tuple[object, Input]]) -> Any:
-    """The batch of encoded inputs on the model's device, through which gradients may pass."""
+    """Collate encoded inputs into a batch on the model's device that can carry gradients."""
     with torch.inference_mode(False):
         graphs = [
             item.data.clone() if item.data.x.is_inference() else item.data for _, item in part

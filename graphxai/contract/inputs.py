@@ -1,4 +1,4 @@
-"""From what users hand over to encoded graphs: SMILES, RDKit molecules, images, PyG data."""
+"""Encode what users pass in as graphs: SMILES, RDKit molecules, images, PyG data."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 
-CHIRALITY = 1  # column of OGB's features that depends on how a molecule is written
+CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is written
 
 
 class InputError(ValueError):
-    """An input that cannot be explained; the message names it and says what to do."""
+    """An input that cannot be explained; the message says why and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """One encoded graph with what its picture needs.
+    """One encoded graph, with what is needed to draw it.
 
-    Without `molecule`, the atoms are those of `smiles` as RDKit reads it.
+    Without `molecule`, the atoms are in the order in which RDKit reads `smiles`.
     """
 
     data: Data
@@ -42,16 +42,16 @@ class Input:
 
 
 def reads_molecules(config: GraphormerConfig) -> bool:
-    """Whether a model with this configuration takes molecules; otherwise it takes images."""
+    """Whether a model with this configuration takes molecules rather than images."""
     return bool(config.node_cardinalities)
 
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
-    """The inputs as a list, and whether the user gave several."""
+    """The inputs as a list, and whether the user passed several."""
     if isinstance(inputs, Batch):
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
-        raise TypeError("inputs is a mapping: give its values as a list.")
+        raise TypeError("inputs is a mapping: pass its values as a list.")
     single = (str, bytes, Path, Data, np.ndarray, torch.Tensor)
     if isinstance(inputs, single) or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
@@ -59,15 +59,15 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
 
 
 def prepare_for(model: Any, value: Any) -> Input:
-    """Encode one input for a model: by its own `prepare` if it has one, as wrapped models do.
+    """Encode one input for a model, with the model's `prepare` if it has one (wrapped models do).
 
-    Raises TypeError for a model that cannot be explained, InputError for what holds no values.
+    Raises TypeError for a model that cannot be explained, InputError for tensors without values.
     """
     if not hasattr(model, "config"):
         require_contract(model)
     given = value.to_dict().values() if isinstance(value, Data) else (value,)
     if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
-        raise InputError("it is on the device 'meta', whose tensors hold no values.")
+        raise InputError("it is on the device 'meta', where tensors hold no values.")
     own = getattr(model, "prepare", None)
     found: Input = prepare(model.config, value) if own is None else own(value)
     return found
@@ -76,7 +76,7 @@ def prepare_for(model: Any, value: Any) -> Input:
 def prepare(config: GraphormerConfig, value: Any) -> Input:
     """Encode one input for a model with this configuration.
 
-    Raises InputError, or the ValueError of the data set's own reader, for what cannot be used.
+    Raises InputError, or the ValueError of the data set's reader, if the input cannot be used.
     """
     encode = StructureEncoding.from_config(config)
     if isinstance(value, Data):
@@ -87,10 +87,10 @@ def prepare(config: GraphormerConfig, value: Any) -> Input:
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:
-    """Whether features must not depend on how a molecule is written.
+    """Whether features must not depend on how a SMILES is written.
 
-    So it is for models whose structure encoding does not either; published ones are fed exactly
-    OGB's features.
+    True for models whose structure encoding does not depend on it either; published models get
+    OGB's features unchanged.
     """
     return config.ties == "average"
 
@@ -139,15 +139,15 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
     width = len(config.node_cardinalities) or config.num_node_features
     if data.x.dim() != 2 or data.x.shape[1] != width:
         raise InputError(
-            f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features a"
-            " node."
+            f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features"
+            " per node."
         )
     if data.edge_index.numel():
         low, high = int(data.edge_index.min()), int(data.edge_index.max())
         if low < 0 or high >= data.num_nodes:
             raise InputError(
-                f"edge_index names node {high if low >= 0 else low}; there are {data.num_nodes}"
-                " nodes, from 0."
+                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
+                f" {data.num_nodes} nodes, counted from 0."
             )
     if reads_molecules(config):
         _check_codes(config, data)
@@ -167,17 +167,17 @@ def _check_superpixels(data: Data) -> None:
         if values is None:
             continue
         if not bool(torch.isfinite(values.float()).all()):
-            raise InputError(f"{name} holds values that are not finite.")
+            raise InputError(f"{name} contains values that are not finite.")
         if values.min() < 0 or values.max() > 1:
             raise InputError(
-                f"{name} must lie in [0, 1]; it runs from {float(values.min()):g} to"
+                f"{name} must lie in [0, 1]; it ranges from {float(values.min()):g} to"
                 f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
                 " graphxai.datasets.superpixels.from_mnist_superpixels."
             )
 
 
 def _check_smiles(data: Data, smiles: str) -> None:
-    """Features that are not those of the molecule are refused: other codes look alike."""
+    """Refuse features that are not the molecule's: other encodings have the same shape."""
     from graphxai.datasets.molecules import MoleculeError, molecule_to_data
 
     if data.get("vocabulary") == "ogb":
@@ -193,10 +193,10 @@ def _check_smiles(data: Data, smiles: str) -> None:
     )
     if not same:
         raise InputError(
-            f"x and edge_attr are not OGB's features of {smiles!r}. PyG's from_smiles codes them"
-            " differently: hand over the SMILES, or the graph of"
-            " graphxai.datasets.molecules.molecule_to_data; remove `smiles` for a graph that is"
-            " not that molecule."
+            f"x and edge_attr are not OGB's features of {smiles!r}. PyG's from_smiles encodes them"
+            " differently: pass the SMILES, or the graph from"
+            " graphxai.datasets.molecules.molecule_to_data. If the graph is not that molecule,"
+            " remove `smiles`."
         )
 
 
@@ -205,7 +205,7 @@ def _check_codes(config: GraphormerConfig, data: Data) -> None:
         column = data.x[:, feature]
         if not 0 <= int(column.min()) <= int(column.max()) < size:
             raise InputError(
-                f"x[:, {feature}] must lie in 0..{size - 1} (OGB's vocabulary); it runs from"
-                f" {int(column.min())} to {int(column.max())}. Features of PyG's from_smiles are"
-                " coded differently."
+                f"x[:, {feature}] must lie in 0..{size - 1} (OGB's vocabulary); it ranges from"
+                f" {int(column.min())} to {int(column.max())}. PyG's from_smiles encodes features"
+                " differently."
             )

@@ -1,7 +1,7 @@
 """The contract between explainers and models.
 
-An explainer asks three things of a model: tokens, outputs from tokens, and (through
-`propagation.record`) the attention probabilities of a pass.
+An explainer asks a model for three things: tokens, outputs from tokens, and (through
+`rules.conservative.record`) the attention probabilities of a pass.
 """
 
 import threading
@@ -21,15 +21,15 @@ from .randomness import one_draw
 
 @runtime_checkable
 class ExplainableModel(Protocol):
-    """What a model offers to be explained: the bundled Graphormer, or another's after `wrap`.
+    """What a model must offer: the bundled Graphormer, or any model after `wrap`.
 
-    A batch is whatever its own `collate` gives: it has a length B, `mask` (B, N), `num_nodes` (B,)
-    and `x` (B, N, ...).
+    A batch is whatever the model's `collate` returns: it has a length B, `mask` (B, N),
+    `num_nodes` (B,) and `x` (B, N, ...).
     """
 
     @property
     def config(self) -> TaskSet:
-        """The tasks of the model, and what else describes it."""
+        """The model's tasks, and whatever else describes it."""
         ...
 
     @property
@@ -38,15 +38,15 @@ class ExplainableModel(Protocol):
         ...
 
     def embed(self, batch: Any) -> Tensor:
-        """Tokens (B, T, D) entering the first layer, the graph token first."""
+        """Tokens (B, T, D) that enter the first layer, graph token first."""
         ...
 
     def encode(self, tokens: Tensor, batch: Any, keep: Tensor | None = None) -> Tensor:
-        """Outputs (B, num_outputs); keep (B, N) hides nodes where it is False."""
+        """Outputs (B, num_outputs); keep (B, N) hides the nodes where it is False."""
         ...
 
     def split_by_feature(self, batch: Any, gradient: Tensor) -> Tensor | None:
-        """Exact parts (B, N, F) of every node's `embedding . gradient`, or None."""
+        """Split every node's `embedding . gradient` exactly into parts (B, N, F), or None."""
         ...
 
     def train(self, mode: bool = True) -> "ExplainableModel":
@@ -60,9 +60,9 @@ _users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Eval mode for the block; the mode from before comes back with the last block that ends.
+    """Eval mode within the block; the last block to end restores the previous mode.
 
-    Several threads may use one model at a time.
+    Several threads may use one model at the same time.
     """
     with _lock:
         count, was_training = _users.get(model, (0, bool(model.training)))
@@ -83,17 +83,17 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def explaining(model: ExplainableModel) -> Iterator[None]:
-    """Eval mode with gradients on, whatever the caller's state; all of it is put back.
+    """Eval mode with gradients on, whatever the caller's state, which is restored at the end.
 
-    Rules that the caller has in force are not, within the block. Raises TypeError for a model
-    without the contract, ValueError for weights through which no gradient passes.
+    The caller's rules do not apply within the block. Raises TypeError for a model that does not
+    meet the contract, ValueError for weights that cannot carry gradients.
     """
     require_contract(model)
     if any(value.is_inference() for value in getattr(model, "parameters", tuple)()):
         raise ValueError(
-            f"{type(getattr(model, 'module', model)).__name__} has weights that were made in"
-            " torch.inference_mode(), through which no gradient passes: make or load the model"
-            " outside of it (torch.no_grad() will do)."
+            f"{type(getattr(model, 'module', model)).__name__} has weights that were created in"
+            " torch.inference_mode() and cannot carry gradients: create or load the model outside"
+            " of it (torch.no_grad() works)."
         )
     with (
         evaluating(model),
@@ -106,12 +106,12 @@ def explaining(model: ExplainableModel) -> Iterator[None]:
 
 
 def require_contract(model: Any) -> None:
-    """Raise TypeError for what cannot be explained, and say what would make it so."""
+    """Raise TypeError if the model cannot be explained, and say what it needs."""
     if isinstance(model, ExplainableModel):
         return
     name = model.__name__ if isinstance(model, type) else type(model).__name__
     raise TypeError(
         f"{name} cannot be explained: a model needs embed(batch),"
         " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
-        " graphxai.wrap gives them to any PyTorch model."
+        " graphxai.wrap adds them to any PyTorch model."
     )

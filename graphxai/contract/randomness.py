@@ -1,7 +1,7 @@
-"""Random numbers in a model that is explained, as of dropout that is on.
+"""Random numbers in a model during an explanation, such as dropout that is on.
 
-All passes of one explanation start from the same state of PyTorch's generator once a pass was seen
-to draw numbers, so that all are of one and the same network.
+Once a pass has drawn random numbers, all further passes of that explanation start from the same
+state of PyTorch's generator, so that they all run the same network.
 """
 
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ DRAWING = IN_TRAINING | ALWAYS | set(ATTENTION)
 
 @dataclass(eq=False)
 class Draws:
-    """Where one explanation's passes begin; seen: whether one of them drew numbers."""
+    """Generator state at which an explanation's passes start; seen: whether any drew numbers."""
 
     state: Tensor | None = None
     seen: bool = False
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Start a pass."""
         if self.state is None:
             self.state = torch.get_rng_state()
         elif self.seen:
@@ -47,20 +47,20 @@ _draws: Blocks[Draws | None] = Blocks("graphxai_draws", None)
 
 
 def current_draws() -> Draws | None:
-    """Of the explanation that is under way in this thread, if one is."""
+    """The draws of the explanation running in this thread, or None."""
     return _draws.get()
 
 
 @contextmanager
 def one_draw() -> Iterator[Draws]:
-    """Within the block are the passes of one explanation."""
+    """Treat all passes within the block as one explanation's."""
     with _draws.block(Draws()) as draws:
         assert draws is not None
         yield draws
 
 
 def draws_numbers(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether the result of one of the operations `DRAWING` is left to chance."""
+    """Whether a call of one of the operations `DRAWING` gives a random result."""
     if name in ATTENTION:
         place = ATTENTION[name]
         p = args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)

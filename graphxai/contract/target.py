@@ -1,4 +1,4 @@
-"""What is explained: one number per graph, made of the model's outputs."""
+"""What is explained: one number per graph, computed from the model's outputs."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ Choice = Name | tuple[End, End] | None
 class ResolvedTarget:
     """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
 
-    weights (B, num_outputs), offset (B,); `labels`, one a graph, say in words what f_c is.
+    weights (B, num_outputs), offset (B,); labels: what f_c is, in words, one per graph.
     """
 
     weights: Tensor
@@ -25,7 +25,7 @@ class ResolvedTarget:
     labels: tuple[str, ...]
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """f_c (B,) of outputs (B, num_outputs)."""
+        """Compute f_c (B,) from outputs (B, num_outputs)."""
         return (outputs * self.weights).sum(-1) + self.offset
 
 
@@ -33,16 +33,16 @@ class ResolvedTarget:
 class Target:
     """A class, a regression value, or the difference of two of these.
 
-    `choice`: a class by name or number, a pair (a, b) for a against b, or None: the predicted
-    class of a multiclass task, the second ("positive") class of a binary one, the value of a
-    regression. A name may also be a task's. `task`: the task's name if it is not the first one. A
-    single logit counts as two classes: +logit for the second, -logit for the first.
+    `choice`: a class by name or number, a pair (a, b) for a against b, or None for the default:
+    the predicted class of a multiclass task, the second ("positive") class of a binary task, the
+    value of a regression. It may also name a task. `task`: the task's name if it is not the first.
+    A single logit counts as two classes: +logit for the second, -logit for the first.
 
-    The ends of a pair are classes of one task (f_c is the difference of their logits), or lie in
-    two tasks: each is a class, a task, or (task, class). Two regressions in the same unit are
-    subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no common unit,
-    and each end counts as the model puts it out: a class as its logit, a regression as its
-    standardised value, `(value - offset) / scale`. The label says which.
+    The ends of a pair are two classes of one task (f_c is the difference of their logits) or
+    belong to two tasks; each end is then a class, a task, or (task, class). Two regressions in the
+    same unit are subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no
+    common unit, and each end counts as the model outputs it: a class as its logit, a regression as
+    its standardised value, `(value - offset) / scale`. The label says which.
     """
 
     choice: Choice = None
@@ -50,9 +50,9 @@ class Target:
 
     @classmethod
     def of(cls, value: object) -> "Target":
-        """A Target from what a user writes: None, "active", 3, ("active", "inactive"), ...
+        """Make a Target from what a user writes: None, "active", 3, ("active", "inactive"), ...
 
-        A list of two is a pair too, and so is ("hERG", ("CYP3A4", "active")). Raises TypeError
+        A list of two is also a pair, and so is ("hERG", ("CYP3A4", "active")). Raises TypeError
         for anything else.
         """
         if isinstance(value, Target):
@@ -62,20 +62,20 @@ class Target:
         return cls(None if value is None else _scalar(value))
 
     def tasks_in(self, config: TaskSet) -> tuple[Task, ...]:
-        """The task this target belongs to, or both if it is the difference of two."""
+        """The task this target belongs to, or both tasks of a difference."""
         if isinstance(self.choice, tuple):
             first, second = self._sides(config)
             return (first.task,) if first.task is second.task else (first.task, second.task)
         return (_side_in(config, self.task, self.choice).task,)
 
     def task_in(self, config: TaskSet) -> Task:
-        """The task this target belongs to, the first of two."""
+        """The task this target belongs to; of two tasks the first."""
         return self.tasks_in(config)[0]
 
     def settled(self, config: TaskSet, outputs: Tensor) -> "Target":
-        """The same target with its task and class by name; outputs (num_outputs,) of one graph.
+        """The same target with its task and class named, given one graph's outputs (num_outputs,).
 
-        Where it is the predicted class, that class is filled in.
+        If the target is the predicted class, that class is filled in.
         """
         if isinstance(self.choice, tuple):
             return self
@@ -104,7 +104,7 @@ class Target:
         return ResolvedTarget(side.row(outputs), offset, (label,) * len(outputs))
 
     def _sides(self, config: TaskSet) -> tuple["_Side", "_Side"]:
-        """Both ends of a pair, in one task if it has classes of both names."""
+        """Both ends of a pair, in one task if that task has classes with both names."""
         assert isinstance(self.choice, tuple)
         first, second = self.choice
         home = self.task
@@ -119,13 +119,13 @@ class Target:
                     f" ({side.task.name!r}, {side.task.classes[0]!r})."
                 )
         if sides[0] == sides[1]:
-            raise ValueError(f"target {self.choice!r} takes something from itself.")
+            raise ValueError(f"target {self.choice!r} subtracts something from itself.")
         return sides
 
 
 @dataclass(frozen=True)
 class _Side:
-    """A class of a task by its number, or a task without: its value or its predicted class."""
+    """A class of a task by number; without an index, the task's value or predicted class."""
 
     task: Task
     columns: slice
@@ -137,7 +137,7 @@ class _Side:
         if self.task.kind == "multiclass":
             assert self.index is not None
             weights[:, self.columns.start + self.index] = 1.0
-        else:  # a single logit is the second class's, and its negative the first one's
+        else:  # a single logit belongs to the second class, its negative to the first
             weights[:, self.columns] = -1.0 if self.index == 0 else 1.0
         return weights
 
@@ -147,13 +147,13 @@ class _Side:
         return self.task.name if self.index is None else self.task.classes[self.index]
 
     def label(self, unit: str) -> str:
-        """The name with the unit, and the task of a class, beside something of another task."""
+        """The name with its unit (and for a class its task), for a pair across two tasks."""
         text = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
         return f"{self.name} ({text})"
 
 
 def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
-    """What `choice` names within the task, or within all if that is None: a task or a class."""
+    """The task or class that `choice` names, searched in `task`, or in all tasks if None."""
     if isinstance(choice, tuple):
         task, choice = choice
     elif isinstance(choice, str) and task is None:
@@ -173,7 +173,7 @@ def _difference(first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
     offset = outputs.new_zeros(len(outputs))
     one, other = first.task, second.task
     if one is other:
-        if one.kind == "binary":  # +logit - (-logit): one logit is the difference already
+        if one.kind == "binary":  # +logit - (-logit): the one logit is already the difference
             weights /= 2
         label = f"{first.name} against {second.name}"
         return ResolvedTarget(weights, offset, (label,) * len(outputs))

@@ -1,4 +1,4 @@
-"""Explainers: one file a family, one base class, one registry."""
+"""Explainers: one file per family, one base class, one registry."""
 
 from importlib import import_module
 from pkgutil import iter_modules

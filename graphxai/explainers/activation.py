@@ -1,7 +1,7 @@
 """Class activation maps of tokens: gradients at the last attention, or at every layer's tokens.
 
 Baselines of Song 2024 (section 5.2). `A[l]` are the attention probabilities of layer l, `dA[l]`
-the gradient of f_c by them, `h[l]` the tokens entering layer l.
+the gradient of f_c with respect to them, `h[l]` the tokens that enter layer l.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from .registry import register
 
 @register
 class Cam(Explainer):
-    """Gradient of the last attention, mean over heads, row of the graph token: `mean_h dA[L]`."""
+    """Gradient at the last attention, mean over heads, graph token's row: `mean_h dA[L]`."""
 
     name = "cam"
     title = "CAM of attention"
@@ -37,9 +37,9 @@ class Cam(Explainer):
 
 @register
 class GradCam(Explainer):
-    """Last attention weighted by its gradient, row of the graph token: `mean_h dA[L] * A[L]`.
+    """Last attention weighted by its gradient, graph token's row: `mean_h dA[L] * A[L]`.
 
-    `pooled=True`: one weight a head, its mean gradient, and positive scores only,
+    `pooled=True`: one weight per head (its mean gradient), and positive scores only,
     `relu(mean_h mean_j(dA[L]_j) A[L])`, as in the code of Chefer 2021b and Song 2024.
     """
 
@@ -67,9 +67,9 @@ class GradCam(Explainer):
 class AttCat(Explainer):
     """Gradient x Input at every layer, weighted by the attention a token receives there.
 
-    `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the mean over queries q
-    is over the tokens of the graph. In models of others h[l] are the rows that enter the module
-    with the attention (see `adapters.layer_inputs`), in a pre-LN layer those after its LayerNorm.
+    `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the queries q are the
+    graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
+    (see `adapters.layer_inputs`); in a pre-LN layer this is after its LayerNorm.
     """
 
     name = "att_cat"
@@ -86,8 +86,8 @@ class AttCat(Explainer):
         entering = entering or [layer_input.rows for layer_input in others]
         if not entering or len(entering) < len(tape.attention):
             raise ValueError(
-                "att_cat reads the rows of tokens that enter the module of each attention; here"
-                " attention is in no module that is given one row a node."
+                "att_cat needs the token rows that enter each attention module; in this model no"
+                " module with attention receives one row per node."
             )
         gradients = torch.autograd.grad(
             resolved(outputs).sum(), entering, allow_unused=True, materialize_grads=True
@@ -107,7 +107,7 @@ class AttCat(Explainer):
 
 
 def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int]]:
-    """Of each layer the attentions by what enters them: their heads weigh the same tokens."""
+    """Group each layer's attentions by their input, so that their heads weigh the same tokens."""
     for layer in layers:
         by_rows: dict[int, list[int]] = {}
         for k in layer:
@@ -116,9 +116,9 @@ def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int
 
 
 def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:
-    """The graph token's row (B, H, T) of a matrix (B, H, Q, T) of every head.
+    """The graph token's row (B, H, T) of matrices (B, H, Q, T).
 
-    Where there is no graph token, the mean over the rows of the nodes.
+    Without a graph token, the mean over the nodes' rows.
     """
     row = first_row(batch, matrix, "token")[:, : matrix.shape[2]]
     return torch.einsum("bq,bhqt->bht", row, matrix)

@@ -1,22 +1,22 @@
 """LRP at two points of the path that an ordering of the nodes defines.
 
 Activation curves (Ali 2022, section 5) follow the output from the empty to the whole graph, while
-LRP explains the whole graph alone. Aumann and Shapley's values average marginal contributions
-over a path; here the path is the curve's own, and two points of it stand for the average:
+LRP explains only the whole graph. Aumann-Shapley values average marginal contributions over a
+path; here the path is that of the curve, and two points approximate the average:
 
 1. the whole graph: `R = LRP`, which also orders the nodes;
-2. the middle of the path, where nodes above the median of R are there and the others are not yet.
-   The presence m_j of a node falls smoothly from 1 to `floor`, so that absent nodes can be seen
-   to matter and nodes of equal relevance are treated alike. It multiplies a key's attention
-   before that is normalised, `A_ij = m_j e_ij / sum_k m_k e_ik`; m_j = 0 is the removal operator
-   `mask`. To the relevance at this point comes what attention held constant leaves out: the
-   other keys share the weight of one that goes,
+2. the middle of the path, where nodes above the median of R are present and the others are not.
+   The presence m_j of a node falls smoothly from 1 to `floor`, so that absent nodes can still
+   matter and nodes of equal relevance are treated alike. It multiplies a key's attention
+   before normalisation, `A_ij = m_j e_ij / sum_k m_k e_ik`; m_j = 0 is the removal operator
+   `mask`. The relevance at this point is completed by the effect that constant attention leaves
+   out: when a key fades, the other keys take over its weight,
    `df / d log m_j = sum_i A_ij (dA_ij - sum_k A_ik dA_ik)`, summed over layers and heads, with
    `dA = df / dA`.
 
-In models of others nodes also meet in messages and poolings, where nobody can fade them. There
-the presence is 1 or 0, by the model's own way of removing a node: what is absent gets nothing from
-the second point.
+In wrapped models nodes also interact through messages and pooling, where they cannot be faded.
+There the presence is 1 or 0, using the model's node removal, and absent nodes get nothing from the
+second point.
 """
 
 import math
@@ -36,12 +36,12 @@ from .registry import register
 
 @register
 class LrpPath(Explainer):
-    """LRP in the whole graph and in its more relevant half, summed.
+    """Sum of LRP in the whole graph and in its more relevant half.
 
-    floor: presence of the least relevant nodes, in (0, 1]. steepness: of the fall around the
-    median, in mean absolute deviations. Both were chosen on validation graphs, and both are for
-    the Graphormer, whose attention takes a bias; in other models presence is 1 or 0. Scores are in
-    units of the output, but add up to no one output.
+    floor: presence of the least relevant nodes, in (0, 1]. steepness: how fast presence falls
+    around the median, per mean absolute deviation. Both were chosen on validation graphs and apply
+    to the Graphormer, whose attention takes a bias; in other models presence is 1 or 0. Scores are
+    in units of the output, but do not add up to any single output.
     """
 
     name = "lrp_path"
@@ -73,7 +73,7 @@ class LrpPath(Explainer):
         nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
         above = nodes - nodes.nanmedian(dim=1, keepdim=True).values
         spread = above.abs().nanmean(dim=1, keepdim=True)
-        # Rounding is no difference; it goes by the largest relevance, that of the token included.
+        # Ignore differences from rounding, which scales with the largest relevance (with token).
         size = relevance[:, :1].abs().maximum(nodes.abs().nan_to_num().amax(dim=1, keepdim=True))
         spread = spread.maximum(1e-2 * size).clamp(min=1e-30)
         absent = torch.sigmoid(-self.steepness * above / spread)
@@ -82,7 +82,7 @@ class LrpPath(Explainer):
 
 
 def _by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-    """The two points with presence 1 or 0, by the model's own removal of nodes."""
+    """The two points with presence 1 or 0, using the model's node removal."""
     tokens = model.embed(batch).detach()
     outputs, resolved, relevance = _lrp(model, batch, tokens, None, target)
     nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
@@ -100,7 +100,7 @@ def _lrp(
     keep: Tensor | None,
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor]:
-    """Outputs, what is explained, and LRP (B, T) of the nodes that are kept."""
+    """Outputs, resolved target, and LRP (B, T) of the nodes that are kept."""
     tokens = tokens.detach().requires_grad_()
     with conservative(activation="ratio"):
         outputs = model.encode(tokens, batch, keep)
@@ -117,7 +117,7 @@ def _pass(
     presence: Tensor,
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor, Tensor]:
-    """Outputs, what is explained, LRP (B, T), and `df / d log presence` (B, T)."""
+    """Outputs, resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
     tokens = tokens.detach().requires_grad_()
     with conservative(activation="ratio"), record(attention_gradients=True) as tape:
         seen = bias + presence.log()[:, None, None, :]

@@ -1,8 +1,8 @@
 """Methods that read attention: the last layer's row, rollout, gradient-weighted attention.
 
-All need the graph token's row of a product of (T, T) matrices only; it is built as a row vector
-from the last layer down, so the last layer may compute one query. `A[l]` are the probabilities
-(B, H, T, T) of layer l; padding keys have probability zero.
+All need only the graph token's row of a product of (T, T) matrices. It is built as a row vector
+from the last layer back, so the last layer need only compute one query. `A[l]` are the
+probabilities (B, H, T, T) of layer l; padding keys have probability zero.
 """
 
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ class _Readout(Explainer):
     def _run(
         self, model: ExplainableModel, batch: GraphBatch
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Outputs, head means of attention (B, Q, T) per layer, and the first row vector.
+        """Outputs, each layer's attention averaged over heads (B, Q, T), and the first row vector.
 
-        The row vector (B, T) selects the graph token's row, or every real token's.
+        The row vector (B, T) selects the graph token's row, or the rows of all real tokens.
         """
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
@@ -65,7 +65,7 @@ class AttentionLast(_Readout):
 
 @register
 class Rollout(_Readout):
-    """Product over layers of `row_normalise(mean_h A[l] + I)`, row of the graph token.
+    """Product over layers of `row_normalise(mean_h A[l] + I)`, graph token's row.
 
     `readout="sum"` sums the rows.
     """
@@ -120,18 +120,18 @@ class GaeRollout(Explainer):
 
 
 def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
-    """`row` (B, T) over the row sums of A + I, for A (B, Q, T).
+    """`row` (B, T) divided by the row sums of A + I, for A (B, Q, T).
 
-    Those of attention are two, but for a node that attends to none, as one without bonds: one.
+    For attention they are two, or one for a node that attends to none, such as one without bonds.
     """
     return row / (1 + F.pad(weights.sum(-1), (0, row.shape[1] - weights.shape[1])))
 
 
 @dataclass(frozen=True, eq=False)
 class TracedAttention:
-    """A pass and a backward pass: A[l] and d f_c / dA[l] (B, H, Q, T) of every layer.
+    """A forward and a backward pass: A[l] and d f_c / dA[l] (B, H, Q, T) of every layer.
 
-    outputs (B, num_outputs); target: f_c resolved on them; layers: what makes up each layer.
+    outputs (B, num_outputs); target: f_c resolved for them; layers: what makes up each layer.
     """
 
     attention: list[Tensor]
@@ -152,7 +152,7 @@ def attention_gradients(
     target: Target,
     copy_of: ExplainableModel | None = None,
 ) -> TracedAttention:
-    """Attention of every layer and the gradient of f_c by it; copy_of: what the model copies."""
+    """Attention of every layer and the gradient of f_c at it; copy_of: the model's original."""
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)
@@ -167,7 +167,7 @@ def attention_gradients(
 
 
 def by_layer(model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]) -> list[Tensor]:
-    """What a pass without gradients recorded, (B, H, Q, T) of every layer."""
+    """Attention (B, H, Q, T) of every layer, from what a pass without gradients recorded."""
     layers = layers_of(model, len(attention), lambda: pass_with_gradients(model, batch))
     return layers.of(attention)
 
@@ -175,7 +175,7 @@ def by_layer(model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]
 def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     """(B, T): one at the graph token, or at the graph token and all nodes."""
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
-    weights = getattr(batch, "readout", None)  # of the nodes, where there is no graph token
+    weights = getattr(batch, "readout", None)  # of the nodes, if there is no graph token
     if weights is not None:
         row[:, 1:] = batch.mask if readout == "sum" else weights
         return row

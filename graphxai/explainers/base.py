@@ -1,4 +1,4 @@
-"""The base class of all explainers, what they give back, and the registry."""
+"""The base class of all explainers, and what they return."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from .soundness import noticing_chance, warn_if_another
 class Attribution:
     """Relevance of a batch of B graphs with at most N nodes.
 
-    relevance (B, N), zero at padding; graph_token (B,), the graph token's own; biases (B,), the
-    share of additive parameters; output (B,), the f_c explained; outputs (B, num_outputs), all
-    the model said; features (B, N, F), exact parts of `relevance`, or None; labels: f_c in
-    words; mask (B, N), True at nodes; structure, share of each term of the structural bias by
-    name, (B,) each, or None where nothing flows there or it was not told apart; remainders, what
-    each kind of operation makes or loses, by name, (B,) each, in sum `unexplained` (source:
-    `explainers.remainders`), or None where that is not known.
+    relevance (B, N), zero at padding; graph_token (B,), the graph token's share; biases (B,), the
+    share of additive parameters; output (B,), the explained f_c; outputs (B, num_outputs), all
+    outputs of the model; features (B, N, F), `relevance` split exactly by feature, or None;
+    labels: f_c in words; mask (B, N), True at nodes; structure: the share (B,) of each term of the
+    structural bias by name, or None if nothing flows there or the terms are not separated;
+    remainders: the relevance (B,) that each kind of operation creates or loses, by name, which sum
+    to `unexplained` (source: `rules.remainders`), or None if not known.
     """
 
     relevance: Tensor
@@ -42,7 +42,7 @@ class Attribution:
 
     @property
     def unexplained(self) -> Tensor:
-        """What is missing for relevance, biases and structure to sum to the output, (B,)."""
+        """Output minus relevance, graph token, biases and structure, (B,)."""
         rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
         return rest - sum((self.structure or {}).values(), torch.zeros_like(rest))
 
@@ -50,7 +50,7 @@ class Attribution:
 class Explainer(ABC):
     """One explanation method: signed relevance for every node of every graph in a batch.
 
-    A subclass names itself and writes `_attribute`; `register` makes it known by name. The
+    A subclass sets its names and defines `_attribute`; `register` makes it available by name. The
     scores of a graph depend neither on the other graphs of the batch nor on padding.
     """
 
@@ -59,16 +59,16 @@ class Explainer(ABC):
     source: ClassVar[str]
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
-    of_output: ClassVar[bool] = False  # whether they are changes of it, but add up to nothing
-    sampled: ClassVar[bool] = False  # whether random numbers, dealt out by node number, decide
+    of_output: ClassVar[bool] = False  # whether they are in its units, but do not add up to it
+    sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
 
     def attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Any = None
     ) -> Attribution:
         """Explain `target` (see `Target`) of every graph in `batch`.
 
-        The model is run in eval mode and left as it was. Raises TypeError for a model without
-        the contract of `capture`, ValueError for a target it does not have.
+        The model is run in eval mode and left as it was. Raises TypeError for a model that does
+        not meet the contract of `contract.model`, ValueError for a target it does not have.
         """
         wanted = Target.of(target)
         with explaining(model), noticing_chance(model, batch):
@@ -87,7 +87,7 @@ class Explainer(ABC):
 
 
 def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
-    """Attributions of single graphs as one of their batch, with this mask (B, N)."""
+    """Combine attributions of single graphs into one for their batch, with mask (B, N)."""
     nodes = mask.shape[1]
     found: dict[str, Any] = {"mask": mask, "labels": tuple(a.labels[0] for a in alone)}
     for name in ("graph_token", "biases", "output", "outputs"):
@@ -99,7 +99,7 @@ def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
 def scored(
     scores: Tensor, batch: GraphBatch, outputs: Tensor, resolved: ResolvedTarget
 ) -> Attribution:
-    """An Attribution from token scores (B, T), graph token first, without bias terms."""
+    """Make an Attribution from token scores (B, T), graph token first, without bias terms."""
     nodes = scores[:, 1:].detach().masked_fill(~batch.mask, 0.0)
     return Attribution(
         relevance=nodes,

@@ -1,4 +1,4 @@
-"""Scores that know nothing: the control every method has to beat."""
+"""Random scores: the control that every method has to beat."""
 
 import zlib
 
@@ -17,8 +17,8 @@ from .registry import register
 class Random(Explainer):
     """Standard normal scores.
 
-    With a `seed`, a graph's scores follow from the seed and its node features alone, whatever else
-    is in the batch. With a `generator`, they are drawn from it, graph after graph.
+    With a `seed`, a graph's scores depend only on the seed and its node features, whatever else is
+    in the batch. With a `generator`, they are drawn from it, graph after graph.
     """
 
     name = "random"
@@ -42,6 +42,6 @@ class Random(Explainer):
 
 
 def generator_of(seed: int, x: Tensor) -> torch.Generator:
-    """Random numbers that follow from a seed and a graph's node features x (n, F) alone."""
+    """A random generator that depends only on a seed and a graph's node features x (n, F)."""
     content = x.detach().cpu().contiguous().numpy().tobytes()
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} ".encode() + content))

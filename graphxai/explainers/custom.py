@@ -18,8 +18,8 @@ Scores = Tensor | Sequence[Any]
 class CustomMethod(Explainer):
     """Scores from a function `(model, batch, target) -> scores`.
 
-    scores: (B, N), padding ignored, or one sequence of node scores a graph. `target` is a
-    `Target`. Raises ValueError, which names the graph, for another number of scores.
+    scores: (B, N), padding ignored, or one sequence of node scores per graph. `target` is a
+    `Target`. Raises ValueError, which names the shape, for the wrong number of scores.
     """
 
     source = "the user's"
@@ -38,22 +38,24 @@ class CustomMethod(Explainer):
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
     def _padded(self, found: Scores, batch: GraphBatch, like: Tensor) -> Tensor:
-        """What the function gave as (B, N), on the model's device."""
+        """The function's scores as (B, N), on the model's device."""
         if len(found) != len(batch):
-            raise ValueError(f"{self.name} gave scores of {len(found)} graphs for {len(batch)}.")
+            raise ValueError(
+                f"{self.name} returned scores for {len(found)} graphs instead of {len(batch)}."
+            )
         padded = torch.zeros_like(like)
         for b, n in enumerate(batch.num_nodes.tolist()):
             row = torch.as_tensor(found[b]).detach().to(like)
             whole_row = isinstance(found, Tensor) and row.shape == like.shape[1:]
             if row.dim() != 1 or not (len(row) == n or whole_row):
                 raise ValueError(
-                    f"{self.name} gave scores of shape {tuple(row.shape)} for a graph of {n}"
-                    f" nodes; give (B, N) = {tuple(like.shape)}, or {n} scores."
+                    f"{self.name} returned scores of shape {tuple(row.shape)} for a graph of {n}"
+                    f" nodes; return (B, N) = {tuple(like.shape)}, or {n} scores."
                 )
             padded[b, :n] = row[:n]
         return padded
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's name, by which results refer to it."""
+    """The name by which results refer to a function."""
     return str(getattr(function, "__name__", type(function).__name__))

@@ -24,10 +24,10 @@ UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-
 class AttentionFlow(Explainer):
     """Maximum flow from the graph token after the last layer to each token before the first.
 
-    Token q after layer l and token k before it are joined by an edge of capacity
-    `row_normalise(mean_h A[l] + I)[q, k]`. Where there is no graph token, the flow starts from a
-    node joined to every node after the last layer by its weight in the read-out. One maximum flow
-    a node and graph: slow for large graphs.
+    An edge of capacity `row_normalise(mean_h A[l] + I)[q, k]` joins token q after layer l and
+    token k before it. Without a graph token, the flow starts from an extra node that is joined to
+    every node after the last layer, with its weight in the readout as capacity. Every node needs
+    one maximum flow, which is slow for large graphs.
     """
 
     name = "attention_flow"
@@ -53,8 +53,8 @@ class AttentionFlow(Explainer):
 def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Maximum flow (T,) from token 0 above the last layer to each token below the first.
 
-    capacities: one matrix (T, T) a layer, first layer first, row = token above, column = token
-    below; of the last layer the first row is enough. Rows sum to one at most.
+    capacities: one matrix (T, T) per layer, first layer first, row = token above, column = token
+    below; for the last layer the first row is enough. Rows sum to at most one.
     """
     bottom, *middle = [np.rint(matrix * UNIT).astype(np.int32) for matrix in capacities]
     size = bottom.shape[1]
@@ -68,7 +68,7 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
         above.append(1 + depth * size + rows)
         below.append(1 + (depth + 1) * size + columns)
         capacity.append(matrix.ravel())
-    last = sink - size + np.arange(size)  # all that differs from sink to sink: edges into it
+    last = sink - size + np.arange(size)  # only the edges into the sink change
     flows = np.zeros(size)
     for token in range(size):
         edges = np.concatenate([*capacity, bottom[:, token]])
@@ -79,6 +79,6 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 
 
 def _with_residual(attention: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A + I of A (Q, T), each row over its sum: two, or one where a node attends to none."""
+    """A + I for A (Q, T), rows normalised; they sum to two, or one if a node attends to none."""
     capacities = attention + np.eye(*attention.shape)
     return capacities / capacities.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""A learned mask over the nodes: GNNExplainer's objective on the tokens of a graph transformer."""
+"""A learned node mask: GNNExplainer's objective on the tokens of a graph transformer."""
 
 import torch
 import torch.nn.functional as F
@@ -13,17 +13,17 @@ from .control import generator_of
 from .registry import register
 from .variants import encode, structural_bias
 
-SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # weights of mask size and entropy, start: PyTorch Geometric
+SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # size and entropy weights, initial std, as in PyG
 
 
 @register
 class GnnExplainer(Explainer):
-    """Small mask `m = sigmoid(w)` over the nodes under which the model still says the same.
+    """Small node mask `m = sigmoid(w)` under which the prediction stays the same.
 
     Minimises over w, with Adam, `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)`, where the loss
-    is minus the log-probability of the class explained, or for a regression the squared change of
-    f_c. All graphs of a batch at once; each has its own objective. The settings are those of
-    `torch_geometric.explain.GNNExplainer` with one mask entry a node. Scores are m, in (0, 1).
+    is minus the log-probability of the explained class, or for a regression the squared change of
+    f_c. The graphs of a batch are optimised together, each with its own objective. Settings as in
+    `torch_geometric.explain.GNNExplainer` with one mask entry per node. Scores are m, in (0, 1).
     """
 
     name = "gnn_explainer"
@@ -61,12 +61,12 @@ class GnnExplainer(Explainer):
         return scored(F.pad(scores, (1, 0)), batch, outputs, resolved)
 
     def _start(self, batch: GraphBatch, like: Tensor) -> Tensor:
-        """Initial w (B, N), from the seed and each graph's node features."""
+        """Initial w (B, N), drawn from the seed and each graph's node features."""
         start = torch.zeros(batch.mask.shape)
         for b, n in enumerate(batch.num_nodes.tolist()):
             generator = generator_of(self.seed, batch.x[b, :n])
             start[b, :n] = SPREAD * torch.randn(n, generator=generator)
-        if like.dtype not in (torch.float32, torch.float64):  # in which Adam divides by zero
+        if like.dtype not in (torch.float32, torch.float64):  # Adam would divide by zero
             return start.to(like.device)
         return start.to(like)
 
@@ -78,18 +78,18 @@ def _loss(
     outputs: Tensor,
     found: Tensor,
 ) -> Tensor:
-    """How far the masked outputs `found` (B, num_outputs) are from the full ones, (B,)."""
+    """Distance (B,) of the masked outputs `found` (B, num_outputs) from the full ones."""
     task, columns = model.config.task_columns(target.task_in(model.config).name)
     if task.kind == "regression":
         return (resolved(found) - resolved(outputs)).square()
     single = task.kind == "multiclass" and not (resolved.weights < 0).any()
     if single:
         return -(resolved.weights[:, columns] * found[:, columns].log_softmax(-1)).sum(-1)
-    return -F.logsigmoid(resolved(found))  # two classes, of which f_c is the difference
+    return -F.logsigmoid(resolved(found))  # f_c is the difference of two classes
 
 
 def _regularizers(m: Tensor, used: Tensor) -> Tensor:
-    """Mean size and mean entropy of the mask m (B, N) over the nodes used, (B,)."""
+    """Weighted mean size and entropy (B,) of the mask m (B, N) over the nodes in use."""
     entropy = torch.special.entr(m) + torch.special.entr(1 - m)
     total = torch.where(used, SIZE * m + ENTROPY * entropy, 0.0).sum(-1)
     return total / used.sum(-1).clamp(min=1)

@@ -1,9 +1,9 @@
 """Gradient x Input, and the LRP rules as Gradient x Input of a network with constants.
 
 `R_t = sum_d x_td * d f_c / d x_td` for every token t (Shrikumar 2017; Ali 2022, eq. 1). The
-variants differ in what `propagation.conservative` holds constant and in nothing else. Where
-attention is not constant, relevance also reaches the structural bias inside it, whose terms are
-told apart. What the operations make or lose of the relevance on its way: `remainders`.
+variants differ only in what `rules.conservative` holds constant. Where attention is not constant,
+relevance also reaches the structural bias inside it, and each term of the bias gets its share. For
+the relevance that operations create or lose along the way see `rules.remainders`.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class GradientInput(Explainer):
     rules: ClassVar[Rules] = Rules()
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        own = isinstance(model, Graphormer)  # others tell neither structure nor remainders
+        own = isinstance(model, Graphormer)  # others have no structure or remainders
         with conservative(**vars(self.rules)):
             tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
             bias = None if self.rules.attention else structural_bias(model, batch)
@@ -78,10 +78,11 @@ def structure_shares(
 ) -> dict[str, Tensor]:
     """`sum_ij b_ij * d f_c / d b_ij` for each term b of the structural bias, (B,) by name.
 
-    bias (B, H, T, T); gradient, alike: d f_c by it, summed over the layers, which share it.
+    bias (B, H, T, T); gradient: of f_c at the bias, same shape, summed over the layers, which
+    share the bias.
     """
     if not isinstance(model, Graphormer):
-        raise TypeError(f"{type(model).__name__} does not take its structural bias apart.")
+        raise TypeError(f"{type(model).__name__} does not split its structural bias into terms.")
     with torch.no_grad():
         return model.bias.shares(batch, bias.detach(), gradient)
 
@@ -131,8 +132,8 @@ class AttnLrp(GradientInput):
     """LRP through the softmax: Gradient x Input there, half of the relevance to each factor of
     `A v` and `q k^T`, LayerNorm's scale and the activation ratio constant.
 
-    Values get 1/2, queries and keys 1/4 each, and the structural bias, which is added to
-    `q k^T`, the 1/2 of the logits. The softmax is not conservative: what it makes or loses is the
+    Values get 1/2, queries and keys 1/4 each. The structural bias, which is added to `q k^T`,
+    shares the logits' 1/2. The softmax is not conservative: what it creates or loses is the
     ledger's only remainder.
     """
 
@@ -144,7 +145,7 @@ class AttnLrp(GradientInput):
 
 @register
 class Saliency(Explainer):
-    """Length of the gradient: `R_t = ||d f_c / d x_t||`, the L2 norm over the D embedding axes."""
+    """Gradient norm: `R_t = ||d f_c / d x_t||`, the L2 norm over the D embedding dimensions."""
 
     name = "saliency"
     title = "Saliency"

@@ -1,11 +1,12 @@
-"""Counting where attention heads look: the largest key of every row, graph by graph.
+"""Count where attention heads look: the key with the largest attention in every row.
 
-A row is one node of one graph as the query; its key is the token with the largest attention. Keys
-that tie share the row, so that the counts do not depend on the order of the nodes.
+A row is one node of one graph as the query; its key is the token with the largest attention. Tied
+keys share the row, so that the counts do not depend on the order of the nodes.
 
-Distances are a Graphormer's own codes, whose last one is for all that is as far or farther. In
-models of others they are shortest paths along the edges of the graph, or |i - j| in rows of tokens,
-and a key farther than `FARTHEST` counts as unreachable: such keys are not at one distance.
+In a Graphormer distances are its distance codes, the largest of which covers everything at that
+distance or farther. In wrapped models they are shortest paths along the graph's edges, or |i - j|
+in a sequence of tokens. Keys farther than `FARTHEST` count as unreachable, because they are not
+all at the same distance.
 """
 
 from collections.abc import Sequence
@@ -24,18 +25,18 @@ from graphxai.rules.conservative import record
 
 POSITIONAL = 0.8  # xi_pos of Song 2024
 RELATIONAL = 0.1  # xi_synt
-ROUNDING = 1e-6  # shares are sums of floats; the file of statistics has six digits
-TIE = 1e-5  # relative: attention this close to the largest, in single precision, is as large
-FARTHEST = 100  # edges, in models that have no largest distance of their own
+ROUNDING = 1e-6  # shares are sums of floats; the statistics file keeps six digits
+TIE = 1e-5  # relative difference below which attention ties in single precision
+FARTHEST = 100  # edges, in models that have no largest distance
 
 Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Numbers of rows, graph by graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
+    """Row counts per graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
 
-    chance (B, K): what `related` would be on average for keys drawn at random among the nodes.
+    chance (B, K): the mean of `related` for keys drawn at random among the nodes.
     """
 
     distances: Shares
@@ -47,7 +48,7 @@ class Counts:
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def summed(self) -> "Counts":
-        """Over the graphs; the first axis stays, of length one."""
+        """Sum over the graphs; the first axis stays, with length one."""
         return Counts(*(value.sum(0, keepdims=True) for value in astuple(self)))
 
     def shares(self) -> tuple[Shares, Shares, Shares]:
@@ -56,7 +57,7 @@ class Counts:
         return self.distances / per_head, self.related / per_head, self.chance / self.rows[:, None]
 
     def important(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Positional and relational heads (B, L, H) of each graph by itself."""
+        """Positional and relational heads (B, L, H) of each graph separately."""
         distances, related, base_rates = self.shares()
         chance = base_rates[:, None, None]
         return positional_heads(distances), relational_heads(related, chance)
@@ -64,7 +65,7 @@ class Counts:
 
 @torch.no_grad()
 def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None = None) -> Counts:
-    """Count each graph's rows. relations: (K, n, n) for each graph; None: bonds, as the edges."""
+    """Count each graph's rows. relations: (K, n, n) per graph; None: only bonds, i.e. edges."""
     with record(all_queries=True) as tape:
         model.encode(model.embed(batch), batch)
     distance, categories = _distances(model, batch)  # (B, N, N)
@@ -97,10 +98,9 @@ def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None =
 
 
 def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
-    """How far the graph token (B, H, N) and the nodes (B, H, N, N) are a node's largest key.
+    """Share of the graph token (B, H, N) and the nodes (B, H, N, N) in a node's largest key.
 
-    One for the key, or equal parts for several that tie; zero for padding, and in a row without
-    attention.
+    One for the key, or equal parts for tied keys; zero for padding and for rows without attention.
     """
     of_nodes = attention[:, :, 1:].double()  # (B, H, N, T)
     top = (of_nodes >= of_nodes.amax(-1, keepdim=True) * (1 - TIE)) & (of_nodes > 0)
@@ -110,7 +110,7 @@ def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
-    """Codes (B, N, N) of distances, of any value where there is padding, and their number.
+    """Distance codes (B, N, N), arbitrary at padding, and the number of codes.
 
     The last code is for unreachable nodes.
     """
@@ -119,7 +119,7 @@ def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
         categories = int(getattr(model.config, "max_distance", FARTHEST)) + 2
         return batch.distance_codes.long().clamp(0, categories - 1), categories
     if not hasattr(batch, "distances"):
-        raise TypeError(f"{type(model).__name__} shows no distances: use graphxai.wrap.")
+        raise TypeError(f"{type(model).__name__} provides no distances: use graphxai.wrap.")
     padded = np.full((b, n, n), UNREACHABLE)
     for rows, found in zip(padded, batch.distances(), strict=True):
         rows[: len(found), : len(found)] = found
@@ -128,13 +128,13 @@ def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
 
 
 def positional_heads(distances: Shares) -> NDArray[np.bool_]:
-    """Eq. 8 of shares (..., C) as in `HeadStatistics`; the last two columns do not count."""
+    """Eq. 8 for shares (..., C) as in `HeadStatistics`; the last two columns do not count."""
     return np.any(distances[..., :-2] > POSITIONAL + ROUNDING, axis=-1)
 
 
 def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
-    """Eq. 7 of shares (..., K) against base rates that broadcast to them.
+    """Eq. 7 for shares (..., K) against base rates that broadcast to them.
 
-    A head that fits several relations counts once: those of a graph lie inside one another.
+    A head that fits several relations counts once, because the relations overlap.
     """
     return np.any(related > base_rates + RELATIONAL + ROUNDING, axis=-1)

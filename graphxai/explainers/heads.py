@@ -1,4 +1,4 @@
-"""What attention heads look at, over a data set: distances and relations (Song 2024, section 4.2).
+"""What attention heads look at in a data set: distances and relations (Song 2024, section 4.2).
 
 Rows, keys and distances are as in `head_counts`.
 """
@@ -54,11 +54,11 @@ class HeadStatistics:
     """Where L layers of H heads have their largest attention.
 
     distances (L, H, C): share of the rows whose key is at shortest-path distance 0, 1, ..., C - 3,
-    is an unreachable node (or there is no key, as for a node without edges in attention along
-    edges), is the graph token. relations: K names; related (L, H, K): share of the rows whose key
-    stands in the relation to the query; base_rates (K,): the share that a node drawn at random
-    would have. rows: their number. data: what was measured on, in words. sha256: of the model's
-    weights, or "". A layer with fewer heads than H is filled up with heads that have no keys.
+    then an unreachable node (or there is no key, as for a node without edges in attention along
+    edges), then the graph token. relations: K names; related (L, H, K): share of the rows whose
+    key has the relation to the query; base_rates (K,): the same share for nodes drawn at random.
+    rows: number of rows. data: the data measured, in words. sha256: of the model's weights, or "".
+    A layer with fewer than H heads is padded with heads that have no keys.
     """
 
     distances: Shares
@@ -82,11 +82,11 @@ class HeadStatistics:
 
     @property
     def relational(self) -> NDArray[np.bool_]:
-        """Heads (L, H) whose key stands in one relation more often than chance + 0.1 (eq. 7)."""
+        """Heads (L, H) whose key has a relation more often than chance + 0.1 (eq. 7)."""
         return relational_heads(self.related, self.base_rates)
 
     def mask(self) -> NDArray[np.int64]:
-        """The head mask (L, H) of Eq. 6: positional + relational, a head of both kinds counts 2."""
+        """The head mask (L, H) of Eq. 6: positional + relational; a head of both kinds counts 2."""
         return self.positional.astype(np.int64) + self.relational
 
     def save(self, folder: str | Path) -> Path:
@@ -110,7 +110,7 @@ class HeadStatistics:
             return cls(**_fields(content))
         except FileNotFoundError:
             raise ValueError(
-                f"{path}: no such file; make it with head_statistics(model, inputs).save(folder)."
+                f"{path}: no such file; create it with head_statistics(model, inputs).save(folder)."
             ) from None
         except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path}: cannot be read as head statistics: {error}.") from error
@@ -121,10 +121,10 @@ def head_statistics(
 ) -> HeadStatistics:
     """Measure where every head has its largest attention, over all nodes of all inputs.
 
-    model: a Graphormer, or another's after `wrap`. inputs: as `graphxai.explain` takes them; data:
-    what they are, in words. For molecules all of `RELATIONS` are measured; where an input has no
-    molecule, bonds alone, which are its edges (or neighbours in a row of tokens). Raises
-    ValueError for no inputs, for one that cannot be used, or for a model without attention.
+    model: a Graphormer, or any model after `wrap`. inputs: as for `graphxai.explain`; data: what
+    they are, in words. For molecules all of `RELATIONS` are measured; if any input has no
+    molecule, only bonds, that is edges (or neighbours in a sequence of tokens). Raises ValueError
+    if there are no inputs, if one cannot be used, or if the model has no attention.
     """
     if len(inputs) == 0:
         raise ValueError("head statistics need at least one input.")
@@ -148,7 +148,7 @@ def head_statistics(
 
 
 def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> Counts:
-    """The counts of all inputs of a batch together."""
+    """The counts of a batch, summed over its inputs."""
     try:
         return count(model, batch, relations).summed()
     except OneGraphAtATime as error:
@@ -158,14 +158,14 @@ def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> Counts:
 
 
 def _as_far_as_needed(distances: Shares) -> Shares:
-    """Shares (..., C) without the distances, beyond the last, at which no head has a key."""
+    """Shares (..., C) up to the largest distance at which any head has a key."""
     used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
     last = int(used[-1]) if len(used) else 0
     return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
 
 
 def _parts(model: Any, prepared: Sequence[Input]) -> list[slice]:
-    """Slices of inputs, which are sorted by size, that share a batch."""
+    """Slices of the inputs (sorted by size) that share a batch."""
     same_size = getattr(model, "same_size_only", False)
     goes_alone = getattr(model, "goes_alone", lambda _: False)
     parts, start = [], 0
@@ -199,9 +199,9 @@ def _device(model: Any) -> torch.device:
 
 
 def _fields(content: Any) -> dict[str, Any]:
-    """The dataclass's fields of a JSON object, of the right types."""
+    """Read the dataclass's fields from a JSON object, with the right types."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"it holds no JSON object with 'format' {FORMAT!r}")
+        raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
     arrays = ("distances", "related", "base_rates")
     missing = [key for key in (*arrays, "relations", "rows") if key not in content]
     if missing:
@@ -209,32 +209,32 @@ def _fields(content: Any) -> dict[str, Any]:
     found: dict[str, Any] = {key: np.asarray(content[key]) for key in arrays}
     for key, value in found.items():
         if value.dtype.kind not in "fi":
-            raise ValueError(f"{key!r} is no array of numbers")
+            raise ValueError(f"{key!r} is not an array of numbers")
     names, rows = content["relations"], content["rows"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("'relations' is no list of names")
+        raise ValueError("'relations' is not a list of names")
     if not isinstance(rows, int) or isinstance(rows, bool):
-        raise ValueError("'rows' is no whole number")
+        raise ValueError("'rows' is not a whole number")
     texts = {key: content.get(key, "") for key in ("data", "sha256")}
     for key, text in texts.items():
         if not isinstance(text, str):
-            raise ValueError(f"{key!r} is no text")
+            raise ValueError(f"{key!r} is not text")
     return found | texts | {"relations": tuple(names), "rows": rows}
 
 
 def _check(statistics: HeadStatistics) -> None:
-    """Raise ValueError unless shapes fit together and shares are shares."""
+    """Raise ValueError unless shapes match and shares are valid."""
     distances, related = statistics.distances, statistics.related
     count = len(statistics.relations)
     if distances.ndim != 3 or distances.shape[-1] < 3 or 0 in distances.shape:
         raise ValueError(f"'distances' has shape {distances.shape}, not (layers, heads, 3 or more)")
     if related.shape != (*distances.shape[:2], count) or statistics.base_rates.shape != (count,):
-        raise ValueError("'related', 'base_rates' and 'relations' do not fit 'distances'")
+        raise ValueError("'related', 'base_rates' and 'relations' do not match 'distances'")
     if statistics.rows < 1:
-        raise ValueError(f"'rows' is {statistics.rows}; there must be one")
+        raise ValueError(f"'rows' is {statistics.rows}; it must be at least 1")
     for name in ("distances", "related", "base_rates"):
         values = getattr(statistics, name)
-        if not ((values >= 0) & (values <= 1 + ROUNDING)).all():  # NaN is not either
-            raise ValueError(f"{name!r} holds values outside of 0 to 1")
+        if not ((values >= 0) & (values <= 1 + ROUNDING)).all():  # catches NaN too
+            raise ValueError(f"{name!r} has values outside 0 to 1")
     if np.abs(distances.sum(-1) - 1).max() > 1e-3:
         raise ValueError("'distances' does not sum to one over the distances")

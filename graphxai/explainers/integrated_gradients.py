@@ -1,4 +1,4 @@
-"""Integrated Gradients: Gradient x Input averaged on the way from empty tokens to the graph's."""
+"""Integrated Gradients: Gradient x Input averaged on the path from zero tokens to the graph's."""
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from .variants import encode_variants, in_passes, structural_bias
 class IntegratedGradients(Explainer):
     """`R_t = sum_d x_td * integral_0^1 d f_c(a x) / d x_td da`, from the zero embedding to x.
 
-    All tokens, the graph token's too, start from zero. The ledger's `biases` are f_c at zero:
-    what parameters and structure give without any token. So `unexplained` is the error of the
-    quadrature alone: Gauss-Legendre with `steps` points.
+    All tokens start from zero, including the graph token. The ledger's `biases` are f_c at zero:
+    what parameters and structure give without any token. So `unexplained` is only the error of the
+    quadrature, Gauss-Legendre with `steps` points.
 
-    LayerNorm makes tokens of any length alike, so the output changes most close to zero. The
-    points are even in u, with `a = u ** power`: `power=1` is the usual spacing, a larger one
-    crowds them where the gradient is. Few points miss it: see `unexplained`.
+    LayerNorm removes the length of tokens, so the output changes most close to zero. The points
+    are spaced in u, with `a = u ** power`: `power=1` is the usual spacing, a larger power moves
+    them to where the gradient is. With too few points `unexplained` is large.
     """
 
     name = "integrated_gradients"

@@ -1,10 +1,11 @@
-"""Which of the attention that a pass records makes up one layer.
+"""Group the attention that a pass records into layers.
 
-A Graphormer attends once a layer. A model of others may compute its heads one after another, attend
-twice side by side, as the convolution and the global attention of a GPS layer do, or attend where
-its output does not rest on it, as in a second tower for an auxiliary loss. So layers are told by
-what rests on what: attention that rests on no other is of the first layer, what rests on that of
-the first is of the second, and so on. All that is found in one layer are its heads.
+A Graphormer attends once per layer. A wrapped model may compute its heads one after another,
+attend twice in parallel (as the convolution and the global attention of a GPS layer do), or attend
+where its output does not depend on it (as in a second tower for an auxiliary loss). Layers are
+therefore found from dependencies: attention that depends on no other attention is in the first
+layer, attention that depends on the first layer is in the second, and so on. All attention within
+a layer counts as its heads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,11 @@ Pass = tuple[Tensor, list[Tensor]]
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a model that attends `count` times; None: each time is a layer of its own.
+    """The layers of a model that attends `count` times.
 
-    indices: for each layer, the first one first, which of the attention, in the order of a pass.
-    heads_apart: whether some layer has several softmaxes of one head each.
+    indices: for each layer, first layer first, the positions of its attention in the order of a
+    pass; None: each attention is a layer. heads_apart: whether some layer has several softmaxes of
+    one head each.
     """
 
     count: int
@@ -35,7 +37,7 @@ class Layers:
     heads_apart: bool = False
 
     def of(self, found: Sequence[Tensor]) -> list[Tensor]:
-        """One tensor (B, H, Q, T) a layer, with all its heads, of one for each attention."""
+        """Merge one tensor per attention into one (B, H, Q, T) per layer, with all its heads."""
         if len(found) != self.count:
             return list(found)
         return [torch.cat([found[k] for k in layer], dim=1) for layer in self]
@@ -44,15 +46,15 @@ class Layers:
         return iter(self.indices or ((k,) for k in range(self.count)))
 
 
-# by model, with the form that it had
+# by model, with its form at that time
 _known: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], Layers]]" = WeakKeyDictionary()
 
 
 def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
     """The layers of a model that attends `count` times.
 
-    passed: gives the outputs and the attention of a pass with gradients. It is asked once a
-    model, and again when parts of it are others.
+    passed: returns the outputs and the attention of a pass with gradients. It is called once per
+    model, and again when parts of the model have been replaced.
     """
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
@@ -66,7 +68,7 @@ def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
 
 
 def pass_with_gradients(model: ExplainableModel, batch: Any) -> Pass:
-    """Outputs and attention of a pass, from which can be told what rests on what."""
+    """Outputs and attention of a pass, with the autograd graph that shows their dependencies."""
     with torch.enable_grad(), record() as tape:
         outputs = model.encode(model.embed(batch).detach().requires_grad_(), batch)
     return outputs, tape.attention
@@ -89,7 +91,7 @@ def _found_in(outputs: Tensor, attention: list[Tensor]) -> Layers:
 
 
 def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
-    """How many attentions lie above each other, up to and with each that the output rests on.
+    """Depth of each attention that the output depends on: attentions on its path, itself included.
 
     output, attention: nodes of autograd's graph.
     """

@@ -1,4 +1,4 @@
-"""Transformer attribution through important heads only (Song 2024)."""
+"""Transformer attribution through the important heads only (Song 2024)."""
 
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from .registry import register
 class MaskedLrp(Explainer):
     """Transformer attribution in which only positional and relational heads pass relevance on.
 
-    statistics: those of the model's heads over a data set (see `head_statistics`), or a folder
-    with their `heads.json`. None: those beside the checkpoint; if there are none, every graph's
-    own, by distances and bonds alone. A layer without an important head passes all relevance
-    around its attention, so that without any head the nodes score zero.
+    statistics: of the model's heads over a data set (see `head_statistics`), or a folder with
+    their `heads.json`. None: those stored with the checkpoint; if there are none, statistics of
+    each graph itself, from distances and bonds. A layer without important heads passes all
+    relevance around its attention, so that without any important head the nodes score zero.
     """
 
     name = "masked_lrp"
@@ -48,7 +48,7 @@ class MaskedLrp(Explainer):
 
 
 def stored_statistics(model: Any) -> HeadStatistics | None:
-    """What is stored beside the model's weights and was measured on them, or None."""
+    """The statistics stored with the model's weights and measured on them, or None."""
     origin = model.origin
     if origin.folder is None or not (origin.folder / FILE).exists():
         return None
@@ -57,17 +57,17 @@ def stored_statistics(model: Any) -> HeadStatistics | None:
 
 
 def _check_fit(statistics: HeadStatistics, model: Any) -> None:
-    """Raise ValueError for statistics of another model."""
+    """Raise ValueError if the statistics belong to another model."""
     config, digest = model.config, model.origin.sha256
     layers, heads = statistics.distances.shape[:2]
     own = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
     if (layers, heads) != own:
         raise ValueError(
-            f"the statistics are of {layers} layers with {heads} heads; the model has"
-            f" {own[0]} with {own[1]}. Make its own: head_statistics(model, inputs)."
+            f"the statistics are for {layers} layers with {heads} heads; the model has"
+            f" {own[0]} with {own[1]}. Measure them again: head_statistics(model, inputs)."
         )
     if statistics.sha256 and digest and statistics.sha256 != digest:
         raise ValueError(
-            "the statistics were measured on other weights. Make the model's own:"
+            "the statistics were measured on other weights. Measure them again:"
             " head_statistics(model, inputs)."
         )

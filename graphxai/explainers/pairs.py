@@ -5,16 +5,16 @@ with `g_i = d f_c / d y_i` the relevance that comes through one entry of attenti
 
     R[l, i, j] = sum_h A[l, h, i, j] (v_j . g_i) = sum_h A[l, h, i, j] dA[l, h, i, j],
 
-where `dA = d f_c / d A` is the gradient of the constant (Ali 2022, section 4, read one product
-earlier than at the tokens). Row i is the query, the token that reads; column j the key, the token
-that is read; the bias of the values counts as read with them. The entries of one layer sum to all
-relevance that passed its attention; the rest passed beside it, on the residual path. Relevance
-goes through every layer, so that a sum over layers counts it once a layer.
+where `dA = d f_c / d A` is the gradient at the constant (Ali 2022, section 4, read one product
+earlier than at the tokens). Row i is the query, the token that reads; column j is the key, the
+token that is read; the bias of the values counts as part of them. The entries of one layer sum to
+all relevance that passed through its attention; the rest took the residual path. Relevance passes
+every layer, so a sum over layers counts it once per layer.
 
-In models of others a layer is one application of attention between nodes, whole or along edges.
-What nodes receive otherwise (messages without attention, as of a GIN or GCN inside a GPS layer,
-positional terms, pooling) passes beside attention and is in no pair; what an edge adds to a value
-counts as read with it.
+In wrapped models a layer is one application of attention between nodes, dense or along edges.
+Whatever else nodes receive (messages without attention, as from a GIN or GCN in a GPS layer,
+positional terms, pooling) bypasses attention and is in no pair. What an edge adds to a value
+counts as part of it.
 """
 
 from typing import Any
@@ -74,6 +74,6 @@ def rules_of(explainer: Explainer) -> Rules:
     if isinstance(explainer, GradientInput) and explainer.rules.attention:
         return explainer.rules
     raise ValueError(
-        f"{explainer.name} does not tell pairs apart: use a method that holds attention constant,"
+        f"{explainer.name} has no relevance of pairs: use a method that holds attention constant,"
         " lrp, lrp_ah or lrp_ah_ln."
     )

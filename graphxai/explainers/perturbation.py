@@ -1,7 +1,7 @@
-"""What the output loses without a node: occlusion, and Shapley values by sampled orders.
+"""What the output loses without a node: occlusion, and Shapley values over sampled orders.
 
-Both ask the model only, under one of two ways to take nodes away: `mask` excludes the node's key
-from every attention, `zero` sets its embedding to zero; the structure of the rest stays.
+Both only run the model, with one of two ways to remove nodes: `mask` excludes the node's key from
+every attention, `zero` sets its embedding to zero. The structure of the rest stays the same.
 """
 
 from dataclasses import replace
@@ -28,8 +28,8 @@ class _Removal(Explainer):
     def __init__(self, operator: Operator = "mask") -> None:
         if operator == "delete":
             raise ValueError(
-                "operator 'delete' encodes subgraphs afresh, for which a batch no longer has the"
-                " edges; use 'mask' or 'zero'."
+                "operator 'delete' re-encodes subgraphs, but a batch no longer has the edges for"
+                " that; use 'mask' or 'zero'."
             )
         if operator not in get_args(Operator):
             raise ValueError(f"operator must be 'mask' or 'zero', not {operator!r}.")
@@ -37,7 +37,7 @@ class _Removal(Explainer):
 
     @torch.no_grad()
     def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Tensor) -> Tensor:
-        """Outputs (K, B, num_outputs) with the nodes kept where keep (K, B, N) is True."""
+        """Outputs (K, B, num_outputs) with only the nodes where keep (K, B, N) is True."""
         tokens, bias = model.embed(batch), structural_bias(model, batch)
         outputs = []
         for part in in_passes(batch, len(keep)):
@@ -58,7 +58,7 @@ class Occlusion(_Removal):
     name = "occlusion"
     title = "Occlusion"
     source = "Zeiler 2014"
-    cost = "1 forward a node"
+    cost = "1 forward per node"
     of_output = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
@@ -77,15 +77,16 @@ class Occlusion(_Removal):
 class ShapleySampling(_Removal):
     """Mean gain of f_c when a node joins those before it, over random orders of the nodes.
 
-    Exact over all orders. For any number of them the scores sum to `f_c(all) - f_c(none)`; the
-    latter, the output of the graph token alone, stands in the ledger's `biases`. Orders follow
-    from `seed` and the graph's node features. `antithetic`: every order comes with its reverse.
+    Averaging over all orders would be exact. For any number of orders the scores sum to
+    `f_c(all) - f_c(none)`; f_c(none), the output of the graph token alone, is listed under `biases`
+    in the ledger. Orders depend on `seed` and the graph's node features. `antithetic`: every order
+    is paired with its reverse.
     """
 
     name = "shapley_sampling"
     title = "Shapley values (sampled)"
     source = "Strumbelj 2010"
-    cost = "8 forward a node"
+    cost = "8 forward per node"
     additive = True
     sampled = True
 
@@ -112,7 +113,7 @@ class ShapleySampling(_Removal):
         outputs = outputs.unflatten(0, (n + 1, -1))  # (N + 1, P, B, num_outputs)
         resolved = target.resolve(model.config, outputs[-1, 0])
         f = resolved(outputs)  # (N + 1, P, B)
-        gains = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, N) by place in the order
+        gains = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, N) by position in the order
         scores = gains.gather(-1, ranks.clamp(max=n - 1)).mean(0)
         found = scored(
             torch.cat([scores.new_zeros(b, 1), scores], dim=1), batch, outputs[-1, 0], resolved
@@ -120,7 +121,7 @@ class ShapleySampling(_Removal):
         return replace(found, biases=f[0, 0])
 
     def _ranks(self, batch: GraphBatch) -> Tensor:
-        """Place of every node in every order, (P, B, N); N at padding, which never joins."""
+        """Position of every node in every order, (P, B, N); N at padding, which never joins."""
         b, n = batch.mask.shape
         ranks = torch.full((self.permutations, b, n), n)
         for graph, size in enumerate(batch.num_nodes.tolist()):

@@ -1,13 +1,13 @@
 """Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
 
-A relevance of one, given to the output explained, is handed down to the tokens, operation by
-operation: `positive_rules` has the rules, `adapters.positive` applies them to what a model does.
-LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear maps take no
-part. Padding gets no attention, hence no relevance.
+The explained output starts with a relevance of one, which is passed back to the tokens, operation
+by operation: `rules.positive` has the rules, `adapters.positive` applies them to a model's
+operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear
+maps take no part. Padding gets no attention, hence no relevance.
 
-Eq. 2 divides by sums that may be close to zero, where the order of summation would show in single
-precision: the pass runs on a copy of the model in double precision. A model whose code fixes its
-own type, so that such a copy does not run, is explained in that.
+Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
+order of summation, so the pass runs on a copy of the model in double precision. A model whose code
+fixes its data type, so that the copy does not run, is explained in that type.
 """
 
 import warnings
@@ -35,10 +35,11 @@ from .registry import register
 
 @dataclass(frozen=True, eq=False)
 class Handed:
-    """What a relevance of one at f_c becomes.
+    """Where a relevance of one at f_c ends up.
 
-    tokens (B, T, D): relevance of what entered the first layer; attention: of the probabilities of
-    each layer, upwards (B, H, Q, T). outputs (B, num_outputs): what the model said.
+    tokens (B, T, D): relevance of the tokens that entered the first layer; attention: relevance of
+    each layer's probabilities (B, H, Q, T), first layer first. outputs (B, num_outputs): the
+    model's outputs.
     """
 
     tokens: Tensor
@@ -48,13 +49,13 @@ class Handed:
 
 
 def in_double_precision(model: ExplainableModel) -> ExplainableModel:
-    """A copy of the model with 64-bit numbers. Raises TypeError for what is no PyTorch module."""
+    """A copy of the model in 64-bit precision. Raises TypeError unless it is a PyTorch module."""
     double: Any = copied(model)
     module = double if isinstance(double, nn.Module) else getattr(double, "module", None)
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"the positive rule acts on the operations of a torch.nn.Module, which"
-            f" {type(model).__name__} is not: graphxai.wrap makes a model of one."
+            f"the positive rule needs a torch.nn.Module, which {type(model).__name__} is not;"
+            f" graphxai.wrap makes an explainable model from a module."
         )
     module.double().requires_grad_(False)
     return double
@@ -63,7 +64,7 @@ def in_double_precision(model: ExplainableModel) -> ExplainableModel:
 def precisely(
     model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
 ) -> Attribution:
-    """`attribute` of the model in double precision, or of itself where such a copy does not run."""
+    """Call `attribute` on the model in double precision, or on the model if the copy fails."""
     try:
         return attribute(in_double_precision(model))
     except RuntimeError:  # operands of different types, or a tensor that cannot be copied
@@ -80,12 +81,12 @@ def hand_down(
     to_last_layer_of: ExplainableModel | None = None,
     reads_attention: bool = True,
 ) -> Handed:
-    """Hand a relevance of one down from f_c, in the model's own precision.
+    """Pass a relevance of one back from f_c, in the model's precision.
 
-    important (B or 1, K, L, H): see `positive_rules.through_important_heads`; None: all heads.
-    to_last_layer_of: the model of which this is a copy, if relevance goes no further than to its
-    last layer's attention; tokens are then zero, attention that of this layer alone.
-    reads_attention: whether relevance of attention is asked for; without, a model may have none.
+    important (B or 1, K, L, H): see `rules.positive.through_important_heads`; None: all heads.
+    to_last_layer_of: the original of this copy, if relevance is to stop at its last layer's
+    attention; tokens are then zero and attention has only that layer. reads_attention: whether the
+    relevance of attention is needed; if not, the model may have no attention.
     """
     tokens = double.embed(batch).detach().requires_grad_()
     with relevance_pass(rules, important, reads_attention) as passed, _seen(double):
@@ -94,8 +95,8 @@ def hand_down(
         explained = passed.explained(outputs, resolved.weights)
     if reads_attention and not passed.attention:
         raise ValueError(
-            f"no attention between nodes was seen in {_name_of(double)}: methods that read"
-            " attention cannot explain it."
+            f"{_name_of(double)} has no attention between nodes that graphxai can see: methods that"
+            " read attention cannot explain it."
         )
     if to_last_layer_of is not None:
         last = _last_layer(to_last_layer_of, batch, passed.attention)
@@ -110,14 +111,14 @@ def hand_down(
 def _last_layer(
     model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]
 ) -> list[Tensor]:
-    """Of all attention that which makes up the last layer."""
+    """The attention that makes up the last layer."""
     layers = layers_of(model, len(attention), lambda: pass_with_gradients(model, batch))
     *_, last = layers
     return [attention[k] for k in last]
 
 
 def _seen(model: Any) -> AbstractContextManager[object]:
-    """The operations of a Graphormer; a wrapped model has its own seen by itself."""
+    """Intercept the operations of a Graphormer; a wrapped model does that itself."""
     return intercepted(model, always=True) if isinstance(model, nn.Module) else nullcontext()
 
 
@@ -143,9 +144,9 @@ def transformer_attribution(
         traced = attention_gradients(double, batch, target, copy_of=model)
         if important is not None and traced.layers.heads_apart:
             warnings.warn(
-                f"{_name_of(double)} computes heads of one layer one after another, each with a"
-                " softmax of its own: relevance of a head that is left out is not handed to the"
-                " others. Compute the heads of a layer in one softmax.",
+                f"{_name_of(double)} computes the heads of a layer one after another, each with"
+                " its own softmax: relevance of an excluded head is not passed to the other heads."
+                " Compute the heads of a layer in one softmax.",
                 stacklevel=2,
             )
         handed = hand_down(double, batch, target, CHEFER, important=important)
@@ -157,7 +158,7 @@ def transformer_attribution(
 
 
 def in_own_precision(scores: Tensor, batch: GraphBatch, handed: Handed, model: Any) -> Attribution:
-    """An Attribution from token scores (B, T) in double precision."""
+    """Make an Attribution in the model's precision from token scores (B, T) in double precision."""
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
     dtype = next(floats, torch.get_default_dtype())
     return scored(scores.to(dtype), batch, handed.outputs.to(dtype), handed.resolved)
@@ -178,10 +179,10 @@ class TransformerAttribution(Explainer):
 
 @register
 class LrpZPlus(Explainer):
-    """The plain positive rule down to the tokens; over nodes and graph token it sums to one.
+    """The plain positive rule back to the tokens; nodes and graph token sum to one.
 
-    A sum shares by the positive parts of its terms, and attention counts as a matrix of weights:
-    all relevance goes through the values.
+    The terms of a sum share by their positive parts. Attention counts as a matrix of weights: all
+    relevance goes through the values.
     """
 
     name = "lrp_zplus"
@@ -199,9 +200,9 @@ class LrpZPlus(Explainer):
 
 @register
 class PartialLrp(Explainer):
-    """The plain positive rule, stopped at the last layer's attention: the mean over its heads.
+    """The plain positive rule, stopped at the last layer's attention; mean over its heads.
 
-    Where there is no graph token, summed over the rows of the nodes that read.
+    Without a graph token, summed over the rows of the nodes.
     """
 
     name = "partial_lrp"

@@ -45,9 +45,9 @@ class Algorithm(ExplainerAlgorithm):
 
     The node mask is the signed relevance: (n, 1) for "object", (n, F) for "attributes", its sum
     over nodes (1, F) for "common_attributes"; the last two need a method whose scores split by
-    feature. Explained is the sum of the model's outputs for the target classes, over the rows
-    `index` (all by default); graphs and nodes of a batch do not share relevance. `at` as in
-    `adapters.wrap`; the other options go to the explainer.
+    feature. The explained number is the sum of the model's outputs for the target classes, over
+    the rows `index` (all by default); graphs and nodes of a batch do not share relevance. `at` as
+    in `adapters.wrap`; the other options go to the explainer.
     """
 
     method: ClassVar[str] = "lrp"
@@ -61,7 +61,7 @@ class Algorithm(ExplainerAlgorithm):
         self._readings: WeakKeyDictionary[nn.Module, dict[Any, Readings]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
-        """Whether the settings can be served: a node mask, no edge mask, graphs or nodes."""
+        """Whether the settings are supported: a node mask, no edge mask, graphs or nodes."""
         config = self.explainer_config
         by_feature = config.node_mask_type in (MaskType.attributes, MaskType.common_attributes)
         return (
@@ -117,7 +117,7 @@ class Algorithm(ExplainerAlgorithm):
         index: int | Tensor | None,
         kwargs: dict[str, Any],
     ) -> Data:
-        """All graphs of the call as one, with the columns of the output that are asked for."""
+        """All graphs of the call as one, with the output columns to explain."""
         columns = self._columns(target)
         if index is not None:
             asked = torch.full_like(columns, -1)
@@ -130,7 +130,7 @@ class Algorithm(ExplainerAlgorithm):
         rows = len(x) if node_level else 1 if group is None else int(group.max()) + 1
         if len(columns) != rows:
             raise ValueError(
-                f"the model gives {len(columns)} rows for {rows}"
+                f"the model returns {len(columns)} rows for {rows}"
                 f" {'nodes' if node_level else 'graphs'}:"
                 " check task_level in model_config."
             )
@@ -158,7 +158,7 @@ class Algorithm(ExplainerAlgorithm):
         wrapped = wrap(
             model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
         )
-        # what passes showed of the model's attention holds for all calls of this form
+        # what passes revealed about the model's attention holds for all calls of this form
         known = self._readings.setdefault(model, {})
         wrapped.readings = known.setdefault((x.dim(), *_form(kwargs)), wrapped.readings)
         return wrapped
@@ -168,7 +168,7 @@ class Algorithm(ExplainerAlgorithm):
 
 
 def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is given under which name, but for the contents of tensors and the like."""
+    """Names and values of the arguments; tensors only by number of axes, objects by type."""
 
     def form(value: Any) -> str:
         if isinstance(value, Tensor):
@@ -180,7 +180,7 @@ def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
-    """What is explained of each graph, (B,): outputs of the columns asked for, summed.
+    """The explained number of each graph, (B,): the sum of its requested output columns.
 
     rows (n, C) or (B, C). A binary model's single logit counts for class 1, its negative for 0.
     """
@@ -203,17 +203,17 @@ def from_pyg(
     edge_mask: str | None = None,
     seed: int = 0,
 ) -> "PygExplainer":
-    """An algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
+    """Use an algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
 
-    node_mask, edge_mask: the mask types it learns or computes. A node's score is its mask, summed
-    over features; where there are edge masks alone, half the mask of each of its edges. Raises
-    ValueError, with PyG's reason, for an algorithm that cannot run so, as one that is trained.
+    node_mask, edge_mask: the mask types that it computes. A node's score is its mask, summed over
+    features; with an edge mask only, half the mask of each of its edges. Raises ValueError, with
+    PyG's reason, for an algorithm that cannot run this way, such as one that needs training.
     """
     return PygExplainer(algorithm, node_mask, edge_mask, seed)
 
 
 class PygExplainer(Explainer):
-    """See `from_pyg`. Graphs are explained one at a time, each from the same seed."""
+    """See `from_pyg`. Graphs are explained one at a time, each with the same seed."""
 
     name = "pyg"
     title = "PyG"
@@ -236,7 +236,7 @@ class PygExplainer(Explainer):
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 
     def _explains_values(self, kind: str) -> bool:
-        """Whether f_c is told to be a number, not a logit: Captum's has no use for logits."""
+        """Whether PyG is told that f_c is a number, not a logit: Captum's do not need logits."""
         return kind == "regression" or isinstance(self.algorithm, CaptumExplainer)
 
     def _attribute(self, model: ExplainableModel, batch: Any, target: Target) -> Attribution:
@@ -268,7 +268,7 @@ class PygExplainer(Explainer):
             if as_value:
                 with torch.no_grad():
                     wanted = graph(x, edge_index)
-            else:  # f_c is the logit of the class explained
+            else:  # f_c is the logit of the explained class
                 wanted = torch.ones(1, dtype=torch.long, device=x.device)
             found = self.algorithm(graph, x, edge_index, target=wanted)
         if found.get("node_mask") is not None:
@@ -286,7 +286,7 @@ def _config(as_value: bool) -> ModelConfig:
 def _check_supports(
     algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
 ) -> None:
-    """Raise ValueError, with PyG's own reason, which it only logs, unless the algorithm can run."""
+    """Raise ValueError unless the algorithm can run, with the reason that PyG only logs."""
     text: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: text.append(record.getMessage())  # type: ignore[method-assign]
@@ -321,7 +321,7 @@ class _OneGraph(nn.Module):
     ) -> None:
         super().__init__()
         self.n = int(batch.num_nodes[b])
-        self.row = 0 if isinstance(batch, WrappedBatch) else b  # others' batches stay whole
+        self.row = 0 if isinstance(batch, WrappedBatch) else b  # other batches stay whole
         if isinstance(batch, WrappedBatch) and batch.graphs is not None:
             batch = model.collate([batch.examples()[b]]).to(tokens.device)
             tokens = tokens[b : b + 1, : self.n + 1]
@@ -338,7 +338,7 @@ class _OneGraph(nn.Module):
         self.eval()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """Node embeddings (n, D) and the edges (2, E), none if the model keeps them elsewhere."""
+        """Node embeddings (n, D) and edges (2, E); no edges if the model keeps them elsewhere."""
         x = self.tokens[self.row, 1 : self.n + 1].clone()
         graphs = getattr(self.batch, "graphs", None)
         if graphs is None:
@@ -354,7 +354,7 @@ class _OneGraph(nn.Module):
 
 
 def __getattr__(name: str) -> Any:
-    """An algorithm for each registered explainer, under the name of its class; `LRP` is `Lrp`."""
+    """Make an algorithm from a registered explainer, by its class name; `LRP` is `Lrp`."""
     for method, cls in REGISTRY.items():
         if name == cls.__name__ or (name == "LRP" and method == "lrp"):
             found = type(name, (Algorithm,), {"method": method, "__module__": __name__})

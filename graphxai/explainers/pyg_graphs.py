@@ -1,9 +1,10 @@
 """The inputs of a call through `torch_geometric.explain` as graphs, and the model that takes them.
 
-The call says what the model is given, as one batch: which of it belongs to which graph is told as
-in `adapters.parts`. Where that is not certain, or there is no batch vector, so that copies of a
-graph might be taken for one, the model is asked: it must say of graphs that share a pass what it
-says of each alone. If it does not, graphs are passed one by one, or the call is refused.
+The call holds the model's inputs as one batch, which is split into graphs as in
+`adapters.subgraphs`. If the split is uncertain, or there is no batch vector so that copies of a
+graph could be mistaken for one graph, the model decides: its outputs for graphs that share a pass
+must equal its outputs for each alone. If they do not, graphs are passed one by one, or the call is
+refused.
 """
 
 from collections.abc import Callable
@@ -21,17 +22,17 @@ from graphxai.adapters.one_at_a_time import one_by_one
 from graphxai.adapters.subgraphs import part, roles_and_doubts
 from graphxai.rules.conservative import unrecorded
 
-# Arguments that a batch knows by itself.
+# Arguments that are attributes of a batch.
 COUNTED = {"batch": "batch", "ptr": "ptr", "batch_size": "num_graphs", "num_graphs": "num_graphs"}
 COUNTED |= {"num_nodes": "num_nodes", "num_edges": "num_edges"}
 
 
 @dataclass(eq=False)
 class Call:
-    """The user's call `model(x, edge_index, **kwargs)`, of another batch.
+    """The user's call `model(x, edge_index, **kwargs)`, applied to another batch.
 
-    read: (rows, batch) -> (B, 1), what is explained of each graph. gives_batch: whether the model
-    gets the batch vector, which the user's own call may lack.
+    read: (rows, batch) -> (B, 1), the explained number of each graph. gives_batch: whether to pass
+    the batch vector to the model even if the user's call has none.
     """
 
     kwargs: dict[str, Any]
@@ -39,7 +40,7 @@ class Call:
     gives_batch: bool = False
 
     def __call__(self, module: nn.Module, batch: Any) -> Tensor:
-        """What is explained of the graphs of a batch, (B, 1)."""
+        """The explained number of each graph of a batch, (B, 1)."""
         given = {k: batch.get(k) if isinstance(v, Tensor) else v for k, v in self.kwargs.items()}
         for name, own in COUNTED.items():
             if given.get(name) is not None or isinstance(self.kwargs.get(name), Tensor):
@@ -50,12 +51,12 @@ class Call:
 
     @property
     def has_batch(self) -> bool:
-        """Whether the user gave a batch vector."""
+        """Whether the user passed a batch vector."""
         return self.kwargs.get("batch") is not None
 
 
 def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
-    """One Data a graph, and the names of attributes of which it is not certain whose they are.
+    """Split into one Data per graph; also return the attributes whose split is uncertain.
 
     group (n,): the graph of each node; None: there is one graph.
     """
@@ -80,7 +81,7 @@ def _rows(value: Any) -> int:
 def check_split(
     model: WrappedModel, batch: WrappedBatch, whole: Data, group: Tensor, uncertain: list[str]
 ) -> None:
-    """Raise ValueError unless the graphs that were made of a call give the outputs of the call."""
+    """Raise ValueError unless the graphs split from a call reproduce the outputs of the call."""
     call: Any = model._forward
     asked = whole.clone()
     asked.batch, asked.ptr = group, batch.graphs.ptr if batch.graphs is not None else None
@@ -93,7 +94,7 @@ def check_split(
             found = None
     if found is None or not _same(found, expected):
         raise ValueError(
-            f"it cannot be told what of {', '.join(uncertain)} belongs to which graph of the batch:"
+            f"cannot tell how {', '.join(uncertain)} splits into the graphs of the batch:"
             " explain the graphs one at a time."
         )
 
@@ -106,24 +107,24 @@ def _same(found: Tensor, expected: Tensor) -> bool:
 
 
 class OneGraph(WrappedModel):
-    """A wrapped model of one graph, copies of which share a pass if they leave each other alone.
+    """A wrapped model of one graph; copies share a pass if they do not affect each other.
 
-    With a batch vector they do so more often: a model that can take one gets it, even if the
-    user's call did without, as long as it changes nothing.
+    That works more often with a batch vector, so a model that takes one gets it even if the user's
+    call has none, as long as it changes nothing.
     """
 
-    asks_nodes = False  # whether rows of nodes are explained, of which an empty graph has none
+    asks_nodes = False  # whether node rows are explained; an empty graph has none
     _alike: bool | None = None
 
     @classmethod
     def of(cls, model: WrappedModel, asks_nodes: bool) -> "OneGraph":
-        """The same model."""
+        """The same model as a OneGraph."""
         made = cls.__new__(cls)
         vars(made).update(vars(model), asks_nodes=asks_nodes)
         return made
 
     def encode(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None = None) -> Tensor:
-        """As a wrapped model's; copies, and what is left of them, one by one if need be."""
+        """Encode as a wrapped model does; copies, whole or reduced, one by one if needed."""
         if len(tokens) == 1 and keep is None:
             return super().encode(tokens, batch, keep)
         if self._alike is None:
@@ -135,7 +136,7 @@ class OneGraph(WrappedModel):
 
     @torch.no_grad()
     def _leave_alone(self, batch: WrappedBatch) -> bool:
-        """Whether two different graphs get from one pass what each gets alone."""
+        """Whether two different graphs get the same outputs in one pass as each gets alone."""
         call: Any = self._forward
         (graph,) = batch.examples()
         other = graph.clone()
@@ -148,7 +149,7 @@ class OneGraph(WrappedModel):
                 try:
                     if _same(self._output_of([graph, other]), alone):
                         return True
-                except Exception:  # whatever a model raises of inputs that it was not made for
+                except Exception:  # a model may raise anything for unexpected inputs
                     continue
         return False
 

@@ -1,4 +1,4 @@
-"""All explainers by name, and the one that a user asks for."""
+"""All explainers by name, and looking one up."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -12,9 +12,9 @@ _Class = TypeVar("_Class", bound=type[Explainer])
 
 
 def register(cls: _Class) -> _Class:
-    """Class decorator: make an explainer known by its `name`."""
+    """Class decorator: register an explainer under its `name`."""
     if REGISTRY.get(cls.name, cls) is not cls:
-        raise ValueError(f"an explainer called {cls.name!r} exists already.")
+        raise ValueError(f"an explainer called {cls.name!r} already exists.")
     REGISTRY[cls.name] = cls
     return cls
 
@@ -23,14 +23,14 @@ Method = str | Explainer | type[Explainer] | Callable[..., Any]
 
 
 def get_explainer(method: Method, **options: Any) -> Explainer:
-    """The explainer for a name, a class, an instance or a function of the user's.
+    """The explainer for a name, a class, an instance or a user's function.
 
     Options go to the constructor. For a function `(model, batch, target) -> scores` see `custom`.
     """
     if not isinstance(method, str | type):
         if options:
             text = sorted(options)
-            raise ValueError(f"options {text} come with a name or a class, not with {method!r}.")
+            raise ValueError(f"options {text} need a method name or class, not {method!r}.")
         if isinstance(method, Explainer):
             return method
         if not callable(method):
@@ -47,7 +47,7 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
 
 
 def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
-    """An explainer of this class; raises ValueError for an option it does not have."""
+    """Make an explainer of this class; raises ValueError for an unknown option."""
     factory: Callable[..., Explainer] = cls
     known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
     for option in options:

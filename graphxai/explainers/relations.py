@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 RELATIONS = ("bonded", "same ring", "same functional group", "conjugated")
 
-# Atoms that one match covers stand in one group. Larger groups come with the smaller ones inside.
+# Atoms covered by one match form a group. Larger groups contain smaller ones.
 FUNCTIONAL_GROUPS: dict[str, str] = {
     "carboxylic acid or carboxylate": "[CX3](=O)[OX2H1,OX1-]",
     "ester": "[CX3](=O)[OX2H0][#6]",
@@ -43,10 +43,11 @@ FUNCTIONAL_GROUPS: dict[str, str] = {
 
 
 def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
-    """Which pairs of atoms stand in which of `RELATIONS`, (4, N, N).
+    """Which pairs of atoms have which of `RELATIONS`, (4, N, N).
 
-    Bonded; in one ring; covered by one match of a pattern in `FUNCTIONAL_GROUPS`; in one system of
-    bonds that RDKit calls conjugated. Symmetric, and no atom is related to itself.
+    Bonded; in the same ring; covered by the same match of a pattern in `FUNCTIONAL_GROUPS`; in the
+    same connected system of bonds that RDKit calls conjugated. Symmetric; no atom is related to
+    itself.
     """
     n = molecule.GetNumAtoms()
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]

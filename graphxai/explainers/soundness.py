@@ -1,4 +1,4 @@
-"""Whether what was explained is the model: the same outputs under the rules, and no chance."""
+"""Check that the explanation is of the model: same outputs under the rules, no randomness."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from graphxai.adapters.interception import intercepted
 from graphxai.contract.randomness import current_draws
 
-FAR = 7e4  # machine epsilons of the largest output: more than bfloat16 within a pass makes
-SMALL = 1e-4  # outputs below are taken for a difference of larger ones
+FAR = 7e4  # machine epsilons of the largest output: more than bfloat16 within a pass causes
+SMALL = 1e-4  # smaller outputs are assumed to be differences of larger numbers
 
 _compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
 
 def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
-    """Compare outputs (B, C) of a method's pass with a wrapped model's own, once a method.
+    """Compare the outputs (B, C) of a method's pass with those of the wrapped model, once.
 
-    Rules change gradients, never values. Should they for some module, a warning says so.
+    Rules change gradients, never values. If they do for some module, a warning says so.
     """
     module, draws = getattr(model, "module", None), current_draws()
     if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
@@ -36,8 +36,8 @@ def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> Non
     far = float((own - outputs).abs().max() / size)
     if far > FAR * torch.finfo(next(_floats(model), own).dtype).eps:
         warnings.warn(
-            f"{type(module).__name__} gives other outputs under the rules of {method!r} than by"
-            f" itself, by {far:.1e} of the largest: what is explained is not the model.",
+            f"the outputs of {type(module).__name__} change under the rules of {method!r}, by"
+            f" {far:.1e} of the largest output: the explanation is not of this model.",
             stacklevel=4,
         )
 
@@ -48,10 +48,10 @@ def _floats(model: Any) -> Any:
 
 @contextmanager
 def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
-    """If random numbers were drawn within the block, look where in a pass of a wrapped model.
+    """If random numbers were drawn within the block, find out where in a wrapped model.
 
-    Another thread may have drawn them, or a method: then nothing is said. Passes that are watched
-    have said so already.
+    If another thread or the method drew them, there is no warning. Passes that were intercepted
+    have already warned.
     """
     before = torch.get_rng_state()
     yield

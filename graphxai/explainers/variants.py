@@ -1,4 +1,4 @@
-"""Several variants of the graphs of a batch: other tokens, or nodes hidden, in bounded passes.
+"""Several variants of a batch (other tokens, or hidden nodes), in passes of limited size.
 
 A Graphormer's structural bias is computed once and shared by all variants.
 """
@@ -12,11 +12,11 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.models.graphormer.model import Graphormer
 
-MAX_PAIRS = 50_000  # token pairs in one pass: larger ones leave the cache and are slower
+MAX_PAIRS = 50_000  # token pairs in one pass: larger passes no longer fit the cache
 
 
 def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None:
-    """The bias (B, H, T, T) inside every attention, or None from a model that has none to give."""
+    """The bias (B, H, T, T) inside every attention, or None if the model offers none."""
     return model.bias(batch).detach() if isinstance(model, Graphormer) else None
 
 
@@ -27,7 +27,7 @@ def encode(
     keep: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Outputs (B, num_outputs), with the bias of `structural_bias` where it is at hand."""
+    """Outputs (B, num_outputs), using the bias from `structural_bias` if there is one."""
     if bias is None or not isinstance(model, Graphormer):
         return model.encode(tokens, batch, keep)
     return model.encode(tokens, batch, keep, bias)
@@ -57,7 +57,7 @@ def encode_variants(
 
 
 def in_passes(batch: GraphBatch, variants: int) -> Iterator[slice]:
-    """Slices of so many variants of the batch as fit into one pass."""
+    """Slices of as many variants of the batch as fit into one pass."""
     step = max(1, MAX_PAIRS // (len(batch) * (batch.mask.shape[1] + 1) ** 2))
     for start in range(0, variants, step):
         yield slice(start, min(start + step, variants))

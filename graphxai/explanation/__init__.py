@@ -1,1 +1,1 @@
-"""What comes out: explanations that draw, save and show themselves."""
+"""Results: explanations that can be drawn, saved and shown in a notebook."""

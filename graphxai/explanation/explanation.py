@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
     from graphxai.visualization import Scale
 
-TOP = 5  # strongest nodes in the table of a page
-NO_MOLECULE = "this graph came without a molecule: write .csv, .parquet or .json."
+TOP = 5  # strongest nodes listed on a page
+NO_MOLECULE = "this graph has no molecule: write .csv, .parquet or .json."
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Result):
-    """Relevance of every node of one graph for one output, and what belongs to it.
+    """Relevance of every node of one graph for one output, with all that describes it.
 
-    relevance (N,), signed; target: the output explained, in words; wanted: the same as a `Target`,
-    to explain it again; prediction: of the task the target belongs to; predictions: of all tasks;
-    additive: whether relevance is in units of the output, as the ledger takes it to be; features
-    (N, F): exact parts of relevance, one column for each of `feature_names`, or None; smiles or
+    relevance (N,), signed; target: the explained output, in words; wanted: the same as a `Target`,
+    for explaining it again; prediction: for the target's task; predictions: for all tasks;
+    additive: whether relevance is in units of the output, as the ledger assumes; features (N, F):
+    relevance split exactly by feature, one column for each of `feature_names`, or None; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
     options, versions.
     """
@@ -79,7 +79,7 @@ class Explanation(Result):
             return Chem.MolFromSmiles(self.smiles)
 
     def atoms(self, error: str = NO_MOLECULE) -> "Mol":
-        """The molecule whose atoms are the nodes; ValueError(error) for other graphs."""
+        """The molecule whose atoms are the nodes; raises ValueError(error) for other graphs."""
         molecule = self.molecule
         if molecule is None or molecule.GetNumAtoms() != len(self):
             raise ValueError(error)
@@ -90,8 +90,8 @@ class Explanation(Result):
     ) -> str:
         """The picture as SVG text.
 
-        scale: the relevance of the fullest colours, to share over several explanations; by default
-        the largest of this one.
+        scale: the relevance shown in full colour, which several explanations can share; by default
+        the largest |relevance| of this one.
         """
         from graphxai import visualization as draw
 
@@ -105,29 +105,29 @@ class Explanation(Result):
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
         raise ValueError(
-            "this graph has no picture: it came without a molecule (a SMILES) and without an"
-            " image with its segments."
+            "this graph has no picture: it has neither a molecule (a SMILES) nor an image with"
+            " segments."
         )
 
     @property
     def has_picture(self) -> bool:
-        """Whether there is a molecule, or an image with its segments, to draw relevance on."""
+        """Whether there is a molecule, or an image with segments, to draw relevance on."""
         return self.molecule is not None or self.segments is not None
 
     def _repr_svg_(self) -> str | None:
         return super()._repr_svg_() if self.has_picture else None
 
     def _repr_html_(self) -> str | None:
-        # A notebook keeps every form it is given: two would double its size.
+        # A notebook stores every representation: two would double its size.
         return None if self.has_picture else self.section()
 
     def section(self, **options: Any) -> str:
-        """HTML of a section of a page: the picture or words for it, then the details.
+        """HTML of a section of a page: the picture (or text instead), then the details.
 
-        Options as for `svg`. Everything in it is escaped.
+        Options as for `svg`. All text is escaped.
         """
         if self.has_picture:
-            # a document of its own, since the ids of two pictures may be the same
+            # as a separate document, because two pictures may use the same ids
             code = b64encode(self.svg(**options).encode()).decode()
             text = escape(f"{self.headline}. {self.caption}")
             shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
@@ -151,7 +151,7 @@ class Explanation(Result):
         return table_html(("atom", "symbol", "relevance"), rows)
 
     def _origin(self) -> str:
-        """Where the explanation comes from, in one line."""
+        """The provenance in one line."""
         text = self.provenance
         parts = [self.smiles or f"{len(self)} nodes", self.title]
         if text.get("model"):
@@ -176,7 +176,7 @@ class Explanation(Result):
 
     @property
     def caption(self) -> str:
-        """The method and how its relevance adds up, in one line."""
+        """The method and how relevance adds up to the output, in one line."""
         if not self.additive:
             return f"{self.title} · scores, not shares of the output"
         ledger = self.ledger
@@ -193,7 +193,7 @@ class Explanation(Result):
         return minus_signs(f"{self.title} · output {ledger.output:+z.2f} = {text}")
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row a node: symbol (molecules), relevance, then its parts by feature."""
+        """One row per node: symbol (for molecules), relevance, then its parts by feature."""
         import pandas as pd
 
         columns: dict[str, Any] = {}
@@ -211,8 +211,8 @@ class Explanation(Result):
     def to_dict(self) -> dict[str, Any]:
         """Everything but the picture, as JSON values.
 
-        Relevance is in the order of the atoms of `smiles`; for an RDKit molecule in that of
-        `molblock`, beside which `smiles` is only its name.
+        Relevance follows the atom order of `smiles`. If there is a `molblock` (the input was an
+        RDKit molecule), it follows the order in there, and `smiles` is only a name.
         """
         return {
             "smiles": self.smiles,
@@ -230,9 +230,9 @@ class Explanation(Result):
     def to_pyg(self) -> "PygExplanation":
         """As `torch_geometric.explain.Explanation`.
 
-        `node_mask` (N, 1): signed relevance. Molecules have `x` and `edge_attr` in OGB's codes and
-        `edge_index`; other graphs have only their number of nodes. Beside them `smiles`,
-        `method`, `label` (the target in words) and `ledger`.
+        `node_mask` (N, 1): signed relevance. Molecules have `edge_index`, and `x` and `edge_attr`
+        in OGB's encoding; other graphs have only their number of nodes. Further attributes are
+        `smiles`, `method`, `label` (the target in words) and `ledger`.
         """
         import torch
         from torch_geometric.explain import Explanation as PygExplanation
@@ -254,8 +254,8 @@ class Explanation(Result):
     def to_sdf(self, *, title: str = "", **properties: object) -> str:
         """One record of an SD file; see `files.sdf_record`.
 
-        Target, method, predictions, ledger and model are properties of the molecule, after
-        `properties` of your own. Raises ValueError for a graph without a molecule.
+        Your `properties` come first, then target, method, predictions, ledger and model. Raises
+        ValueError for a graph without a molecule.
         """
         return files.sdf_record(
             self.atoms(),
@@ -277,7 +277,7 @@ class Explanation(Result):
         return files.smi_line(self.to_cxsmiles(), comment)
 
     def _properties(self) -> dict[str, object]:
-        """What an SD file says of the molecule beside its atoms."""
+        """Properties of the molecule as a whole in an SD file."""
         text: dict[str, object] = {
             "SMILES": self.smiles or "",
             "Method": self.method,
@@ -295,8 +295,8 @@ class Explanation(Result):
         """Write the picture (.svg, .png, .pdf), a page (.html) or the values, by suffix.
 
         Values: .csv, .parquet, .json, and for molecules .sdf, .smi; see `explanation.files`.
-        Options of pictures and pages as for `svg`. Raises ValueError for another suffix and for
-        what the explanation lacks (a molecule, an image), ImportError for Parquet without pyarrow.
+        Pictures and pages take the options of `svg`. Raises ValueError for any other suffix or if
+        the explanation has no molecule or image to write, ImportError for Parquet without pyarrow.
         """
         path = files.writable(path)
         match path.suffix.lower():

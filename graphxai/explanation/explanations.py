@@ -1,4 +1,4 @@
-"""A list of explanations that shows itself and is saved in one file."""
+"""A list of explanations that can be shown in a notebook and saved to one file."""
 
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ from .result import Picture
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 12  # pictures of a list in a notebook
+SHOWN = 12  # pictures of a list that a notebook shows
 
 
 class Explanations(list[Explanation | None]):
@@ -33,7 +33,7 @@ class Explanations(list[Explanation | None]):
         return grid(self, **options)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row an atom of each: input (its place in the list), atom, symbol, relevance, parts.
+        """One row per atom: input (its position in the list), atom, symbol, relevance, parts.
 
         See `Explanation.to_frame`.
         """
@@ -47,10 +47,10 @@ class Explanations(list[Explanation | None]):
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"input": []})
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write all into one file, its format by the suffix; those that are None are left out.
+        """Write all explanations to one file in the format of its suffix; None is left out.
 
-        In tables, `input` is the place of the explanation in the list. Pictures go as in `grid`,
-        with its options; those of PDF and HTML one by one, as in `Explanation.svg`. Formats and
+        In tables, `input` is the explanation's position in the list. Pictures are drawn as by
+        `grid`, with its options; in PDF and HTML one by one, as by `Explanation.svg`. Formats and
         errors as for `Explanation.save`.
         """
         path = files.writable(path)
@@ -74,7 +74,7 @@ class Explanations(list[Explanation | None]):
         return files.write_pictures([grid(list(found.values()), **options)], path)
 
     def _found(self) -> dict[int, Explanation]:
-        """Those that are not None, by their place."""
+        """The explanations that are not None, by position."""
         return {place: e for place, e in enumerate(self) if e is not None}
 
     def _to_dicts(self) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ class Explanations(list[Explanation | None]):
         )._repr_svg_()
 
     def _repr_html_(self) -> str | None:
-        """A table of the first explanations, where they have no pictures."""
+        """A table of the first explanations, if they have no pictures."""
         shown = self._shown()
         if self._drawable(shown):
             return None
@@ -108,7 +108,7 @@ class Explanations(list[Explanation | None]):
         return f"{table}<p>{escape(self._counts())}</p>"
 
     def _shown(self) -> list[tuple[int, Explanation]]:
-        """The first that are not None, with their places."""
+        """The first explanations that are not None, with their positions."""
         return list(self._found().items())[:SHOWN]
 
     def _drawable(self, shown: list[tuple[int, Explanation]]) -> bool:

@@ -2,14 +2,14 @@
 
 | suffix | what | opens in |
 |---|---|---|
-| .svg .png .pdf | pictures; a PDF of many has a page for each, the others a grid | anything |
-| .html | a page of its own: pictures, strongest nodes, ledgers, provenance | browsers |
-| .csv .parquet | a row an atom (or node), see `Explanation.to_frame` | pandas, R, spreadsheets |
+| .svg .png .pdf | pictures; of several, a PDF has one per page, the others a grid | anything |
+| .html | a complete page: pictures, strongest nodes, ledgers, provenance | browsers |
+| .csv .parquet | one row per atom (or node), see `Explanation.to_frame` | pandas, R, spreadsheets |
 | .json | everything but the picture | anything |
 | .sdf | structures, relevance as atom properties (`atom.dprop.Relevance`) | RDKit, KNIME |
 | .smi | lines of CXSMILES, a tab, what was explained | RDKit: `MolFromSmiles` |
 
-The functions here take plain values; `Explanation` and `Explanations` say what goes in.
+The functions here take plain values; `Explanation` and `Explanations` decide what to write.
 """
 
 import io
@@ -32,14 +32,14 @@ PAGES = (".html",)
 TABLES = (".csv", ".parquet", ".json", ".sdf", ".smi")
 SUFFIXES = PICTURES + PAGES + TABLES
 PROPERTY = "Relevance"
-DIGITS = ".9g"  # enough for every single-precision number to be read back exactly
+DIGITS = ".9g"  # enough to read back every single-precision number exactly
 METADATA = b"graphxai"  # key of the Parquet schema that holds everything but the picture, as JSON
 
 
 def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
-    """The path, its folder made; ValueError unless its suffix is one of those allowed.
+    """Return the path after creating its folder.
 
-    Raises ImportError for Parquet without pyarrow.
+    Raises ValueError if its suffix is not allowed, ImportError for Parquet without pyarrow.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -63,7 +63,7 @@ def require_pyarrow(path: Path) -> None:
 
 
 def write_pictures(svgs: Sequence[str], path: Path) -> Path:
-    """Write pictures as the pages of a .pdf, or the only one as .svg or .png."""
+    """Write pictures as the pages of a .pdf, or a single one as .svg or .png."""
     if path.suffix.lower() == ".pdf":
         from graphxai.visualization.pdf import pictures_to_pdf
 
@@ -82,7 +82,7 @@ def write_json(content: Any, path: Path) -> Path:
 
 
 def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
-    """Write a table, with `content` as JSON in the metadata of its schema."""
+    """Write a table, with `content` as JSON in the schema's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -107,10 +107,10 @@ def sdf_record(
 ) -> str:
     """One record of an SD file, `$$$$` included: V2000, or V3000 where the molecule needs it.
 
-    Relevance (N,) is RDKit's atom property list `atom.dprop.Relevance`, which its readers put on
-    the atoms (with `removeHs=False` where hydrogens are atoms of the graph). Coordinates are the
-    molecule's, or a 2D layout. title: the record's first line, RDKit's `_Name`; properties: those
-    of the molecule.
+    Relevance (N,) is written as RDKit's atom property list `atom.dprop.Relevance`, which RDKit's
+    readers assign to the atoms (with `removeHs=False` if the graph has hydrogens as atoms).
+    Coordinates are the molecule's, or a 2D layout. title: the record's first line, RDKit's
+    `_Name`; properties: of the molecule.
     """
     from rdkit import Chem
 
@@ -130,7 +130,7 @@ def sdf_record(
         try:
             writer.write(mol)
         except Chem.KekulizeException:
-            writer.SetKekulize(False)  # an odd aromatic ring keeps its aromatic bonds
+            writer.SetKekulize(False)  # a ring without a Kekulé structure keeps aromatic bonds
             writer.write(mol)
         writer.close()
         return text.getvalue()
@@ -139,10 +139,10 @@ def sdf_record(
 def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:
     """The molecule as CXSMILES: atom i of the graph has map number i + 1, and its relevance.
 
-    Relevance (N,) is the atom property "Relevance" of the extension, as in
+    Relevance (N,) is the extension's atom property "Relevance", as in
     `|atomProp:0.Relevance.0.12:...|`, where the first number counts atoms as written. Readers
-    without extensions, RDKit's SmilesMolSupplier among them, find the structure and the map
-    numbers alone.
+    without extensions, such as RDKit's SmilesMolSupplier, see only the structure and the map
+    numbers.
     """
     from rdkit import Chem
 
@@ -162,12 +162,12 @@ def smi_line(smiles: str, comment: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text as one line that can be printed: control and format characters become spaces."""
+    """Text as one printable line: control and format characters become spaces."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _line(value: object) -> str:
-    """A value as one line that no reader of SD files can take for the end of a record."""
+    """A value as one line that cannot be mistaken for the end of a record in an SD file."""
     if isinstance(value, float | np.floating):
         return f"{value:{DIGITS}}"
     text = " ".join(str(value).split())

@@ -11,7 +11,7 @@ from .result import Picture
 if TYPE_CHECKING:
     from graphxai.visualization import Scale
 
-PANEL = {"width": 400, "height": 310}  # pixels of a molecule among others
+PANEL = {"width": 400, "height": 310}  # pixels of a molecule in a grid
 SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
 
 
@@ -20,8 +20,8 @@ def side_by_side(
 ) -> Picture:
     """SVG of one input explained by several methods, each on its own colour scale.
 
-    Scores of different methods have different units, so no scale is shared. Options as for
-    `Explanation.svg`; a molecule takes 400 x 310 pixels unless they say otherwise.
+    Scores of different methods have different units, so they share no scale. Options as for
+    `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
     """
     explanations = _drawable(explanations)
     first = explanations[0]
@@ -68,13 +68,14 @@ def grid(
 ) -> Picture:
     """SVG of several inputs explained by one method.
 
-    title, subtitle: above all panels, by default the method. titles: one above each panel,
-    instead of the prediction. shared_scale: one colour scale for all, with one bar; it ends at the
-    97.5 % quantile of |relevance|, so that one strong atom does not bleach the other molecules,
-    and its pointed ends say so. Otherwise each panel has its own scale, as always where methods or
-    tasks differ, whose scores have different units; the panels then name what differs. scale:
-    where given, that of all panels. Options as for `Explanation.svg`; a molecule takes 400 x 310
-    pixels unless they say otherwise. Inputs that could not be explained (None) are left out.
+    title, subtitle: above all panels; the title is the method by default. titles: one above each
+    panel, instead of the prediction. shared_scale: one colour scale with one bar for all panels.
+    It ends at the 97.5 % quantile of |relevance|, so that one strong atom does not wash out the
+    other molecules; pointed ends mark larger values. Panels always have separate scales if methods
+    or tasks differ, because their scores have different units; the panels then name the
+    difference. scale: if given, used for all panels. Options as for `Explanation.svg`; molecules
+    are drawn at 400 x 310 pixels by default. Inputs that could not be explained (None) are left
+    out.
     """
     if titles is not None:
         if len(titles) != len(explanations):
@@ -107,7 +108,7 @@ def grid(
 
 
 def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
-    """The predictions; before each its method, and after it the target, where these differ."""
+    """The predictions, each preceded by its method and followed by its target if these differ."""
     one_method = len({e.title for e in explanations}) == 1
     one_target = len({e.target for e in explanations}) == 1
     named = not one_target and any(e.target != e.prediction.label for e in explanations)
@@ -119,7 +120,7 @@ def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
 
 
 def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of one panel; images have a size of their own."""
+    """Options of one panel; images bring their own size."""
     return options if explanation.image is not None else PANEL | options
 
 

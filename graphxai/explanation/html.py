@@ -1,17 +1,17 @@
-"""HTML of the tables that results show in a notebook, and of pages by themselves."""
+"""HTML of tables in a notebook and of complete pages."""
 
 from collections.abc import Iterable
 from html import escape
 
 
 def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """A table as HTML, everything in it escaped."""
+    """A table as HTML, with all text escaped."""
     body = "".join(_row("td", row) for row in rows)
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
 def page_html(title: str, sections: Iterable[str]) -> str:
-    """A whole page of sections, whose HTML is escaped already."""
+    """A complete page of sections, whose HTML is already escaped."""
     body = "".join(f"<section>{html}</section>" for html in sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,4 +1,4 @@
-"""The account of one explained output: who has which share of it, and what nobody has."""
+"""How one explained output divides into shares, and how much is left unexplained."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,17 +7,16 @@ from html import escape
 
 @dataclass(frozen=True)
 class Ledger:
-    """How the explained output f_c divides up.
+    """How the explained output f_c divides into shares.
 
-    `nodes + graph_token + biases + sum of structure + unexplained = output`. Under `lrp` nothing
-    is unexplained but rounding; under other rules `unexplained` is their gap. `structure`: the
-    share of each term of the structural bias, by name, where relevance flows there and the method
-    tells it apart; otherwise empty. `remainders`: what the softmax, the products of attention,
-    LayerNorm and the activation each make or lose of the relevance that passes them, where the
-    method's rules leave them a remainder; in sum `unexplained`, to rounding. They are known for
-    Gradient x Input and its LRP variants on the bundled Graphormer, and otherwise empty.
-    `centrality`: the part of `nodes` that the degree embeddings have (Ying 2021, eq. 5), where
-    relevance is split by feature; None elsewhere.
+    `nodes + graph_token + biases + sum of structure + unexplained = output`. Under `lrp` only
+    rounding is unexplained; under other rules `unexplained` is the gap they leave. `structure`:
+    the share of each term of the structural bias, by name, if relevance flows there and the method
+    separates the terms; otherwise empty. `remainders`: the relevance that the softmax, the
+    attention products, LayerNorm and the activation create or lose under the method's rules; they
+    sum to `unexplained`, up to rounding. They are known for Gradient x Input and its LRP variants
+    on the bundled Graphormer, and otherwise empty. `centrality`: the part of `nodes` due to the
+    degree embeddings (Ying 2021, eq. 5), if relevance is split by feature; otherwise None.
     """
 
     nodes: float
@@ -30,19 +29,19 @@ class Ledger:
 
     @property
     def total(self) -> float:
-        """What is accounted for: nodes, graph token, biases and structure."""
+        """The sum of nodes, graph token, biases and structure."""
         return self.nodes + self.graph_token + self.biases + sum(self.structure.values())
 
     @property
     def unexplained(self) -> float:
-        """Output less total."""
+        """Output minus total."""
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
-        """All six figures by name, and the terms of structure and remainders where there are any.
+        """All six figures by name, with the terms of structure and the remainders, if any.
 
-        `unexplained: softmax` and the like are parts of `unexplained`, not beside it, as
-        `nodes: centrality` is one of `nodes`.
+        `unexplained: softmax` and the like are parts of `unexplained`, not additional to it, just
+        as `nodes: centrality` is a part of `nodes`.
         """
         of_nodes = {} if self.centrality is None else {"nodes: centrality": self.centrality}
         return {
@@ -58,7 +57,7 @@ class Ledger:
         }
 
     def __str__(self) -> str:
-        """A line a summand, with parts of one indented below it, then the output."""
+        """One line per summand, with its parts indented below, then the output."""
         lines = [("  " * is_part + name, value) for name, value, is_part in self._rows()]
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:{width}s}  {value:+z9.4f}" for name, value in lines)
@@ -73,7 +72,7 @@ class Ledger:
         return f"<table>{rows}</table>"
 
     def _rows(self) -> Iterator[tuple[str, float, bool]]:
-        """Name, value, and whether it is a part of the row above, in the order of the sum."""
+        """Name, value, and whether the row is a part of the one above, in order of the sum."""
         for name, value in self.to_dict().items():
             part = name.removeprefix("unexplained: ").removeprefix("nodes: ")
             if name != "total":

@@ -1,4 +1,4 @@
-"""Relevance of the pairs of tokens of one graph, and its pictures."""
+"""Relevance of one graph's token pairs, and how it is drawn."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,10 @@ class Pairs(Result):
     """Relevance of every pair of tokens of one graph, T = N + 1, the graph token first.
 
     by_layer (L, T, T): relevance that token i (row) read from token j (column), summed over the
-    heads. Where only the graph token is read out, the last layer's rows but the first are zero:
-    nobody reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
-    in a row of tokens. explanation: of the nodes, by the same method and for the same target.
-    graph_token: whether the model has one; without, row and column 0 are zero.
+    heads. If only the graph token is read out, all other rows of the last layer are zero because
+    nothing reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
+    for a sequence of tokens. explanation: of the nodes, by the same method and for the same target.
+    graph_token: whether the model has one; if not, row and column 0 are zero.
     """
 
     explanation: Explanation
@@ -48,10 +48,10 @@ class Pairs(Result):
         return self.by_layer.sum(0)
 
     def profile(self, layer: int | None = None) -> dict[int | str, float]:
-        """How much relevance came over which shortest-path distance; sums to all of it.
+        """Relevance by shortest-path distance; sums to all relevance of pairs.
 
-        Keys: 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such pairs; the
-        pairs of a graph token, which have no distance, by three names. layer: from 0; None for
+        Keys: 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such pairs; and
+        three names for the pairs of a graph token, which have no distance. layer: from 0; None for
         all.
         """
         relevance = self._of(layer)
@@ -69,7 +69,7 @@ class Pairs(Result):
         return found
 
     def by_bond(self, layer: int | None = None) -> dict[str, float]:
-        """The profile's share of bonded pairs by the type of their bond, RDKit's name for it.
+        """The profile's share of bonded pairs, by RDKit's name for the bond type.
 
         Empty for graphs without a molecule.
         """
@@ -88,7 +88,7 @@ class Pairs(Result):
         return [(int(i[k]), int(j[k]), float(both[k])) for k in order if both[k] != 0]
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row a pair of nodes and layer: query, key, distance, bond type, relevance."""
+        """One row per node pair and layer: query, key, distance, bond type, relevance."""
         import pandas as pd
 
         n, layers = len(self.distances), len(self.by_layer)
@@ -109,7 +109,7 @@ class Pairs(Result):
     def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
         """The molecule with lines between the atoms of its `count` strongest pairs.
 
-        A ring around an atom is what the graph token, if there is one, read from it. What atoms
+        A ring around an atom shows what the graph token, if there is one, read from it. What atoms
         read from themselves and from the graph token is not drawn. Options as for `pairs_svg`.
         Raises ValueError for a graph without a molecule.
         """
@@ -117,7 +117,9 @@ class Pairs(Result):
 
         text, molecule = self.explanation, self.explanation.molecule
         if molecule is None:
-            raise ValueError("pairs are drawn on molecules; use `profile`, `figure` or `matrix`.")
+            raise ValueError(
+                "pairs can only be drawn on molecules; use `profile`, `figure` or `matrix`."
+            )
         relevance = self._of(layer)
         where = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
         options.setdefault("title", text.headline)
@@ -131,7 +133,7 @@ class Pairs(Result):
         return None if self.explanation.molecule is None else super()._repr_svg_()
 
     def figure(self) -> "Figure":
-        """Bars: relevance by shortest-path distance, and of bonded pairs by bond type."""
+        """Bar charts: relevance by shortest-path distance, and of bonded pairs by bond type."""
         from graphxai.visualization.pairs import profile_figure
 
         text = self.explanation

@@ -1,4 +1,4 @@
-"""What a model says about one graph, task by task."""
+"""A model's predictions for one graph, task by task."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -11,7 +11,7 @@ from graphxai.models.graphormer.config import Task, TaskSet
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says about one task.
+    """A model's prediction for one task.
 
     Classification: `label` and `probabilities` by class. Regression: `value` in `unit`.
     """
@@ -37,7 +37,7 @@ class Prediction:
         return f"{self.label} ({'>99%' if share == '100%' else share})"
 
     def _repr_html_(self) -> str:
-        """What is said, and the probability of every class."""
+        """The prediction, and the probability of every class."""
         rows = "".join(
             f'<tr><td style="text-align: left">{escape(name)}</td><td>{value:.1%}</td></tr>'
             for name, value in self.probabilities.items()

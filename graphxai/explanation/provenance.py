@@ -5,7 +5,7 @@ from typing import Any
 
 
 def provenance(model: Any, explainer: Any) -> dict[str, Any]:
-    """The origin of every explanation of a model by an explainer."""
+    """Provenance of every explanation of a model by an explainer."""
     options = {
         name: value
         for name, value in vars(explainer).items()
@@ -21,7 +21,7 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that a result depends on."""
+    """Versions of the packages that affect a result."""
     return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
 
 

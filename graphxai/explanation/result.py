@@ -1,4 +1,4 @@
-"""A result that draws itself: in a notebook, as a PNG, into a file."""
+"""A result that can be drawn: in a notebook, as a PNG, to a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Drawing:
-    """Something with a picture as SVG; the PNG and the display in a notebook follow from it."""
+    """Something with an SVG picture; its PNG and its display in a notebook follow from that."""
 
     def svg(self, **options: Any) -> str:
         """The picture as SVG text."""
@@ -34,10 +34,10 @@ class Drawing:
 
 
 class Result(Drawing):
-    """A drawing with a table of the figures that it shows."""
+    """A drawing with a table of the numbers in it."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """The figures that the picture shows."""
+        """The numbers that the picture shows."""
         raise NotImplementedError
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -50,10 +50,10 @@ class Result(Drawing):
 
 
 class Picture(str, Drawing):
-    """SVG text that a notebook draws."""
+    """SVG text that a notebook displays."""
 
     def svg(self, **options: Any) -> str:
-        """The text itself; there is nothing left to choose."""
+        """The text itself; options have no effect."""
         return str(self)
 
     def png(self, *, zoom: float = 2.0) -> bytes:  # type: ignore[override]

@@ -1,1 +1,1 @@
-"""One place for each equation of relevance propagation; no model is known here."""
+"""The equations of relevance propagation, each in one place and independent of any model."""

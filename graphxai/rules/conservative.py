@@ -1,18 +1,18 @@
-"""What is held constant during a backward pass, and what is recorded on the way.
+"""What is held constant in a backward pass, and what is recorded along the way.
 
-Gradient x Input becomes a conservative layer-wise relevance propagation once the factors that
-make a transformer non-linear are treated as constants (Ali et al., ICML 2022, section 4):
+Gradient x Input becomes conservative layer-wise relevance propagation once the factors that make
+a transformer nonlinear are treated as constants (Ali et al., ICML 2022, section 4):
 
 * attention (AH):   `y_i = sum_j A_ij v_j`, with A detached after the softmax;
 * LayerNorm (LN):   `y = (x - mean) / sqrt(var + eps) * w + b`, with the square root detached
   (the mean is not);
 * activation:       `y = x * [f(x) / x]`, with the ratio in brackets detached;
 * products:         in `A v` and in `q k^T` each of the two factors gets half of the relevance
-  (Achtibat et al., ICML 2024), where Gradient x Input gives all of it to both.
+  (Achtibat et al., ICML 2024); Gradient x Input gives all of it to both.
 
-A model takes part by calling the functions below instead of PyTorch's own. Outside of
-`conservative` and `record` they compute exactly what PyTorch computes. What is in force ends with
-its block, also after an exception, and no other thread sees it (`blocks`).
+A model takes part by calling the functions below instead of PyTorch's. Outside of `conservative`
+and `record` they compute exactly what PyTorch computes. Rules end with their block, even after an
+exception, and apply to one thread only (see `scope`).
 """
 
 from collections.abc import Callable, Iterator
@@ -39,10 +39,10 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """An operation that loses or makes relevance: by name, what enters and what leaves it.
+    """An operation that loses or creates relevance: its name, input and output.
 
-    Both tensors are used nowhere else on the side where they meet the operation, so that their
-    gradients are what this operation alone hands on and receives.
+    Both tensors are separate views used by this operation alone, so that their gradients are
+    exactly what it receives and passes on.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Tape:
     """What `record` collects during one forward pass, in the order of the layers.
 
     `attention`: probabilities (B, H, Q, T) of every layer; the last one has Q = 1 (the graph
-    token's row) unless `all_queries` was asked for. `hidden`: token states (B, T, D) entering
-    the first layer and leaving each one. `biases`: every additive parameter as used, one copy a
-    graph (B, 1, D), so that its share of each graph's output can be told apart.
-    `attention_gradients`: attention that a rule holds constant can still be asked for its
-    gradient; nothing flows beyond it. `operations`: every LayerNorm and activation that no rule
-    makes conservative, without its bias; what attention loses follows from `attention` alone.
+    token's row) unless `all_queries` is set. `hidden`: token states (B, T, D) that enter the first
+    layer and leave each layer. `biases`: every additive parameter as used, one copy (B, 1, D) per
+    graph, so that each graph's output has its separate share. `attention_gradients`: gradients of
+    attention are available even where a rule holds it constant; nothing flows further back.
+    `operations`: every LayerNorm and activation that no rule makes conservative, without its bias;
+    what attention loses follows from `attention` alone.
     """
 
     all_queries: bool = False
@@ -79,7 +79,7 @@ _tape: Blocks[Tape | None] = Blocks("graphxai_tape", None)
 
 
 def current_rules() -> Rules:
-    """The rules in force here and now, in this thread."""
+    """The rules currently in force in this thread."""
     return _rules.get()
 
 
@@ -97,11 +97,11 @@ def conservative(
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
-    The forward pass must run inside; the backward pass may run outside. With
+    The forward pass must run inside the block; the backward pass may run outside. With
     `activation="ratio"` and the two others the network is affine in its input, so that
-    Gradient x Input and the biases' shares sum to the output (source: Ali 2022, section 4;
+    Gradient x Input and the shares of the biases sum to the output (source: Ali 2022, section 4;
     Achtibat 2024 for the activation). `products` halves the gradient to both factors of `A v`
-    and `q k^T`; it is meant for attention that is not constant (Achtibat 2024).
+    and `q k^T`; it is meant for attention that is not held constant (Achtibat 2024).
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
@@ -111,7 +111,7 @@ def conservative(
 
 
 def as_it_is() -> AbstractContextManager[Rules]:
-    """Within the block no rule of a block around it is in force."""
+    """Suspend the rules of all enclosing blocks."""
     return _rules.block(_NEUTRAL)
 
 
@@ -125,8 +125,8 @@ def record(
 ) -> Iterator[Tape]:
     """Record attention, hidden states and (with `biases`) bias terms of passes in the block.
 
-    `all_queries` makes the model compute every row of its last layer instead of the graph
-    token's row alone. `attention_gradients`, `operations`: see `Tape`.
+    `all_queries` makes the model compute every row of its last layer instead of only the graph
+    token's. `attention_gradients`, `operations`: see `Tape`.
     """
     with _tape.block(Tape(all_queries, biases, attention_gradients, operations)) as tape:
         assert tape is not None
@@ -135,7 +135,7 @@ def record(
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Rules stay in force within the block, but nothing is recorded."""
+    """Keep the rules in force within the block, but record nothing."""
     with _tape.block(None):
         yield
 
@@ -143,12 +143,12 @@ def unrecorded() -> Iterator[None]:
 def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     """Attention probabilities `softmax(q k^T + bias)`, constant under the rule AH.
 
-    query (B, H, Q, d), already scaled; key (B, H, T, d); bias (B, H, Q, T), -inf where a key is
-    excluded. Returns (B, H, Q, T).
+    query (B, H, Q, d), already scaled; key (B, H, T, d); bias (B, H, Q, T), -inf for excluded
+    keys. Returns (B, H, Q, T).
     """
     query, key = _factors(query, key)
     if _rules.get().attention:
-        with torch.no_grad():  # no gradient reaches q, k or the bias: the pass gets cheaper too
+        with torch.no_grad():  # no gradient to q, k or the bias, which is also cheaper
             weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
     else:
         weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
@@ -187,16 +187,16 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
 
 
 def gelu(x: Tensor) -> Tensor:
-    """GELU (erf), linear with a constant factor under the activation rule."""
+    """GELU (erf); under the activation rule x times a constant factor."""
     if _rules.get().activation is None:
         return _noted("activation", x, F.gelu)
     return x * _gelu_ratio(x.detach())
 
 
 def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """f(x), elementwise with f(0) = 0, as x times the constant f(x) / x under the activation rule.
+    """f(x), elementwise with f(0) = 0; under the activation rule x times the constant f(x) / x.
 
-    At x = 0 the ratio is that of a small positive number.
+    At x = 0 the ratio of a small positive number is used.
     """
     if _rules.get().activation is None:
         return _noted("activation", x, f)
@@ -205,19 +205,19 @@ def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def relu(x: Tensor) -> Tensor:
-    """ReLU; `f(x) / x` is its derivative, so that both rules agree."""
+    """ReLU; `f(x) / x` is its derivative, so the activation rule changes nothing."""
     return F.relu(x)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Affine map of x (B, T, D) that keeps its bias apart when biases are recorded."""
+    """Affine map of x (B, T, D); its bias is added separately when biases are recorded."""
     if bias is None or not _records_biases():
         return F.linear(x, weight, bias)
     return add_bias(F.linear(x, weight), bias)
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Add bias (D,) to x (B, ..., D), as one copy a graph when biases are recorded."""
+    """Add bias (D,) to x (B, ..., D), as one copy per graph when biases are recorded."""
     tape = _tape.get()
     if tape is None or not tape.with_biases:
         return x + bias
@@ -228,7 +228,7 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors of a product, with half of the gradient under the products rule."""
+    """Both factors of a product, each with half of its gradient under the products rule."""
     if not _rules.get().products:
         return left, right
     return halved(left), halved(right)
@@ -240,7 +240,7 @@ def halved(x: Tensor) -> Tensor:
 
 
 def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """f(x), with what enters and leaves f on the tape when operations are recorded."""
+    """f(x); its input and output go on the tape when operations are recorded."""
     tape = _tape.get()
     if tape is None or not tape.with_operations:
         return f(x)
@@ -256,5 +256,5 @@ def _records_biases() -> bool:
 
 
 def _gelu_ratio(x: Tensor) -> Tensor:
-    """GELU(x) / x is the normal distribution function, smooth at 0 where the quotient is not."""
+    """GELU(x) / x is the normal distribution function, which unlike the quotient is fine at 0."""
     return torch.special.ndtr(x)

@@ -1,9 +1,8 @@
-"""Rules that hand relevance down through one operation: Chefer et al., CVPR 2021, section 3.
+"""Rules that pass relevance back through one operation: Chefer et al., CVPR 2021, section 3.
 
-Each is a function of what went into the operation and of the relevance R of what came out, and
-gives the relevance of what went in. Every sum that normalises is over one graph, never over the
-batch: `graph`, where it is taken, names the graph of each entry of the first axis (rows of nodes
-or edges); None: each entry is a graph.
+Each function takes the operation's inputs and the relevance R of its output, and returns the
+relevance of the inputs. Normalising sums run over one graph, never over the batch: `graph` gives
+the graph of each entry of the first axis (rows of nodes or edges); if None, each entry is a graph.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, where
 
-NEGLIGIBLE = 1e-200  # a sum that is zero: sharp attention has weights whose reciprocal overflows
+NEGLIGIBLE = 1e-200  # counts as zero: the reciprocals of sharp attention's weights overflow
 
 Linear = Callable[[Tensor], Tensor]
 Bilinear = Callable[[Tensor, Tensor], Tensor]
@@ -21,8 +20,8 @@ Bilinear = Callable[[Tensor, Tensor], Tensor]
 def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
     """Eq. 5: `R_j = sum_i (x_j w_ij)^+ / sum_j' (x_j' w_ij')^+ R_i`.
 
-    x (..., D_in), weight (D_out, D_in), relevance (..., D_out); returns (..., D_in). Where x is
-    not negative this is Eq. 4, the z+ rule.
+    x (..., D_in), weight (D_out, D_in), relevance (..., D_out); returns (..., D_in). For
+    nonnegative x this is Eq. 4, the z+ rule.
     """
     up, down = weight.clamp(min=0), weight.clamp(max=0)
     positive, negative = x.clamp(min=0), x.clamp(max=0)
@@ -31,7 +30,7 @@ def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
 
 
 def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 5 for any map f(x, weight), linear in both, as a product or a convolution."""
+    """Eq. 5 for any map f(x, weight) linear in both, such as a product or a convolution."""
     up, down = weight.clamp(min=0), weight.clamp(max=0)
     positive, negative = x.clamp(min=0), x.clamp(max=0)
     share = _divide(relevance, f(positive, up) + f(negative, down))
@@ -40,9 +39,9 @@ def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -
 
 
 def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 5 for a map f with weights that are not negative, as a sum or a mean over nodes.
+    """Eq. 5 for a map f with nonnegative weights, such as a sum or a mean over nodes.
 
-    Where no term is positive the negative ones share in proportion: nothing is lost.
+    Where no term is positive, the negative ones share in proportion, so that nothing is lost.
     """
     positive, negative = x.clamp(min=0), x.clamp(max=0)
     reached = f(positive)
@@ -52,14 +51,14 @@ def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
 
 
 def in_proportion(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 2 for a map f that is linear: every term of a sum gets its own share of it."""
+    """Eq. 2 for a linear map f: every term of a sum gets its share."""
     return x * _pulled_back(f, x, _divide(relevance, f(x)))
 
 
 def through_addition(
     u: Tensor, v: Tensor, relevance: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 2 and 10 for u + v: relevance of u and of v, all of one shape (B, ...)."""
+    """Eq. 2 and 10 for u + v: relevance of u and of v, all of the same shape (B, ...)."""
     share = _divide(relevance, u + v)
     return normalised(u * share, v * share, relevance, graph)
 
@@ -67,9 +66,9 @@ def through_addition(
 def through_product(
     a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 2 and 10 for f(a, v), linear in both, as of matrices (..., Q, T) and (..., T, d).
+    """Eq. 2 and 10 for f(a, v) linear in both, such as matrices (..., Q, T) and (..., T, d).
 
-    By Eq. 2 each factor gets as much as came in, so Eq. 10 halves both.
+    By Eq. 2 each factor gets all of the incoming relevance, so Eq. 10 halves both.
     """
     share = _divide(relevance, f(a, v))
     return a * _to_left(f, a, v, share) / 2, v * _to_right(f, a, v, share) / 2
@@ -78,9 +77,9 @@ def through_product(
 def normalised(
     first: Tensor, second: Tensor, incoming: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 10: both relevances (B, ...) scaled, graph by graph, to sum to what came in.
+    """Eq. 10: scale both relevances (B, ...), graph by graph, to sum to the incoming relevance.
 
-    `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, R' being the other one.
+    `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, where R' is the other one.
     """
     own, other = per_graph(first, graph), per_graph(second, graph)
     scale = _divide(per_graph(incoming, graph), own.abs() + other.abs())
@@ -90,7 +89,7 @@ def normalised(
 def positive_addition(
     u: Tensor, v: Tensor, relevance: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 5 for u + v. Where neither is positive they share in proportion: nothing is lost."""
+    """Eq. 5 for u + v. Where neither is positive they share in proportion; nothing is lost."""
     up, vp = u.clamp(min=0), v.clamp(min=0)
     none = up + vp <= NEGLIGIBLE
     up, vp = where(none, u, up), where(none, v, vp)
@@ -101,10 +100,10 @@ def positive_addition(
 def positive_product(
     a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 5 for attention f(a, v): as the weights (all to v), as the input (all to a).
+    """Eq. 5 for attention f(a, v): once with a as the weights (all to v), once with v (all to a).
 
-    Where no product is positive the negative ones share in proportion: nothing is lost. Linear
-    attention can have negative entries; then what has no positive product is dropped.
+    Where no product is positive, the negative ones share in proportion, so that nothing is lost.
+    Linear attention can have negative entries; relevance without a positive product is then lost.
     """
     if (a < 0).any():
         to_v = through_weights(lambda z, weight: f(weight, z), v, a, relevance)
@@ -124,7 +123,7 @@ def through_important_heads(
     """Song 2024, section 4.3: only important heads pass relevance (B, H, ...) on.
 
     important (B, K, H): K kinds of heads. Each kind's relevance is scaled as in Eq. 10, so that
-    together they sum to what came in. Without an important head nothing passes.
+    together they sum to the incoming relevance. Without an important head nothing passes.
     """
     kinds = relevance[:, None] * _like(
         important.to(relevance), relevance[:, None]
@@ -136,10 +135,10 @@ def through_important_heads(
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of additions and products, and whether relevance of attention goes further down.
+    """The rules for additions and products, and whether attention's relevance goes further back.
 
-    If so it passes the softmax unchanged, then goes through `q k^T + bias` to queries and keys;
-    the structural bias keeps its share.
+    If so, it passes the softmax unchanged and `q k^T + bias` to queries and keys; the structural
+    bias keeps its share.
     """
 
     addition: Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
@@ -152,7 +151,7 @@ PLAIN = Rules(positive_addition, positive_product, into_queries_and_keys=False)
 
 
 def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
-    """The sum over the graph that each entry of the first axis belongs to."""
+    """For each entry of the first axis, the sum over its graph."""
     sums = x.flatten(1).sum(1) if x.dim() > 1 else x
     if graph is None or not len(graph):
         return sums
@@ -174,12 +173,12 @@ def _to_right(f: Bilinear, a: Tensor, v: Tensor, share: Tensor) -> Tensor:
 
 
 def _is_product_of_matrices(f: Bilinear, a: Tensor, v: Tensor) -> bool:
-    """Whether f(a, v) is `a v` with nothing broadcast, of which the transposes are known."""
+    """Whether f(a, v) is `a v` without broadcasting, so that its transposes are known."""
     return f is torch.matmul and min(a.dim(), v.dim()) > 1 and a.shape[:-2] == v.shape[:-2]
 
 
 def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
-    """The transpose of the linear map f, in the space of x, applied to share."""
+    """The transpose of the linear map f, shaped like x, applied to share."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
         (found,) = torch.autograd.grad(f(point), point, share)
@@ -187,7 +186,7 @@ def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
 
 
 def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, and zero where the denominator is: what nothing contributed to is dropped."""
+    """The quotient, or zero where the denominator is zero because nothing contributed."""
     return (numerator / denominator).masked_fill_(denominator.abs() <= NEGLIGIBLE, 0.0)
 
 

@@ -1,22 +1,22 @@
-"""What each operation of a Graphormer makes or loses of the relevance that passes it.
+"""How much relevance each operation of a Graphormer creates or loses.
 
-Of the relevance `sum y dy` that arrives at an operation y = g(x), with dy = d f_c / d y, the
-gradient hands on `sum x dx`. From the output down to the tokens these differences telescope: what
-a ledger leaves unexplained is the sum of its remainders,
+The relevance `sum y dy` arrives at an operation y = g(x), with dy = d f_c / d y, and the gradient
+passes on `sum x dx`. From the output back to the tokens these differences telescope: what a ledger
+leaves unexplained is the sum of its remainders,
 
     f_c - (nodes + graph token + biases + structure) = sum over operations of (y dy - x dx).
 
-Linear maps, additions, and whatever a rule of `propagation` holds constant have none. With the
+Linear maps, additions, and whatever a rule of `conservative` holds constant have none. With the
 logits `s = q k^T + b`, attention `A = softmax(s)` and `ds = A (dA - sum_k A_k dA_k)`:
 
-| operation | arrives | is handed on | remainder |
+| operation | arrives | is passed on | remainder |
 |---|---|---|---|
-| softmax | A dA | s ds, which is ds log A, for ds sums to zero in a row | A dA - ds log A |
+| softmax | A dA | s ds = ds log A, because ds sums to zero in each row | A dA - ds log A |
 | product A v | A dA | A dA to each factor | -A dA |
 | product q k^T | (s - b) ds | (s - b) ds to each factor | b ds - ds log A |
 | LayerNorm, activation | y dy | x dx | y dy - x dx |
 
-The rule `products` gives each factor half, so that nothing remains there.
+The rule `products` gives each factor half, which leaves no remainder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,13 @@ Gradients: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
 
 
 def gradients_of(f: Tensor, tensors: Sequence[Tensor]) -> Gradients:
-    """d f_c, for f (B,), by each tensor; zero by those that have no part in f_c."""
+    """Gradients of f (B,) by each tensor; zero for those that f does not depend on."""
     found = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
     return dict(zip(tensors, found, strict=True))
 
 
 def passed_through(tape: Tape, rules: Rules) -> list[Tensor]:
-    """The tensors inside of a pass whose gradients `remainders` asks for."""
+    """The tensors within a pass whose gradients `remainders` needs."""
     ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
     return ends if rules.attention else [*tape.attention, *ends]
 
@@ -45,10 +45,10 @@ def passed_through(tape: Tape, rules: Rules) -> list[Tensor]:
 def remainders(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
-    """Remainders (B,) by the name of the operation, summed over layers; empty if nothing remains.
+    """Remainders (B,) by operation, summed over layers; empty if there are none.
 
-    tape: recorded with `operations=True` under `rules`; structure: the shares (B,) of the terms of
-    the structural bias, which sum to `b ds`. Source: the table above.
+    tape: recorded with `operations=True` under `rules`; structure: the share (B,) of each term of
+    the structural bias; they sum to `b ds`. Source: the table above.
     """
     found = {} if rules.attention else _of_attention(tape, rules, gradients, structure or {})
     for operation in tape.operations:
@@ -62,7 +62,7 @@ def remainders(
 def _of_attention(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Remainders (B,) of softmax and products, over all layers and heads."""
+    """Remainders (B,) of softmax and products, summed over all layers and heads."""
     ends = [_at_softmax(attention.detach(), gradients[attention]) for attention in tape.attention]
     arriving, handed_on = torch.stack(ends).sum(0)  # (B,) each
     found = {"softmax": arriving - handed_on}
@@ -80,5 +80,5 @@ def _at_softmax(attention: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _total(x: Tensor) -> Tensor:
-    """The sum (B,) over all axes but the first."""
+    """Sum over all axes but the first, (B,)."""
     return x.flatten(1).sum(-1)

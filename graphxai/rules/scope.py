@@ -1,8 +1,8 @@
-"""Values that are in force within blocks, in one thread, whatever the order in which blocks end.
+"""Values in force within blocks of one thread, in whatever order the blocks end.
 
-A context variable alone is put back to what it was before its block. Generators may be closed in
-another order than they were opened in, or in another thread; what was before is then wrong. Here
-every block ends for itself.
+A plain context variable is reset to its value from before the block. Generators may be closed in
+a different order than they were opened, or in another thread; that earlier value is then wrong.
+Here every block ends independently.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ class _Block(Generic[Value]):
 
 
 class Blocks(Generic[Value]):
-    """A value that is the innermost block's, or `default` outside of all blocks."""
+    """The innermost block's value, or `default` outside of all blocks."""
 
     def __init__(self, name: str, default: Value) -> None:
         self._default = default
         self._open: ContextVar[tuple[_Block[Value], ...]] = ContextVar(name, default=())
 
     def get(self) -> Value:
-        """What is in force here and now, in this thread."""
+        """The value currently in force in this thread."""
         opened = self._open.get()
         if opened and not opened[-1].ended:
             return opened[-1].value
@@ -36,7 +36,7 @@ class Blocks(Generic[Value]):
 
     @contextmanager
     def block(self, value: Value) -> Iterator[Value]:
-        """Within the block `value` is in force."""
+        """Put `value` in force within the block."""
         mine = _Block(value)
         self._open.set((*self._rest(), mine))
         try:

@@ -1,7 +1,7 @@
 """Pictures of relevance: molecules, superpixel images, grids of both, as SVG or PNG.
 
-Plain inputs only (RDKit molecules, numpy arrays, strings). RDKit, fontTools, matplotlib and the
-rasteriser are imported when a picture is drawn, not when this package is.
+Inputs are plain values (RDKit molecules, numpy arrays, strings). RDKit, fontTools, matplotlib and
+the rasteriser are imported only when a picture is drawn.
 """
 
 from .color import PALETTES, Scale

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 _Anchors = tuple[tuple[int, int, int], ...]
 
-# Each arm runs from white to its end in equal steps of |value| / limit. The two arms of a palette
-# have nearly the same lightness at every step, so neither sign looks stronger than the other, and
-# the ends stay light enough (contrast above 4.5) for black atom labels. All differences of
-# "orange-purple" lie on the blue-yellow axis, which red-green colour blindness leaves intact.
+# Each arm runs from white to full colour in equal steps of |value| / limit. The two arms of a
+# palette have nearly the same lightness at every step, so neither sign looks stronger than the
+# other, and the ends stay light enough (contrast above 4.5) for black atom labels. "orange-purple"
+# differs only along the blue-yellow axis, which red-green colour blindness does not affect.
 _ARMS: dict[str, tuple[_Anchors, _Anchors]] = {
     "red-blue": (
         ((255, 255, 255), (250, 187, 172), (227, 84, 74)),
@@ -37,7 +37,7 @@ class Scale:
     """A symmetric colour scale: white is 0, and colour saturates at plus or minus ``limit``.
 
     Args:
-        limit: relevance at which the colour is full, finite and above 0, in units of relevance.
+        limit: relevance of the full colour, finite and above 0.
         palette: one of ``PALETTES``; its first colour is for positive relevance.
 
     Raises:
@@ -58,10 +58,10 @@ class Scale:
 
     @classmethod
     def fit(cls, *arrays: ArrayLike, palette: str = "red-blue") -> Scale:
-        """Return the scale that just holds every value of all arrays.
+        """Return the smallest scale that covers every value of all arrays.
 
         Args:
-            arrays: relevances of any shape; where all are empty or zero, the limit is 1.
+            arrays: relevances of any shape; if all are empty or zero, the limit is 1.
             palette: one of ``PALETTES``.
 
         Raises:
@@ -78,10 +78,10 @@ class Scale:
     def chosen(
         cls, wanted: Scale | float | None, *arrays: ArrayLike, palette: str = "red-blue"
     ) -> Scale:
-        """Return the scale a user asked for: one as it is, one of this limit, or (None) `fit`.
+        """Return the scale a user asked for: a Scale, a number as its limit, or None for `fit`.
 
         Raises:
-            ValueError: as the constructor and `fit`.
+            ValueError: as for the constructor and `fit`.
         """
         if isinstance(wanted, Scale):
             return wanted
@@ -120,18 +120,18 @@ class Scale:
         return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels.tolist()]
 
     def exceeded(self, values: ArrayLike) -> bool:
-        """Return whether some of ``values`` lie beyond the limit, and saturate."""
+        """Return whether any of ``values`` lies beyond the limit and saturates."""
         return bool((np.abs(finite(values)) > self.limit * (1 + 1e-9)).any())
 
     def stops(self) -> tuple[float, ...]:
-        """Return the relevances between which the colour is linear, from -limit to +limit."""
+        """Return the relevances, from -limit to +limit, between which the colour is linear."""
         positive, negative = _ARMS[self.palette]
         below = -np.linspace(1, 0, len(negative))[:-1]
         return tuple((np.r_[below, np.linspace(0, 1, len(positive))] * self.limit).tolist())
 
     def ticks(self) -> tuple[float, ...]:
         """Return round numbers for a colour bar: symmetric, 0 among them, at most seven."""
-        # The finest step 1, 2, 2.5 or 5 times a power of ten that fits at most 3 times a side.
+        # The finest step of 1, 2, 2.5 or 5 times a power of ten, with at most 3 steps per side.
         power = math.floor(math.log10(self.limit)) - 1
         steps = [
             float(f"{mantissa}e{exponent}")
@@ -145,18 +145,18 @@ class Scale:
 
 
 def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
-    """Return ``values`` as floats, or raise a ValueError that says where one is not finite."""
+    """Return ``values`` as floats; raise ValueError naming the first that is not finite."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array)
     if bad.any():
         first = np.unravel_index(int(np.argmax(bad)), array.shape)
         where = f" at index {', '.join(str(i) for i in first)}" if first else ""
-        raise ValueError(f"{name} must be finite, but holds {array[first]}{where}")
+        raise ValueError(f"{name} must be finite, but contains {array[first]}{where}")
     return array
 
 
 def signed(value: float) -> str:
-    """Return a relevance as text, three digits and a sign: ``+0.25``, ``−1.3e−5``, ``0``."""
+    """Return a relevance as text with a sign and three digits: ``+0.25``, ``−1.3e−5``, ``0``."""
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
@@ -168,7 +168,7 @@ def signed(value: float) -> str:
 
 
 def signed_alike(values: ArrayLike) -> list[str]:
-    """Return relevances as the texts of one column: signs, and the same decimals for all.
+    """Return relevances as text for one column: with signs, all with the same decimals.
 
     The largest has three digits: ``+1.15``, ``−0.31``; ``+1.30e−5``, ``−0.20e−5``.
     """

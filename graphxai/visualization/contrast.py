@@ -1,4 +1,4 @@
-"""Two molecules side by side, their common part drawn at the same place."""
+"""Two molecules side by side, with their common part drawn in the same place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .molecule import Window, molecule_svg
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-_AIR = 1.1  # units of 2D coordinates around the atoms, for labels and discs
+_AIR = 1.1  # space around the atoms for labels and discs, in units of 2D coordinates
 _HEADING = 60.0  # pixels above and below a molecule
 
 
@@ -45,17 +45,17 @@ def contrast_svg(
     height: float = 400,
     **options: Any,
 ) -> str:
-    """Return an SVG of two molecules with corresponding atoms at the same places.
+    """Return an SVG of two molecules with corresponding atoms in the same places.
 
     Args:
-        panels: the first molecule, the second, and any number of further ones, which must have
+        panels: the first molecule, the second, and any number of further panels, which must have
             the atoms of the first.
-        mapping: atoms of the first and of the second that correspond, (M, 2).
+        mapping: corresponding atoms of the first and the second molecule, (M, 2).
         scale: colours; default: fitted to all panels.
-        palette: one of ``PALETTES``, where ``scale`` is not given.
+        palette: one of ``PALETTES``, if ``scale`` is not given.
         title, subtitle: plain text above the panels.
         legend: words at the ends of the colour bar.
-        width, height: of a panel, pixels; molecules that are wide take less height.
+        width, height: of a panel, pixels; wide molecules take less height.
         options: as for ``molecule_svg``.
     """
     values = np.concatenate([finite(panel.relevance) for panel in panels])
@@ -96,13 +96,13 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     """Return a copy of ``mol`` laid out like ``reference`` where atoms correspond.
 
     Corresponding atoms get the coordinates of the reference, and the rest is laid out around them.
-    Where that crowds the picture, the molecule keeps a layout of its own, turned and mirrored so
-    that corresponding atoms come as close as they can.
+    If that makes the picture too crowded, the molecule gets an independent layout, rotated and
+    mirrored to bring corresponding atoms as close together as possible.
 
     Args:
         mol: any molecule.
-        reference: one with 2D coordinates.
-        mapping: atoms of ``reference`` and of ``mol`` that correspond, (M, 2).
+        reference: a molecule with 2D coordinates.
+        mapping: corresponding atoms of ``reference`` and ``mol``, (M, 2).
     """
     from rdkit import Chem
     from rdkit.Chem import rdDepictor
@@ -125,7 +125,7 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
 def _superposed(
     points: NDArray[np.float64], here: NDArray[np.float64], there: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """All points moved as a whole, mirrored or not, so that `here` comes closest to `there`.
+    """Move all points rigidly, mirrored if need be, so that `here` comes closest to `there`.
 
     The orthogonal Procrustes problem (Schoenemann 1966).
     """
@@ -139,7 +139,7 @@ def _points(mol: Mol) -> NDArray[np.float64]:
 
 
 def _window(*molecules: Mol) -> Window:
-    """What all molecules take up together, with some air."""
+    """Bounding box of all molecules together, with a margin."""
     points = np.concatenate([_points(mol) for mol in molecules])
     left, bottom = (points.min(0) - _AIR).tolist()
     right, top = (points.max(0) + _AIR).tolist()
@@ -147,6 +147,6 @@ def _window(*molecules: Mol) -> Window:
 
 
 def _height(window: Window, width: float) -> float:
-    """Of a panel of this width that has no more room than the window needs."""
+    """Height of a panel of this width that just fits the window."""
     left, bottom, right, top = window
     return max(160.0, (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING)

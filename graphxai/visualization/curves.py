@@ -1,6 +1,6 @@
-"""Figures of a benchmark, from plain values: curves with bands, sums against outputs, forests.
+"""Benchmark figures from plain values: curves with bands, sums against outputs, forest plots.
 
-Matplotlib's object interface alone is used, so that no figure depends on a backend or stays open.
+They use only Matplotlib's object interface, so that no figure depends on a backend or stays open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, safe for every colour vision; more methods go on in other dashes
+# Okabe and Ito's colour-blind safe colours; further methods repeat them with other dashes
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 CONTROL = "#8A8A8A"
@@ -31,9 +31,9 @@ def curves_figure(
     y_label: str,
     highlight: Sequence[str] = (),
 ) -> "Figure":
-    """Mean curves with their bands over `grid`, the most important one first.
+    """Mean curves with their bands over `grid`, the most important first.
 
-    Where it is crowded, the first ones stand out, and only the bands of `highlight` are drawn.
+    With many curves, the first ones stand out, and only the bands of `highlight` are drawn.
     """
     figure, axes = _canvas(7.2, 4.4)
     styles = _styles(curves)
@@ -47,9 +47,9 @@ def curves_figure(
 
 
 def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Figure":
-    """Summed relevance against the output, one panel a method: outputs, sums, caption.
+    """Summed relevance against the output, one panel per method: (outputs, sums, caption).
 
-    The diagonal is a method whose relevance adds up (Ali 2022, Fig. 3).
+    A method whose relevance adds up lies on the diagonal (Ali 2022, Fig. 3).
     """
     columns = min(3, len(sums))
     rows = -(-len(sums) // columns)
@@ -72,9 +72,9 @@ def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Fig
 def forest_figure(
     panels: Mapping[str, Mapping[str, Span]], *, directions: Mapping[str, str], title: str
 ) -> "Figure":
-    """Mean and interval of every method, one panel a metric; rows in the first panel's order.
+    """Mean and interval of every method, one panel per metric; rows in the first panel's order.
 
-    directions: under each metric's name, which way is better.
+    directions: text under each metric's name that says which way is better.
     """
     names = list(next(iter(panels.values())))
     figure = new_figure(1.8 + 2.6 * len(panels), 1.3 + 0.27 * len(names))
@@ -99,7 +99,7 @@ def forest_figure(
 
 
 def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "Figure":
-    """|Rank correlation| with the original scores as ever more of the model is shuffled."""
+    """|Rank correlation| with the original scores as more and more of the model is shuffled."""
     figure, axes = _canvas(7.2, 4.4)
     blocks = list(next(iter(stages.values())))
     styles = _styles(stages)
@@ -114,11 +114,11 @@ def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "F
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, inches wide and high, that a notebook shows by itself."""
+    """An empty figure, width x height inches, that a notebook displays automatically."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):
-        """Matplotlib shows figures in notebooks only where pyplot made them."""
+        """Without this, notebooks only display figures made by pyplot."""
 
         def _repr_png_(self) -> bytes:
             from io import BytesIO
@@ -139,7 +139,7 @@ def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Colour and dash of each line; the control is grey."""
+    """Colour, dashes and width of each line; the control is grey."""
     styles, rank = {}, 0
     for name in names:
         if name == "random":

@@ -1,4 +1,4 @@
-"""A molecule whose fragments are filled by their summed relevance, and fragments by themselves."""
+"""A molecule with its fragments coloured by their summed relevance, and single fragments."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _RADIUS, _BAND = 0.36, 0.46  # of a bond length: disc of an atom, width of a bon
 _EDGE = 1.4  # pixels of outline around a fragment
 _OUTLINE, _GREY = "#7a7a7a", "#555555"
 _LIST_WIDTH = 250.0  # pixels
-_ROW = 24.0  # pixels of height of a row of the list
-_FREE = 22.0  # pixels around a fragment by itself
+_ROW = 24.0  # height of a row of the list, pixels
+_FREE = 22.0  # pixels around a single fragment
 _TAG = 8.5  # radius of a number's circle, pixels
 
 
@@ -43,12 +43,12 @@ def fragments_svg(
 
     Args:
         mol: any RDKit molecule.
-        fragments: name, indices of atoms, summed relevance of each; no atom in two of them.
+        fragments: name, atom indices and summed relevance of each; no atom is in two fragments.
         scale: colours; default: fitted to the sums.
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of the colour bar.
         width, height: pixels; the list takes 250 of the width.
-        palette: one of ``PALETTES``, where ``scale`` is not given.
+        palette: one of ``PALETTES``, if ``scale`` is not given.
 
     Raises:
         ValueError: if a sum is not finite, or the picture is too small.
@@ -97,11 +97,11 @@ def fragment_svg(
     """Return a small SVG of one fragment in the colour of its relevance.
 
     Args:
-        smiles: the fragment, ``*`` where it is bound to the rest.
-        relevance: its sum.
-        scale: colours, to share over a table; default: the colour is full.
+        smiles: the fragment, with ``*`` where it is bonded to the rest.
+        relevance: its summed relevance.
+        scale: colours, to share within a table; default: full colour.
         width, height: pixels.
-        palette: one of ``PALETTES``, where ``scale`` is not given.
+        palette: one of ``PALETTES``, if ``scale`` is not given.
 
     Raises:
         ValueError: if the SMILES cannot be read or the relevance is not finite.
@@ -130,7 +130,7 @@ def fragment_svg(
 def _area(
     mol: Mol, atoms: set[int], points: NDArray[np.float64], bond_px: float, color: str, note: str
 ) -> str:
-    """Discs of atoms, bands of bonds and whole rings, first larger, as the outline."""
+    """Discs for atoms, bands for bonds and filled rings, drawn first larger as the outline."""
     rings = "".join(
         "M" + "L".join(_at(points[i]) for i in ring) + "Z"
         for ring in mol.GetRingInfo().AtomRings()
@@ -171,7 +171,7 @@ def _tags(
     bond_px: float,
     room: tuple[float, float],
 ) -> str:
-    """Numbered circles, each beside its fragment where the drawing leaves most room."""
+    """Numbered circles, each beside its fragment where the drawing leaves the most room."""
     middles = [
         (points[bond.GetBeginAtomIdx()] + points[bond.GetEndAtomIdx()]) / 2
         for bond in mol.GetBonds()
@@ -194,7 +194,7 @@ def _free_place(
     bond_px: float,
     room: tuple[float, float],
 ) -> NDArray[np.float64]:
-    """The candidate farthest from everything drawn: centres of rings, points around the atoms."""
+    """The candidate (ring centre or point around an atom) farthest from everything drawn."""
     angles = np.arange(16) * np.pi / 8
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
     around = (own[:, None] + circle).reshape(-1, 2)
@@ -202,7 +202,7 @@ def _free_place(
     low, high = np.array([_TAG, _TAG]), np.array(room) - _TAG
     clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
     clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
-    enough = np.minimum(clearance, 0.8 * bond_px)  # beyond that, the first, a ring's centre, wins
+    enough = np.minimum(clearance, 0.8 * bond_px)  # beyond that a ring centre wins
     found: NDArray[np.float64] = candidates[int(enough.argmax())]
     return found
 

@@ -1,4 +1,4 @@
-"""What every picture shares: the SVG document, its heading, and its colour bar."""
+"""What all pictures share: the SVG document, its heading and its colour bar."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, numb
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 MARGIN = 16.0  # pixels of white around everything
-BAR_ROOM = 50.0  # pixels of height that a colour bar with its numbers takes
+BAR_ROOM = 50.0  # height of a colour bar with its numbers, pixels
 _GREY = "#555555"
 _BAR_HEIGHT = 12.0
-_LONGEST = 260.0  # pixels of a colour bar
-_SHORTEST = 0.35  # of its room: where words leave a bar less, they stand below it
+_LONGEST = 260.0  # length of a colour bar, pixels
+_SHORTEST = 0.35  # of the room: if the words leave the bar less, they go below it
 _SMALLEST = 9.0  # font size of these words, pixels
 
 
@@ -31,9 +31,9 @@ def document(width: float, height: float, body: str, *, title: str, description:
         title, description: plain text for screen readers.
     """
     title, description = minus_signs(title), minus_signs(description)
-    # Two pictures in one page must not share ids unless they are the same picture.
+    # Different pictures on one page must not share ids.
     key = "t" + digest(body, title, description)
-    # Whole pixels: a fraction of one at the edge would be drawn half transparent.
+    # Whole pixels: a fraction of a pixel at the edge would be drawn half transparent.
     w, h = str(math.ceil(width)), str(math.ceil(height))
     return (
         f'<svg xmlns="{SVG}" xmlns:xlink="{XLINK}" width="{w}" height="{h}"'
@@ -45,7 +45,7 @@ def document(width: float, height: float, body: str, *, title: str, description:
 
 
 def digest(*parts: object) -> str:
-    """Return a short name that depends only on the content of ``parts``."""
+    """Return a short name that depends only on the contents of ``parts``."""
     return hashlib.sha256("\x00".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:10]
 
 
@@ -55,7 +55,7 @@ def heading(
     """Return title and subtitle, centred and shrunk to fit, and the height they take (pixels).
 
     Args:
-        title, subtitle: plain text; where both are empty, no height is taken.
+        title, subtitle: plain text; if both are empty, the height is 0.
         width: pixels of the picture or panel, which starts at ``x``.
         x: left edge, pixels.
         size: font size of the title, pixels.
@@ -82,14 +82,14 @@ def color_bar(
     *,
     values: ArrayLike = (),
 ) -> str:
-    """Return a colour bar with numbers below it and words at its ends, or below where it is narrow.
+    """Return a colour bar with numbers below and words at its ends (below it if space is short).
 
     Args:
         scale: what the colours mean.
-        x, y: upper left corner of the room it has, pixels; the room is ``BAR_ROOM`` high.
-        width: width of that room, pixels.
+        x, y: upper left corner of the available space, pixels; the space is ``BAR_ROOM`` high.
+        width: width of that space, pixels.
         legend: words for negative and for positive relevance.
-        values: relevances that are drawn; if one lies beyond the limit, the bar gets pointed ends.
+        values: the relevances drawn; if any lies beyond the limit, the bar gets pointed ends.
     """
     size = 13.0 if width >= 300 else 11.0
     room = width - 2 * MARGIN
@@ -133,9 +133,9 @@ def color_bar(
 def _words_below(
     legend: Sequence[str], centre: float, baseline: float, size: float, widths: tuple[float, float]
 ) -> str:
-    """The words of a legend in one size, flush with the ends of their bar if they are not longer.
+    """The words of a legend in one size, flush with the ends of the bar unless they are longer.
 
-    widths: of the bar and of the room, pixels.
+    widths: of the bar and of the available space, pixels.
     """
     bar, room = widths
     fitted = min(fit_text(words, size, room / 2 - 5, smallest=_SMALLEST)[1] for words in legend)
@@ -150,7 +150,7 @@ def _ticks(scale: Scale, left: float, length: float, bottom: float, size: float)
     ticks = scale.ticks()
     widest = max(text_width(signed(tick), size) for tick in ticks)
     spacing = length / 2 / scale.limit * (ticks[1] - ticks[0])
-    # Numbers that would touch are thinned from the middle outwards, so that 0 always stays.
+    # If numbers would touch, skip some, counting from the middle so that 0 always stays.
     every = 1
     while spacing * every < widest + 5 and every < len(ticks) // 2:
         every += 1

@@ -26,15 +26,15 @@ def grid_svg(
     legend: Sequence[str] = ("against", "for"),
     values: ArrayLike = (),
 ) -> str:
-    """Return one SVG with ``panels`` set row by row.
+    """Return one SVG with ``panels`` arranged row by row.
 
     Args:
         panels: whole SVG documents, as the functions of this package return them.
         columns: panels in a row, at least 1.
         title, subtitle: plain text above all panels.
-        scale: where given, one colour bar below all panels says what its colours mean.
+        scale: if given, one colour bar for it is drawn below all panels.
         legend: words at the negative and the positive end of that bar.
-        values: all relevances drawn; if one lies beyond the scale, the bar gets pointed ends.
+        values: all relevances drawn; if any lies beyond the scale, the bar gets pointed ends.
 
     Raises:
         ValueError: if there is no panel, ``columns`` is below 1, or a panel is not an SVG.
@@ -72,7 +72,7 @@ def grid_svg(
 
 
 def _parse(panel: str, index: int) -> tuple[str, float, float]:
-    """Return the content of a picture with ids of its own, its width and its height (pixels)."""
+    """Return the content of a picture with unique ids, its width and its height (pixels)."""
     try:
         root = ElementTree.fromstring(panel)
         width, height = (float(root.attrib[side].removesuffix("px")) for side in _SIDES)
@@ -106,7 +106,7 @@ _SIDES = ("width", "height")
 
 
 def _serialise(root: ElementTree.Element) -> str:
-    """Return SVG markup without declaring again the namespaces that every picture declares."""
+    """Return SVG markup without repeating the namespace declarations of the document."""
     for element in root.iter():
         if isinstance(element.tag, str):
             element.tag = element.tag.removeprefix(f"{{{SVG}}}")

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-_CLOSE = 0.65  # of a bond length: two atoms nearer than this without a bond look like one
+_CLOSE = 0.65  # of a bond length: unbonded atoms closer than this look like one
 
 
 def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
-    """Return a copy of ``mol`` with 2D coordinates, its atoms and bonds in the same order.
+    """Return a copy of ``mol`` with 2D coordinates, with atoms and bonds in the same order.
 
-    The layout depends on the molecule alone, not on preferences set elsewhere in the process.
+    The layout depends only on the molecule, not on preferences set elsewhere in the process.
 
     Args:
         mol: any molecule, sanitised or not.
-        keep: use the 2D coordinates it has, if it has some.
+        keep: use existing 2D coordinates, if there are any.
     """
     from rdkit import Chem
     from rdkit.Chem import rdCoordGen, rdDepictor
@@ -37,7 +37,7 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     )
     found = flaws(copy)
     if found:
-        # CoordGen takes ten times as long, but untangles macrocycles and crowded chains.
+        # CoordGen takes ten times as long but untangles macrocycles and crowded chains.
         other = Chem.Mol(copy)
         rdCoordGen.AddCoords(other)
         if flaws(other) < found:
@@ -74,7 +74,7 @@ def flaws(mol: Mol) -> int:
 
     start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
     sides = _side(start[:, None], end[:, None], start) * _side(start[:, None], end[:, None], end)
-    # Bond a crosses b if the ends of b lie on both sides of a, and the other way round.
+    # Bond a crosses b if the ends of b lie on opposite sides of a, and vice versa.
     crossing = np.triu((sides < 0) & (sides.T < 0), k=1).sum()
     return int(close + crossing)
 

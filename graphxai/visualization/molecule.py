@@ -1,4 +1,4 @@
-"""A molecule coloured by the relevance of its atoms, beneath a plain black drawing."""
+"""A molecule coloured by the relevance of its atoms, under a plain black drawing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Window = tuple[float, float, float, float]  # left, bottom, right, top in 2D coo
 # SVG elements from the positions of the atoms (N, 2) and the bond length, in pixels
 Underlay = Callable[[NDArray[np.float64], float], str]
 _END_OF_HEADER = "<!-- END OF HEADER -->"
-# What RDKit says of every line though SVG takes it for granted: a quarter of its drawing.
+# Styles that RDKit writes for every line although they are SVG's defaults: a quarter of its output.
 _INITIAL = (
     (";stroke-linecap:butt;stroke-linejoin:miter;stroke-opacity:1'", "'"),
     ("fill:none;fill-rule:evenodd;", "fill:none;"),
@@ -53,26 +53,26 @@ def molecule_svg(
     """Return an SVG of a molecule with its atoms coloured by signed relevance.
 
     An atom has exactly the colour of its relevance, the middle of a bond that of the mean of its
-    two ends; between them the colour runs smoothly. The molecule itself is not changed.
+    two ends; the colour changes smoothly in between. The molecule itself is not modified.
 
     Args:
         mol: any RDKit molecule, sanitised or not.
         relevance: one number per atom of ``mol`` (explicit hydrogens included), shape (N,).
-        scale: colours, to share over a set of pictures; default: fitted to ``relevance``.
+        scale: colours, to share within a set of pictures; default: fitted to ``relevance``.
         title, subtitle: plain text above the molecule.
         legend: words at the negative and the positive end of the colour bar.
         width, height: pixels.
         atom_indices: write the index of each atom beside it.
-        color_bar: draw the bar (a grid may have one for all of its panels).
-        keep_layout: use the 2D coordinates that ``mol`` has, for instance of an aligned series.
-        palette: one of ``PALETTES``, where ``scale`` is not given.
-        outlined: atoms to draw a dark contour around; it runs around bonded ones together.
+        color_bar: draw the bar (a grid may have one for all panels).
+        keep_layout: use the 2D coordinates of ``mol``, for instance in an aligned series.
+        palette: one of ``PALETTES``, if ``scale`` is not given.
+        outlined: atoms to draw a dark contour around; bonded atoms share one contour.
         window: the part of the 2D coordinates to show; pictures with the same window and
-            ``keep_layout`` have their atoms at the same places. Default: the whole molecule.
+            ``keep_layout`` have their atoms in the same places. Default: the whole molecule.
 
     Raises:
-        ValueError: if ``relevance`` has not one finite number per atom, or the picture is too
-            small to hold the molecule.
+        ValueError: if ``relevance`` does not have one finite number per atom, or the picture is
+            too small for the molecule.
     """
     values = finite(relevance)
     if values.shape != (mol.GetNumAtoms(),):
@@ -120,15 +120,15 @@ def framed(
     window: Window | None = None,
     of: str = "atoms",
 ) -> str:
-    """Return an SVG of a molecule over what ``underlay`` draws, with heading and colour bar.
+    """Return an SVG of a molecule on top of ``underlay``, with heading and colour bar.
 
     Args:
         values: the relevances that ``underlay`` shows.
-        of: what these belong to, in the description of the picture.
+        of: what they belong to, for the description of the picture.
         mol, scale and the other options: as for ``molecule_svg``.
 
     Raises:
-        ValueError: if the picture is too small to hold the molecule.
+        ValueError: if the picture is too small for the molecule.
     """
     head, top = heading(title, subtitle, width)
     bottom = height - (BAR_ROOM if color_bar else 0.0)
@@ -177,7 +177,7 @@ def _description(
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
-    """SVG elements of the plain drawing, atom positions (N, 2) and bond length, in pixels."""
+    """Return the plain drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
     return _draw(_prepared(mol, keep_layout=False), room, atom_indices=False, window=None)
 
 
@@ -186,7 +186,7 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
     from rdkit.Chem.Draw import rdMolDraw2D
 
     copy = laid_out(mol, keep=keep_layout)
-    for kekulize in (True, False):  # an odd aromatic ring is drawn dashed rather than not at all
+    for kekulize in (True, False):  # a ring without a Kekulé structure is drawn dashed
         try:
             return rdMolDraw2D.PrepareMolForDrawing(copy, kekulize=kekulize, addChiralHs=False)
         except ValueError:
@@ -197,7 +197,7 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
 def _draw(
     mol: Mol, room: tuple[float, float], atom_indices: bool, window: Window | None
 ) -> tuple[str, NDArray[np.float64], float]:
-    """Return SVG elements of the drawing, atom positions (N, 2) and bond length, in pixels."""
+    """Return the drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
     from rdkit.Chem.Draw import rdMolDraw2D
 
     def draw(line: float) -> rdMolDraw2D.MolDraw2DSVG:
@@ -206,7 +206,7 @@ def _draw(
         options.useBWAtomPalette()
         options.clearBackground = False
         options.prepareMolsBeforeDrawing = False
-        # This option is pixels per Angstrom, and a normalised bond measures 1.5 Angstrom.
+        # This option is in pixels per Angstrom; a normalised bond is 1.5 Angstrom long.
         options.fixedBondLength = _LONGEST_BOND / 1.5
         options.padding = 0.03
         if window is not None:
@@ -224,7 +224,7 @@ def _draw(
         points = [drawer.GetDrawCoords(index) for index in range(mol.GetNumAtoms())]
         return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
 
-    # The line width follows the bond length, which is known only after the molecule was fitted.
+    # The line width depends on the bond length, which is known only after fitting the molecule.
     drawer = draw(2)
     bond = bond_length(mol, positions(drawer)) or _LONGEST_BOND
     drawer = draw(round(min(2.2, max(0.9, bond * 0.05)), 1))
@@ -236,7 +236,7 @@ def _draw(
 
 
 def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
-    """The window's corners, moved apart where bonds would become too long."""
+    """The window's corners, moved apart if bonds would become too long."""
     from rdkit.Geometry import Point2D
 
     ends = np.reshape(window, (2, 2))  # lower left, upper right
@@ -248,7 +248,7 @@ def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
 def _contour(
     mol: Mol, outlined: Collection[int], points: NDArray[np.float64], bond_px: float
 ) -> str:
-    """Dark shapes, larger by a line's width than the coloured ones that will cover them."""
+    """Dark shapes, larger by one line width than the coloured shapes that will cover them."""
     if not len(outlined):
         return ""
     width = max(1.6, _OUTLINE * bond_px)
@@ -290,7 +290,7 @@ def _highlights(
         name = f"{key}-{bond.GetIdx()}"
         along = np.array([x2 - x1, y2 - y1])
         length = float(np.linalg.norm(along)) or 1.0
-        # The colour starts to change where the bond leaves the disc of its atom.
+        # The colour starts to change where the bond leaves its atom's disc.
         edge = min(40.0, 100 * _ATOM_RADIUS * bond_px / length)
         stops = ((edge, colors[i]), (50, mean), (100 - edge, colors[j]))
         gradients.append(
@@ -298,7 +298,7 @@ def _highlights(
             + "".join(f'<stop offset="{number(at)}%" stop-color="{color}"/>' for at, color in stops)
             + "</linearGradient>"
         )
-        # A rectangle, not a stroked line: renderers drop gradients on strokes of no thickness.
+        # A rectangle, not a stroked line: renderers drop gradients on lines without an area.
         dx, dy = along[::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
         corners = ((x1 + dx, y1 + dy), (x2 + dx, y2 + dy), (x2 - dx, y2 - dy), (x1 - dx, y1 - dy))
         path = "L".join(f"{number(x)} {number(y)}" for x, y in corners)

@@ -1,4 +1,4 @@
-"""Relevance between pairs of atoms: lines on the molecule, and bars over the distance."""
+"""Relevance between pairs of atoms: lines on the molecule, and bar charts by distance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pair = tuple[int, int, float]  # two atoms and their relevance
 
 _WIDEST = 0.26  # of a bond length
 _THINNEST = 0.8  # pixels
-_FAINT = 0.08  # of the scale: rings this weak would only be white lines
+_FAINT = 0.08  # of the scale: weaker rings would only be white lines
 _RING = 0.36  # of a bond length, radius
 _BULGE = 0.22  # of the distance between the two atoms
 _DARKEST = (0.0, 0.447, 0.698)  # the last layer's bars; earlier ones are mixed with white
@@ -38,10 +38,10 @@ def pairs_svg(
     palette: str = "red-blue",
     **options: Any,
 ) -> str:
-    """Return an SVG of a molecule with lines between pairs of its atoms and rings around atoms.
+    """Return an SVG of a molecule with lines between pairs of atoms and rings around atoms.
 
-    Width and colour of a line or ring are those of its relevance, on one scale for both. By default
-    the scale ends at the strongest line; stronger rings saturate, and the colour bar says so.
+    Width and colour show the relevance, on one scale for lines and rings. By default the scale ends
+    at the strongest line; stronger rings saturate, and the colour bar shows that.
 
     Args:
         mol: any RDKit molecule.
@@ -50,7 +50,8 @@ def pairs_svg(
         scale, palette and the other options: as for ``molecule_svg``.
 
     Raises:
-        ValueError: if ``read`` has not one finite number per atom, or the picture is too small.
+        ValueError: if ``read`` does not have one finite number per atom, or the picture is too
+            small.
     """
     rings, between = finite(read), finite([value for *_, value in pairs])
     if rings.shape != (mol.GetNumAtoms(),):
@@ -64,7 +65,7 @@ def pairs_svg(
             for atom, value in enumerate(rings.tolist())
             if abs(value) > _FAINT * scale.limit
         ]
-        # the strongest come last, above the others
+        # draw the strongest last, on top of the others
         parts += [_line(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
         return f'<g class="pairs" fill="none" stroke-linecap="round">{"".join(parts)}</g>'
 
@@ -104,10 +105,10 @@ def _stroke(value: float, bond: float, scale: Scale) -> str:
 def profile_figure(
     layers: Sequence[Mapping[int | str, float]], bonds: Mapping[str, float], *, title: str
 ) -> Figure:
-    """Relevance through attention by shortest-path distance, a bar a layer; then by bond type.
+    """Relevance through attention by shortest-path distance, one bar per layer; then by bond type.
 
-    layers: relevance of each layer by distance, or by name where a pair has none. bonds: of all
-    layers by bond type; without any, that panel is left out.
+    layers: relevance of each layer by distance, or by name for pairs without one. bonds: summed
+    over layers, by bond type; if empty, that panel is left out.
     """
     keys = list(layers[0])
     ratio = (len(keys), 1.6 * len(bonds))

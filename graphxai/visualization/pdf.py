@@ -1,4 +1,4 @@
-"""Pictures as pages of a PDF: vector drawings, for print and slides."""
+"""Pictures as the pages of a PDF: vector drawings for print and slides."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ZOOM = 4.0  # pixels of a page without vector drawing per SVG pixel
 
 
 def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
-    """Return a PDF with one page a picture, of the picture's size: an SVG pixel is one point.
+    """Return a PDF with one page per picture, each of the picture's size: an SVG pixel is a point.
 
-    The drawings stay vectors where fpdf2 is installed (``pip install "graphxai[pdf]"``). Without
-    it, and where a picture holds characters outside its own font, pages hold an image of four
-    pixels a point.
+    The drawings stay vectors if fpdf2 is installed (``pip install "graphxai[pdf]"``). Without it,
+    or if any picture has characters that its font lacks, pages are images with four pixels per
+    point.
 
     Args:
         pictures: whole SVG documents, as the functions of this package return them.

@@ -1,4 +1,4 @@
-"""Pictures as files: SVG as it is, PNG through a rasteriser that needs no fonts."""
+"""Pictures as files: SVG unchanged, PNG from a rasteriser that needs no fonts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from .text import font_file
 
 COLUMN = 840.0
-"""Pixels of a notebook's column: pictures are shown no wider."""
+"""Width of a notebook's column in pixels: pictures are never shown wider."""
 
-# Stands in no file: CairoSVG takes "auto" for no height at all.
+# Not written to files: CairoSVG reads "auto" as zero height.
 _SHRINKS = 'style="max-width:100%;height:auto"'
 _ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)"')
 SUFFIXES = (".svg", ".png")
@@ -22,8 +22,8 @@ SUFFIXES = (".svg", ".png")
 def displayed(svg: str) -> str:
     """Return a picture as a notebook should show it: no wider than its column.
 
-    Jupyter shows SVG as an image of the size that its root gives, and cuts what is wider; where the
-    markup itself becomes part of a page, the picture shrinks with its column.
+    Jupyter shows an SVG as an image of the size in its root element and cuts off what is wider. If
+    the markup itself becomes part of a page, the picture shrinks with its column.
 
     Args:
         svg: a whole SVG document with width, height and viewBox in pixels.
@@ -45,14 +45,14 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
         scale: PNG pixels per SVG pixel, above 0.
 
     Raises:
-        ValueError: if ``scale`` is not above 0, or ``svg`` can not be drawn.
+        ValueError: if ``scale`` is not above 0, or ``svg`` cannot be drawn.
     """
     import resvg_py
 
     if not scale > 0:
         raise ValueError(f"the scale of a picture must be above 0, got {scale}")
-    # All text of this package is outlines; only characters outside its font are left as <text>,
-    # and for those alone the slow search for the system's fonts is worth it.
+    # All text in our pictures is outlines, except characters that our font lacks. They stay <text>
+    # and are the only reason for the slow search for system fonts.
     fonts: dict[str, Any] = {"skip_system_fonts": True}
     if "<text" in svg:
         fonts = {"font_files": [str(font_file(bold)) for bold in (False, True)]}
@@ -61,7 +61,7 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
 
 
 def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> Path:
-    """Write an SVG picture to a file whose suffix says the format, and return its path.
+    """Write an SVG picture in the format of the file's suffix, and return its path.
 
     Args:
         svg: a whole SVG document.
@@ -69,15 +69,15 @@ def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> 
         scale: PNG pixels per SVG pixel.
 
     Raises:
-        ValueError: if the suffix is another one.
-        OSError: if the file can not be written.
+        ValueError: for any other suffix.
+        OSError: if the file cannot be written.
     """
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         allowed = " or ".join(SUFFIXES)
         raise ValueError(
-            f"can not save a picture as {target.name!r}: the name must end in {allowed}"
+            f"cannot save a picture as {target.name!r}: the name must end in {allowed}"
         )
     data = svg.encode("utf-8") if suffix == ".svg" else svg_to_png(svg, scale)
     target.write_bytes(data)

@@ -1,4 +1,4 @@
-"""An image of superpixels coloured by the relevance of each."""
+"""An image with its superpixels coloured by relevance."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def superpixel_svg(
 ) -> str:
     """Return an SVG of an image with its segments, and beside it the relevance of each segment.
 
-    A segment is filled with exactly the colour of its relevance; the outline of the bright part
-    of the image is drawn over it in black.
+    A segment is filled with exactly the colour of its relevance. The outline of the bright part of
+    the image is drawn on top in black.
 
     Args:
         image: grey levels in [0, 1], shape (H, W).
         segments: segment of each pixel, integers 0..N-1, shape (H, W).
         relevance: one number per segment, shape (N,).
-        scale: colours, to share over a set of pictures; default: fitted to ``relevance``.
+        scale: colours, to share within a set of pictures; default: fitted to ``relevance``.
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of the colour bar.
         size: height of a panel, pixels.
         show_image: draw the image beside the relevance.
-        color_bar: draw the bar (a grid may have one for all of its panels).
-        palette: one of ``PALETTES``, where ``scale`` is not given.
+        color_bar: draw the bar (a grid may have one for all panels).
+        palette: one of ``PALETTES``, if ``scale`` is not given.
 
     Raises:
-        ValueError: if shapes do not fit or a value is not finite.
+        ValueError: if shapes do not match or a value is not finite.
     """
     picture = _Picture(image, segments, size)
     values = picture.check(relevance, "relevance")
@@ -94,15 +94,15 @@ def superpixel_row_svg(
         image: grey levels in [0, 1], shape (H, W).
         segments: segment of each pixel, integers 0..N-1, shape (H, W).
         relevances: method -> one number per segment, shape (N,).
-        scale: where given, the colours of all methods, with one bar below the row; else each
+        scale: if given, the colours of all methods, with one bar below the row; otherwise each
             method has its own scale and its own bar.
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of a colour bar.
         size: height of a panel, pixels.
-        palette: one of ``PALETTES``, where ``scale`` is not given.
+        palette: one of ``PALETTES``, if ``scale`` is not given.
 
     Raises:
-        ValueError: if shapes do not fit or a value is not finite.
+        ValueError: if shapes do not match or a value is not finite.
     """
     picture = _Picture(image, segments, size)
     values = {name: picture.check(array, name) for name, array in relevances.items()}
@@ -149,7 +149,7 @@ class _Picture:
             raise ValueError(f"image must have shape (H, W), got {self.grey.shape}")
         if self.grey.min() < 0 or self.grey.max() > 1:
             raise ValueError(
-                "image must hold grey levels in [0, 1], got"
+                "image must have grey levels in [0, 1], got"
                 f" {self.grey.min():g} to {self.grey.max():g}"
             )
         if self.segments.shape != self.grey.shape:
@@ -163,7 +163,7 @@ class _Picture:
         self.width, self.height = columns * self.zoom, float(size)
 
     def check(self, relevance: ArrayLike, name: str) -> NDArray[np.float64]:
-        """Return ``relevance`` as floats of shape (N,), N being the number of segments."""
+        """Return ``relevance`` as floats of shape (N,), where N is the number of segments."""
         values = finite(relevance, name)
         wanted = int(self.segments.max()) + 1
         if values.shape != (wanted,):
@@ -174,7 +174,7 @@ class _Picture:
         return values
 
     def image(self, *, boundaries: bool = False) -> str:
-        """Return the image, in grey, with the boundaries of its segments if wanted."""
+        """Return the grey image, optionally with the boundaries of its segments."""
         levels = np.rint(self.grey * 255).astype(int)
         fills = {level: f"#{level:02x}{level:02x}{level:02x}" for level in np.unique(levels)}
         edges = self._boundaries("#ffb000", 1.0) if boundaries else ""
@@ -206,7 +206,7 @@ class _Picture:
         )
 
     def _outline(self) -> str:
-        """Return the contour half way between the darkest and the brightest grey level."""
+        """Return the contour halfway between the darkest and the brightest grey level."""
         from contourpy import LineType, contour_generator
 
         low, high = float(self.grey.min()), float(self.grey.max())
@@ -226,7 +226,7 @@ class _Picture:
 
 
 def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int, str] = {}) -> str:
-    """Return one path per value of ``cells`` (H, W), made of its horizontal runs of pixels."""
+    """Return one path per value of ``cells`` (H, W), made of horizontal runs of pixels."""
     paths: dict[int, list[str]] = {value: [] for value in fills}
     columns = cells.shape[1]
     for y, row in enumerate(cells):
@@ -239,12 +239,12 @@ def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int,
         mark = f' data-segment="{value}"' if note else ""
         end = f"><title>{escape(note)}</title></path>" if note else "/>"
         elements.append(f'<path{mark} d="{"".join(path)}" fill="{fills[value]}"{end}')
-    # Pixels must meet without hairlines of the background between them.
+    # Pixels must join without hairlines of background between them.
     return f'<g shape-rendering="crispEdges">{"".join(elements)}</g>'
 
 
 def _edges(differs: NDArray[np.bool_], direction: str) -> str:
-    """Return path commands for boundaries below row y where ``differs[y]``, runs joined."""
+    """Return path commands for boundaries below row y where ``differs[y]``, with runs merged."""
     parts = []
     for y, row in enumerate(differs, start=1):
         steps = np.diff(np.r_[0, row.astype(int), 0])

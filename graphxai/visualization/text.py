@@ -1,8 +1,8 @@
-"""Text as outlines, so that a picture looks the same in every viewer and with no fonts installed.
+"""Text as outlines, so that a picture looks the same in every viewer, even without fonts.
 
-The glyphs are those of DejaVu Sans, which ships inside matplotlib. A line of text refers to them by
-id, and a picture holds each of its glyphs once (``glyph_outlines``). Text with a character that the
-font lacks (a Chinese title, say) becomes an SVG ``<text>``: the viewer's fonts then decide.
+The glyphs are those of DejaVu Sans, which ships with matplotlib. A line of text refers to them by
+id, and a picture defines each glyph once (``glyph_outlines``). Text with a character that the font
+lacks (a Chinese title, say) becomes an SVG ``<text>``, which uses the viewer's fonts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Anchor = Literal["start", "middle", "end"]
 # Characters that XML 1.0 forbids even as references.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELLIPSIS = "…"
-GLYPH = "gx-"  # begins the id of every glyph: the same glyph has the same id in every picture
-GLYPHS = "glyphs"  # class of the definitions of glyphs
+GLYPH = "gx-"  # prefix of glyph ids: the same glyph has the same id in every picture
+GLYPHS = "glyphs"  # class of the glyph definitions
 _REFERENCE = re.compile(f'"#({GLYPH}([rb])([0-9a-f]+))"')
 _HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside a name
 
@@ -30,18 +30,18 @@ def minus_signs(text: str) -> str:
 
 
 def escape(text: object) -> str:
-    """Return ``text`` made inert for XML content and attributes, without forbidden characters."""
+    """Return ``text`` escaped for XML content and attributes, without forbidden characters."""
     return _escape(_FORBIDDEN.sub("", str(text)), {'"': "&quot;", "'": "&#39;"})
 
 
 def number(value: float) -> str:
-    """Return a coordinate with at most two decimals and no needless characters."""
+    """Return a coordinate with at most two decimals, as short as possible."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 
 def font_file(bold: bool = False) -> Path:
-    """Return the path of the font that all text is set in."""
+    """Return the path of the font used for all text."""
     import matplotlib
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -58,7 +58,7 @@ def _font(bold: bool) -> tuple[dict[int, str], Any, int]:
 
 @lru_cache(maxsize=4096)
 def _glyph(character: str, bold: bool) -> tuple[str, float] | None:
-    """Return outline (SVG path) and advance, in font units, of a character the font has."""
+    """Return outline (SVG path) and advance of a character, in font units; None if missing."""
     from fontTools.pens.svgPathPen import SVGPathPen
 
     names, glyphs, _ = _font(bold)
@@ -84,14 +84,14 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 def fit_text(
     text: str, size: float, width: float, *, smallest: float, bold: bool = False
 ) -> tuple[str, float]:
-    """Return ``text`` and the font size at which it fits ``width``, shortened if it must be.
+    """Return ``text``, shortened if necessary, and the font size at which it fits ``width``.
 
     Args:
         text: one line.
-        size: wanted font size, pixels.
-        width: room, pixels.
+        size: preferred font size, pixels.
+        width: available width, pixels.
         smallest: size below which the text is cut with an ellipsis instead.
-        bold: weight.
+        bold: whether the text is bold.
     """
     text = _clean(text)
     taken = text_width(text, size, bold=bold)
@@ -118,11 +118,11 @@ def draw_text(
     """Return the SVG element of one line of text.
 
     Args:
-        text: any string; it can not break out of the element.
+        text: any string; it cannot break out of the element.
         x, y: anchor point on the baseline, pixels.
         size: font size, pixels.
         anchor: which point of the line lies at ``x``.
-        bold: weight.
+        bold: whether the text is bold.
         color: fill, ``#rrggbb``.
     """
     text = _clean(text)
@@ -138,7 +138,7 @@ def draw_text(
             f"{escape(text)}</text>"
         )
     left = x - text_width(text, size, bold=bold) * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-    uses, at = [], 0.0  # in font units, y up; `xlink:href` is what older readers know, too
+    uses, at = [], 0.0  # in font units, y up; older viewers only know `xlink:href`
     for character, (outline, advance) in zip(text, filter(None, glyphs), strict=True):
         if outline:
             uses.append(f'<use xlink:href="#{_glyph_id(character, bold)}" x="{number(at)}"/>')
@@ -152,7 +152,7 @@ def draw_text(
 
 
 def glyph_outlines(body: str) -> str:
-    """Return the SVG definitions of all glyphs that the text in ``body`` refers to, each once."""
+    """Return the SVG definitions of all glyphs used by the text in ``body``, each once."""
     paths = []
     for name, weight, code in sorted(set(_REFERENCE.findall(body))):
         glyph = _glyph(chr(int(code, 16)), weight == "b")

@@ -496,7 +496,7 @@ def test_a_target_out_of_range_is_refused(graphs):
     ("change", "message"),
     [
         ({"x": None}, "needs node features"),
-        ({"edge_index": torch.tensor([[0], [99]])}, "edge_index names node 99"),
+        ({"edge_index": torch.tensor([[0], [99]])}, "edge_index refers to node 99"),
         ({"x": torch.full((28, 9), torch.nan)}, "not finite"),
     ],
 )
@@ -538,7 +538,7 @@ def test_methods_that_read_attention_refuse_a_model_without(graphs):
     model = wrapped(nn.Linear(9, 1), forward=lambda m, b: global_mean_pool(m(b.x), b.batch))
     assert gx.explain(model, graphs[0]).ledger.unexplained == pytest.approx(0, abs=1e-5)
     for method in ("rollout", "gae", "attention_last"):
-        with pytest.raises(ValueError, match="no attention between nodes was seen"):
+        with pytest.raises(ValueError, match="no attention between nodes that graphxai can see"):
             gx.explain(model, graphs[0], method)
 
 
@@ -547,7 +547,7 @@ def test_a_wrapped_model_says_what_its_outputs_are():
         gx.wrap(SparseModel())
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module"):
         gx.wrap("bace", kind="binary")
-    with pytest.raises(TypeError, match=r"graphxai\.wrap gives them"):
+    with pytest.raises(TypeError, match=r"graphxai\.wrap adds them"):
         get_explainer("lrp").attribute(SparseModel(), None)
 
 

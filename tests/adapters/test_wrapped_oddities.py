@@ -267,7 +267,7 @@ def test_attention_within_vmap_is_said_to_be_missing():
         pytest.warns(
             UserWarning, match=r"encoder\.layers\.0\.self_attn, mapped over by torch.vmap"
         ),
-        pytest.raises(ValueError, match="no attention between nodes was seen"),
+        pytest.raises(ValueError, match="no attention between nodes that graphxai can see"),
     ):
         gx.explain(tokens(Mapped()), rows(), "gae")
 

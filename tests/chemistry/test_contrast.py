@@ -94,7 +94,7 @@ def test_a_difference_of_tasks_is_explained_by_the_difference_of_their_relevance
         (("shape", "CYP"), ValueError, "has several classes: name one, as in .'shape', 'rod'"),
         (("active", "round"), ValueError, "no class 'round'"),
         ((("Ki A", "high"), "CYP"), ValueError, "regression and has no classes"),
-        (("CYP", "active"), ValueError, "takes something from itself"),
+        (("CYP", "active"), ValueError, "subtracts something from itself"),
         ((("nothing", 0), "CYP"), ValueError, "no task 'nothing'"),
         (((1, "rod"), "CYP"), TypeError, "an end of a pair"),
     ],

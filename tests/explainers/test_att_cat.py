@@ -135,5 +135,5 @@ def test_attention_outside_of_every_module_with_rows_of_nodes_is_named():
             return self.lin(global_mean_pool(weights @ data.x, data.batch))
 
     model = gx.wrap(Whole(), kind="regression")
-    with pytest.raises(ValueError, match="att_cat reads the rows of tokens that enter"):
+    with pytest.raises(ValueError, match="att_cat needs the token rows that enter"):
         gx.explain(model, GRAPHS[0], "att_cat")

@@ -299,7 +299,7 @@ def test_own_explainers_can_be_used_by_class_and_by_name():
         assert isinstance(get_explainer("degree"), Degree)
     finally:
         del REGISTRY["degree"]
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         register(type("Other", (Degree,), {"name": "lrp"}))
 
 

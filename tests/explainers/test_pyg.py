@@ -213,7 +213,7 @@ def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
         ]
     expected = found.prediction.item() - torch.tensor(outputs)
     assert torch.allclose(found.node_mask[:, 0], expected, atol=1e-5)
-    with pytest.raises(ValueError, match="it cannot be told what of table belongs to which graph"):
+    with pytest.raises(ValueError, match="cannot tell how table splits into the graphs"):
         explained(model, batch, algorithm, config, batch=batch.batch, table=table)
 
 

@@ -210,7 +210,7 @@ def test_what_cannot_be_written_is_said(one, digit, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"cannot write .*use \.svg, \.png, \.pdf, \.html"):
             one.save(tmp_path / name)
     assert ".pt" not in SUFFIXES
-    with pytest.raises(ValueError, match="without a molecule"):
+    with pytest.raises(ValueError, match="has no molecule"):
         digit.save(tmp_path / "digit.sdf")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"graphxai\[parquet\]"):
