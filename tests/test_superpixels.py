@@ -363,8 +363,8 @@ def test_damaged_pictures_are_refused(tmp_path: Path, seven: np.ndarray) -> None
         (b"", "not a readable picture"),
         (b"P5 28 28 255\n" + bytes(784), "not a readable picture"),
         (whole[: len(whole) // 2], "damaged"),
-        (png_that_claims(28, 28), "damaged|one colour"),
-        (png_that_claims(1, 900), "no picture of a digit"),
+        (png_that_claims(28, 28), "damaged|single colour"),
+        (png_that_claims(1, 900), "too small for a digit"),
     ]:
         path = tmp_path / "bad.png"
         path.write_bytes(content)
