@@ -1,11 +1,10 @@
-"""Where the BACE recipe and a random forest part, on the test parts of finished runs.
+"""Where the BACE recipe and a random forest differ, on the test parts of finished runs.
 
     python benchmarks/bace_forest.py --runs runs/bace-quality [--data FOLDER]
 
-Reads the runs that `bace_quality.py` left behind. Some ligands of crystal structures count as
-active although their pIC50 is below 7: each figure is given with and without them, with the
-difference of model and forest and its 95 % interval (both on the same resampled compounds).
-Takes a minute.
+Reads the runs of `bace_quality.py`. Some ligands of crystal structures count as active although
+their pIC50 is below 7: each score is given with and without them, with the difference between model
+and forest and its 95 % interval (both on the same resampled compounds). Takes a minute.
 """
 
 import argparse
@@ -28,7 +27,7 @@ HEAD = ["split", "compounds", "n", "this model", "random forest", "difference", 
 
 
 def rows(run: Path, data: Path | None) -> list[list[str]]:
-    """The table's rows of one run folder: all test compounds, the agreeing, the contradictory."""
+    """Return a run folder's rows: all test compounds, the consistent, the contradictory ones."""
     kind, _, seed = run.name.partition("-")
     model = load_checkpoint(run / "model")
     graphs = encode_all(load_bace(data, canonical=True), model.config)
@@ -53,7 +52,7 @@ def rows(run: Path, data: Path | None) -> list[list[str]]:
 
 
 def _forest(smiles: list[str], active: Tensor, split: Split) -> Tensor:
-    """What the reference forest, fitted to the training part, says of the test part, (test,)."""
+    """Predict the test part with the reference forest, fitted to the training part, (test,)."""
     train = list(split.train)
     text = reference_forest(
         [smiles[k] for k in train], active[train].numpy(), [smiles[k] for k in split.test]
@@ -62,7 +61,7 @@ def _forest(smiles: list[str], active: Tensor, split: Split) -> Tensor:
 
 
 def _compared(ours: Tensor, forest: Tensor, active: Tensor) -> list[str]:
-    """Both ROC-AUC, their difference, and its paired bootstrap interval over compounds."""
+    """Return both ROC-AUCs, their difference, and its paired bootstrap interval over compounds."""
     generator = torch.Generator().manual_seed(0)
     draws = []
     for _ in range(DRAWS):

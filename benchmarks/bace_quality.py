@@ -1,9 +1,9 @@
-"""How good the BACE recipe is: several random splits and the scaffold split, a forest beside it.
+"""How good the BACE recipe is on several random splits and the scaffold split, next to a forest.
 
     python benchmarks/bace_quality.py --out runs/bace-quality [--data FOLDER] [--seeds 0 1 2 3 4]
 
-Writes one run folder a split (an interrupted benchmark goes on), `bace_quality.json` and the table
-`bace_quality_table.md`. A split takes some 15 to 20 minutes on one core.
+Writes one run folder per split, `bace_quality.json` and the table `bace_quality_table.md`. An
+interrupted benchmark continues when started again. A split takes 15 to 20 minutes on one core.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from graphxai.models.graphormer.training.fit import evaluate
 
 
 def measure(out: Path, data: Path | None, kind: str, seed: int) -> dict[str, Any]:
-    """Scores of one split: final model, the one before it learned from an ensemble, forest."""
+    """Score one split: final model, the model before it learned from the ensemble, forest."""
     folder = out / (kind if kind == "scaffold" else f"{kind}-{seed}")
     done = folder / "scores.json"
     if done.exists():
@@ -43,7 +43,7 @@ def measure(out: Path, data: Path | None, kind: str, seed: int) -> dict[str, Any
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Markdown: one row a split, then mean and standard deviation over the random ones."""
+    """Format as Markdown: one row per split, then mean and deviation over the random ones."""
     lines = [
         "| split | this model | 95 % interval | random forest | plain fine-tuning | Brier | ECE |",
         "|---|---|---|---|---|---|---|",

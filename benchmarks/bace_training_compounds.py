@@ -1,9 +1,9 @@
-"""Write the compounds that the bundled model `bace` was trained on beside its checkpoint.
+"""Write the training compounds of the bundled model `bace` next to its checkpoint.
 
     python benchmarks/bace_training_compounds.py
 
 Reads MoleculeNet's BACE (downloaded, or from $GRAPHXAI_DATA) and the positions of the training
-part in the checkpoint's metadata; writes canonical SMILES to `training.csv`, one a row, as
+part from the checkpoint's metadata. Writes canonical SMILES to `training.csv`, one per row, as
 `graphxai train bace` does.
 """
 

@@ -1,11 +1,11 @@
-"""How fast are curves? All nodes of all graphs added and removed, against one mask a pass.
+"""How fast are curves? Add and remove all nodes of all graphs, against one mask per pass.
 
     python benchmarks/evaluation_speed.py --out benchmarks/evaluation_speed.md
 
 A 2-layer, 64-dimensional Graphormer with random weights on the 152 compounds of the BACE test part
 of the bundled model's split; random scores, all N + 1 steps, every curve metric. The loop runs the
-same model on the same encoded graph, one mask a pass, as one would write it. Each figure is the
-best of three runs, alternating; torch uses one thread.
+same model on the same encoded graph with one mask per pass, as in naive code. Each time is the
+best of three alternating runs; torch uses one thread.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def compounds() -> list[str]:
 
 @torch.inference_mode()
 def loop(model, data, relevance):
-    """Outputs (3 (N + 1), 1) of the three orders, one mask a pass."""
+    """Return outputs (3 (N + 1), 1) for the three orders, one mask per pass."""
     order = relevance.argsort(descending=True)
     by_size = relevance.abs().argsort()
     n = len(order)
@@ -67,7 +67,7 @@ def loop(model, data, relevance):
 
 
 def batched(model, pairs):
-    """The same for many graphs, 16 of like size at a time, as in `gx.evaluate`."""
+    """Do the same for many graphs, 16 of similar size at a time, as in `gx.evaluate`."""
     found = {}
     order = sorted(range(len(pairs)), key=lambda k: len(pairs[k][1]))
     for start in range(0, len(order), 16):
@@ -91,7 +91,7 @@ def best_of(runs: dict) -> dict[str, float]:
 
 
 def peak_mb(nodes: int) -> float:
-    """Peak of the resident set above what it is before, in MB, for one graph of so many nodes."""
+    """Return the increase in peak resident set, in MB, for one graph of `nodes` nodes."""
     model = small_model()
     chain = prepare(model.config, "C" * nodes).data
     before = resident_kb("VmRSS")
@@ -100,7 +100,7 @@ def peak_mb(nodes: int) -> float:
 
 
 def resident_kb(field: str) -> int:
-    """VmRSS, the resident set now, or VmHWM, its peak; `getrusage` counts the parent's as well."""
+    """Read VmRSS, the resident set now, or VmHWM, its peak; `getrusage` includes the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 

@@ -3,12 +3,12 @@
     python benchmarks/reproduce.py --out runs/reproduce       # trains the 2-layer models
     python benchmarks/faithfulness.py --models runs/reproduce --out runs/faithfulness
 
-Measures methods on the test graphs of every model (BACE: the test part of its split; MNIST: a
-fixed sample of the official test set), true class, nodes masked, all steps; tests them over graphs
-and looks at every model by itself; and compares them with the best ordering that a local search
-over the curve itself finds. `--part valid` measures variants of `lrp_path` on BACE's validation
-graphs, on which its two numbers were chosen; `--part removal` measures it on the test graphs with
-presence 1 or 0, as models of others have it. Every stage goes on where it was interrupted.
+Evaluates methods on the test graphs of every model (BACE: the test part of its split; MNIST: a
+fixed sample of the official test set): true class, nodes masked, all steps. Tests the differences
+over graphs, shows every model separately, and compares with the best ordering found by a local
+search on the curve itself. `--part valid` evaluates variants of `lrp_path` on BACE's validation
+graphs, on which its two parameters were chosen. `--part removal` evaluates it on the test graphs
+with presence 1 or 0, as for wrapped models. Every stage continues where it was interrupted.
 """
 
 import argparse
@@ -44,7 +44,7 @@ MNIST_IMAGES = 100
 CEILINGS = {
     "BACE": 152,
     "MNIST superpixels": 20,
-}  # graphs a model whose best orderings are searched
+}  # graphs per model whose best ordering is searched
 STARTS = ("lrp", "lrp_path", "shapley_sampling")
 VARIANTS = [(1.0, 2.0), (0.1, 1.0), (0.1, 2.0), (0.1, 5.0), (0.03, 2.0), (0.03, 5.0)]
 
@@ -54,7 +54,7 @@ def chosen_methods() -> list:
 
 
 def variants() -> list:
-    """`lrp_path` with other numbers, each under a name of its own."""
+    """Return `lrp_path` with other parameters, each variant under its own name."""
     found = []
     for floor, steepness in VARIANTS:
         explainer = get_explainer("lrp_path", floor=floor, steepness=steepness)
@@ -64,12 +64,12 @@ def variants() -> list:
 
 
 def by_removal(model, batch, target):
-    """Scores (B, N) of `lrp_path` with presence 1 or 0."""
+    """Return the scores (B, N) of `lrp_path` with presence 1 or 0."""
     return _by_removal(model, batch, Target.of(target)).relevance
 
 
 def bace_validation(model) -> Source:
-    """Compounds of the validation part of the model's split."""
+    """Return the compounds in the validation part of the model's split."""
     from graphxai.datasets.molecules import load_bace
 
     graphs = load_bace()
@@ -92,7 +92,7 @@ def measure(checkpoint, source: Source, methods: list, out: Path) -> Report:
 
 
 def ceilings(checkpoint, source: Source, out: Path, limit: int) -> dict[str, list[float]]:
-    """Largest AUAC and smallest AU-MSE found for the first graphs, by key."""
+    """Search the largest AUAC and smallest AU-MSE of the first graphs, by key."""
     model = gx.load(checkpoint)
     path = out / f"{model.origin.sha256[:8]}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
@@ -113,7 +113,7 @@ def ceilings(checkpoint, source: Source, out: Path, limit: int) -> dict[str, lis
 def shares(
     reports: list[Report], best: list[dict[str, list[float]]], metric: str
 ) -> tuple[float, dict[str, float]]:
-    """Mean ceiling, and how much of the way from random to it each method covers in the mean.
+    """Return the mean ceiling, and how far each method gets on average from random to ceiling.
 
     Over all graphs and models whose ceiling was searched.
     """
@@ -133,7 +133,7 @@ def shares(
 def section(
     title: str, names: list[str], reports: list[Report], best: list[dict[str, list[float]]]
 ) -> list[str]:
-    """Table of all models together, tests of `lrp_path` against every other, each model alone."""
+    """Write a table for all models, tests of `lrp_path` against each method, and single models."""
     whole = merged(reports)
     graphs = len({u.graph for u in whole.units})
     methods = whole.ranking("auac")

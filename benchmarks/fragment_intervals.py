@@ -1,8 +1,9 @@
-"""How often a 95 % interval of a fragment's mean relevance holds the mean: Student's t, bootstrap.
+"""How often a 95 % interval of a fragment's mean relevance covers the true mean: t and bootstrap.
 
     python benchmarks/fragment_intervals.py
 
-The bundled model of BACE, functional groups in 200 molecules or more. Prints a table in Markdown.
+Uses the bundled BACE model and functional groups that occur in 200 molecules or more. Prints a
+Markdown table.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ SIZES, SAMPLES, OFTEN = (2, 3, 5, 10, 30), 100, 200
 
 
 def relevance_by_group() -> list[NDArray[np.float64]]:
-    """For each functional group that is found often, its mean relevance in every molecule."""
+    """Return the mean relevance in every molecule for each common functional group."""
     found = defaultdict(list)
     for explanation in gx.explain(gx.load("bace"), [graph.smiles for graph in load_bace()]):
         inside = defaultdict(list)

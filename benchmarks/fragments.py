@@ -1,8 +1,8 @@
-"""Time and memory of `graphxai fragments` over tables of growing length.
+"""Time and memory of `graphxai fragments` on tables of increasing length.
 
     python benchmarks/fragments.py molecules.csv 1000 10000 ...
 
-Each length is a process of its own. Prints a table in Markdown.
+Each length runs in a separate process. Prints a Markdown table.
 """
 
 import csv
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def measure(table: Path, rows: int, out: Path) -> str:
-    """One run over the first `rows` molecules of a table, as a row of the printed table."""
+    """Run on the first `rows` molecules of a table; return a row of the printed table."""
     options = ["--limit", str(rows), "--minimum", "1", "--out", str(out)]
     command = [sys.executable, "-m", "graphxai", "fragments", str(table), *options]
     begun = time.perf_counter()

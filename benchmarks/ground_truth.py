@@ -2,8 +2,9 @@
 
     python benchmarks/ground_truth.py --out runs/ground-truth [--data FOLDER] [--rules indole rings]
 
-Writes a run folder, `rows.csv` and `scores.json` for every rule and for the digits (what is there
-already is not made again), then `tables.md`. FOLDER holds `molecules/*.csv` and `mnist/`.
+Writes a run folder, `rows.csv` and `scores.json` for every rule and for the digits, then
+`tables.md`. Existing results are not computed again. FOLDER contains `molecules/*.csv` and
+`mnist/`.
 """
 
 import argparse
@@ -25,12 +26,12 @@ from graphxai.evaluation.ground_truth_report import (
 )
 
 DIGITS = "digits"
-# Boron is left out: about 0.2 % of the molecules hold it, too few for training and test.
+# Boron is left out: only about 0.2 % of the molecules contain it, too few for training and test.
 CHOSEN = ("indole", "halogen", "phosphorus", "large-ring", "rings", "pains", "logp")
 
 
 def measure_digits(folder: Path, given: argparse.Namespace) -> None:
-    """The bundled digit model on the first test images: superpixels, then pixels of the stroke."""
+    """Score the bundled digit model on the first test images: superpixels, then stroke pixels."""
     if (folder / SCORES).exists():
         return
     model = load("mnist-superpixels")
@@ -58,8 +59,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rules", nargs="*", default=[*CHOSEN, DIGITS])
     parser.add_argument("--methods", nargs="*", default=list(methods()))
-    parser.add_argument("--size", type=int, help="molecules of a rule in all")
-    parser.add_argument("--limit", type=int, default=100, help="graphs explained a task")
+    parser.add_argument("--size", type=int, help="total number of molecules per rule")
+    parser.add_argument("--limit", type=int, default=100, help="graphs explained per task")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Measure what the heads of the bundled models look at, and store it beside their weights.
+"""Measure what the heads of the bundled models attend to, and store it next to their weights.
 
     python benchmarks/head_statistics.py [--data FOLDER]
 
-The masks of `masked_lrp` come from these files. No label is read.
+The masks of `masked_lrp` come from these files. No labels are used.
 """
 
 import argparse
@@ -18,7 +18,7 @@ IMAGES = 500
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", help="folder of the data sets (default: $GRAPHXAI_DATA)")
+    parser.add_argument("--data", help="data folder (default: $GRAPHXAI_DATA)")
     root = parser.parse_args().data
 
     model = graphxai.load("bace")

@@ -1,9 +1,9 @@
-"""How long a report of 1,000 molecules takes to make, to open, to scroll and to search.
+"""How long a report of 1,000 molecules takes to make, open, scroll and search.
 
     PYTHONPATH=tests python benchmarks/report.py [rows | report.html]
 
-The molecules are BACE's, in a fixed shuffle; a report that is there already is only opened. The
-browser is a headless Chromium without a GPU. Prints a table in Markdown.
+The molecules are BACE's, in a fixed random order; an existing report is only opened. The browser is
+a headless Chromium without a GPU. Prints a Markdown table.
 """
 
 import os
@@ -20,7 +20,7 @@ from browser import browsing
 from graphxai.datasets.molecules import load_bace
 from graphxai.reporting import report
 
-# Scrolls from the top to the end, so many pixels a frame; the time of every frame in milliseconds.
+# Scrolls from top to bottom, %d pixels per frame; resolves to each frame's time in milliseconds.
 SCROLL = """
 new Promise(done => {
   const times = []; let last = performance.now();
@@ -32,7 +32,7 @@ new Promise(done => {
   requestAnimationFrame(step);
 })
 """
-# Until the frame after an action is on the screen.
+# Time from an action until the next frame is on the screen.
 TIMED = """
 new Promise(done => {
   const begun = performance.now(); %s;
@@ -43,12 +43,12 @@ SORT = "(s => { s.value = 'strongest atom'; s.dispatchEvent(new Event('change'))
 SEARCH = "byId('search').value = 'F'; arrange()"
 OPEN = "openMolecule(shown[0])"
 DRAWN = "document.querySelectorAll('.card svg circle').length > 100"
-SPEEDS = (120, 600)  # pixels a frame: a turning wheel; a dragged scroll bar
+SPEEDS = (120, 600)  # pixels per frame: mouse wheel; dragged scroll bar
 REPEATS = 5
 
 
 def make(rows: int, path: Path) -> None:
-    """Write the report, and print how long that takes."""
+    """Write the report and print how long it takes."""
     smiles = [graph.smiles for graph in load_bace()]
     random.Random(0).shuffle(smiles)
     model = graphxai.load("bace")
@@ -60,7 +60,7 @@ def make(rows: int, path: Path) -> None:
 
 
 def look(path: Path) -> None:
-    """Open the report, scroll, sort, search, open a molecule; print how long each takes."""
+    """Open the report, scroll, sort, search and open a molecule; print how long each takes."""
     print(f"| size of the file | {path.stat().st_size / 1e6:.1f} MB |")
     with browsing() as page:
         page.size(1280, 900)
@@ -106,7 +106,7 @@ ELEMENTS = "document.querySelectorAll('*').length"
 
 
 def _first(page, path: Path) -> float:
-    """Milliseconds from navigation until the first molecules are drawn."""
+    """Return milliseconds from navigation until the first molecules are drawn."""
     page.open(path)
     return page.js(
         "new Promise(done => { const look = () =>"

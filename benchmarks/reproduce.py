@@ -1,11 +1,11 @@
-"""Tables 1 and 2 of Ali et al. (ICML 2022) for BACE and MNIST superpixels, measured again.
+"""Reproduce Tables 1 and 2 of Ali et al. (ICML 2022) for BACE and MNIST superpixels.
 
     python benchmarks/reproduce.py --out runs/reproduce
 
 Trains 2-layer Graphormers as in the paper (three seeds on BACE with three random splits, two on
-MNIST superpixels), measures them and the bundled models, and writes tables and tests, which
-`reproduce.md` beside this file shows and discusses. Data: see `graphxai.datasets`. Every stage goes
-on where it was interrupted. About half an hour on one core.
+MNIST superpixels), evaluates methods on them and on the bundled models, and writes tables and
+tests, which `reproduce.md` shows and discusses. Data: see `graphxai.datasets`. Every stage
+continues where it was interrupted. Takes about half an hour on one core.
 """
 
 import argparse
@@ -66,7 +66,7 @@ CLAIMS = (
 
 
 def train_bace(folder: Path, seed: int, progress: bool) -> Path:
-    """Two layers of width 64, from scratch, on a random split; the class and pIC50."""
+    """Train two layers of width 64 from scratch on a random split; targets class and pIC50."""
     if (folder / "model").exists():
         return folder / "model"
     graphs = load_bace(canonical=True)
@@ -88,7 +88,7 @@ def train_bace(folder: Path, seed: int, progress: bool) -> Path:
 
 
 def train_digits(folder: Path, seed: int, progress: bool) -> Path:
-    """Two layers of width 64 on 9,000 images in two versions."""
+    """Train two layers of width 64 on 9,000 images in two versions."""
     if (folder / "model").exists():
         return folder / "model"
     config = mnist_config(num_layers=2, hidden_dim=64, ffn_dim=128)
@@ -105,7 +105,7 @@ def train_digits(folder: Path, seed: int, progress: bool) -> Path:
 
 
 def accuracy(model: Graphormer, source: Source) -> str:
-    """ROC-AUC or accuracy on the graphs measured."""
+    """Return ROC-AUC or accuracy on the graphs evaluated."""
     from sklearn.metrics import roc_auc_score
 
     found = gx.predict(model, list(source.inputs.values()))
@@ -121,13 +121,13 @@ def accuracy(model: Graphormer, source: Source) -> str:
 def measure(
     name: str, checkpoints: list[str | Path], out: Path, steps: int | None
 ) -> tuple[Report, list[str]]:
-    """One report of all checkpoints, and how good each model is."""
+    """Return one report of all checkpoints, and how good each model is."""
     methods = [*PAPER[name], *OURS]
     reports, scores = [], []
     for checkpoint in checkpoints:
         model = gx.load(checkpoint)
         source = bace_test(model) if name == "bace" else mnist_test().sample(MNIST_IMAGES)
-        # seeds of one architecture lie in folders of one name: tell them apart by their weights
+        # the checkpoints of several seeds have the same folder name: use the hash of the weights
         folder = out / (str(steps) if steps else "all") / model.origin.sha256[:8]
         reports.append(
             gx.evaluate(
@@ -146,7 +146,7 @@ def measure(
 
 
 def table(name: str, reports: dict[str, Report]) -> list[str]:
-    """The paper's columns beside ours."""
+    """Show the paper's columns next to ours."""
     heads = [f"{m}, {title}" for m in ("AUAC ↑", "AU-MSE ↓") for title in ("paper", *reports)]
     lines = [f"| method | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for method in [*PAPER[name], *OURS]:
@@ -160,7 +160,7 @@ def table(name: str, reports: dict[str, Report]) -> list[str]:
 
 
 def orderings(name: str, reports: dict[str, Report]) -> list[str]:
-    """How far our orderings agree with the paper's, and the tests behind its claims."""
+    """Show how far our orderings agree with the paper's, and test its claims."""
     lines = [
         "Kendall's tau between the paper's ordering of its methods and ours (1: the same):",
         "",

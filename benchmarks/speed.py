@@ -1,15 +1,15 @@
-"""Speed of the toolkit beside the published pipelines, as ratios from one run.
+"""Speed of the toolkit relative to the published pipelines, as ratios from one run.
 
     python benchmarks/speed.py [--data FOLDER] [--molecules 512] [--many TABLE]
                                [--out benchmarks/speed.md]
     python benchmarks/speed.py --many TABLE --only-many
 
-Without BACE at hand, the molecules are the samples of the package, repeated. The comparison with
-the published Graphormer pipeline needs `transformers==4.57.6` (the last release that
-has it) and `cython<3.1`; without them those rows are left out. One thread.
+If BACE is not available, the molecules are the package's samples, repeated. The comparison with
+the published Graphormer pipeline needs `transformers==4.57.6` (the last release that has it) and
+`cython<3.1`; without them those rows are left out. Everything runs in one thread.
 
-TABLE is a CSV file with a column `smiles` and some 20,000 molecules, such as MoleculeNet's HIV,
-which are featurised by worker processes too.
+TABLE is a CSV file with a column `smiles` and some 20,000 molecules, such as MoleculeNet's HIV.
+These are also featurised by worker processes.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def molecules(count: int, data: str | None) -> list[str]:
 
 
 def per_item(run: Callable[[], object], count: int, repeats: int = 5) -> float:
-    """Median milliseconds per molecule, after a warm-up."""
+    """Return median milliseconds per molecule, after a warm-up."""
     run()
     times = []
     for _ in range(repeats):
@@ -73,10 +73,10 @@ def per_item(run: Callable[[], object], count: int, repeats: int = 5) -> float:
 def in_turn(
     runs: dict[str, Callable[[list[str]], object]], smiles: list[str], repeats: int = 9
 ) -> dict[str, float]:
-    """Milliseconds of the processor per molecule, of functions that take turns.
+    """Return processor milliseconds per molecule for functions that take turns.
 
-    So all of them meet the same machine, and other work on it counts for none. A turn is 32
-    molecules; the median of its repetitions counts.
+    Taking turns exposes all of them to the same conditions, and processor time ignores other work
+    on the machine. A turn is 32 molecules; the median over its repetitions counts.
     """
     totals = dict.fromkeys(runs, 0.0)
     for first in range(0, len(smiles), 32):
@@ -108,7 +108,7 @@ def ours() -> Graphormer:
 
 
 def measure(smiles: list[str]) -> dict[str, float]:
-    """Milliseconds per molecule of each step of ours, and of OGB's featuriser."""
+    """Return milliseconds per molecule for each of our steps, and for OGB's featuriser."""
     from ogb.utils import smiles2graph  # imported by the features, without its version check
 
     model, count = ours(), len(smiles)
@@ -144,7 +144,7 @@ def measure(smiles: list[str]) -> dict[str, float]:
 
 
 def measure_published(smiles: list[str]) -> dict[str, float]:
-    """The same of the published pipeline, batched as its own collator does; {} if not installed."""
+    """Measure the published pipeline, batched by its own collator; {} if not installed."""
     try:
         warnings.simplefilter("ignore")
         from transformers.models.deprecated.graphormer import (  # type: ignore[import-not-found]
@@ -226,18 +226,18 @@ def measure_published(smiles: list[str]) -> dict[str, float]:
 
 
 class ManyMolecules(NamedTuple):
-    """Featurising many molecules in several ways: the best of several runs of each."""
+    """Times of featurising many molecules in several ways, each the best of several runs."""
 
     count: int
     wall: dict[str, float]  # milliseconds per molecule
-    busy: dict[str, float]  # the same of the processor, in all processes together
-    parent: float  # the same in the process that has workers
+    busy: dict[str, float]  # processor time per molecule, in all processes together
+    parent: float  # processor time per molecule in the parent of the workers
     first_graph: float  # seconds from the call to the first graph from workers
-    first_of_all: float  # the same of a program's first call
+    first_of_all: float  # the same for a program's first call
 
 
 def worker_seconds() -> float:
-    """Processor time of the worker processes so far; 0 where there is no /proc."""
+    """Return the processor time of the worker processes so far; 0 if there is no /proc."""
     ticks = 0
     for process in multiprocessing.active_children():
         with contextlib.suppress(OSError):
@@ -247,7 +247,7 @@ def worker_seconds() -> float:
 
 
 def measure_many(table: Path, count: int, workers: int = 2, repeats: int = 5) -> ManyMolecules:
-    """Ways to featurise that take turns, a turn being all molecules."""
+    """Time several ways to featurise, which take turns; a turn is all molecules."""
     from ogb.utils import smiles2graph
 
     rows = (row for row in iter_table(table) if not isinstance(row, RejectedRow))
@@ -363,7 +363,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder with bace/raw/bace.csv")
     parser.add_argument("--molecules", type=int, default=512)
     parser.add_argument("--many", type=Path, metavar="TABLE", help="CSV file with many SMILES")
-    parser.add_argument("--only-many", action="store_true", help="leave all other rows out")
+    parser.add_argument("--only-many", action="store_true", help="leave out all other rows")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

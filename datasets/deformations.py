@@ -15,7 +15,7 @@ class Deformation:
 
     Attributes:
         rotation: degrees.
-        scale: relative change of size, for each axis on its own (0.1: 0.9 to 1.1).
+        scale: relative change of size, drawn separately for each axis (0.1: 0.9 to 1.1).
         shear: tangent of the slant.
         shift: pixels.
         elastic: standard deviation in pixels of a smooth displacement field.
@@ -33,17 +33,17 @@ def deform(
     generator: torch.Generator,
     deformation: Deformation | None = None,
 ) -> torch.Tensor:
-    """Deformed copies, each by its own random rotation, scaling, shear, shift and elastic field.
+    """Deform each image by its own random rotation, scaling, shear, shift and elastic field.
 
     Args:
         images: (n, H, W) float, values in [0, 1], dark background.
         generator: the source of randomness; the same generator state gives the same images.
-        deformation: ranges; a default that keeps digits legible.
+        deformation: ranges; the default keeps digits legible.
 
     Returns:
         (n, H, W) float32 in [0, 1].
 
-    Source: Simard et al. 2003 for elastic deformations of digits.
+    Source: Simard et al. 2003, for elastic deformations of digits.
     """
     ranges = deformation or Deformation()
     n, height, width = images.shape

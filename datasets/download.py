@@ -1,4 +1,4 @@
-"""Files from official sources, checked by their digest and never left half-written."""
+"""Downloads from official sources, checked against their digests and never left half-written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 class DownloadError(RuntimeError):
-    """A file could not be had, or is not the file that was asked for."""
+    """A file cannot be downloaded, or is not the official one."""
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -37,12 +37,12 @@ def fetch(
 ) -> Path:
     """Return ``path``, downloaded from ``url`` unless it is there; the digest is always checked.
 
-    The download goes to a temporary file beside ``path`` and is renamed when it is complete and
-    right, so an interrupted download leaves nothing behind that could be taken for the file.
+    The download goes to a temporary file beside ``path``. It is renamed only when its digest is
+    right, so an interrupted download leaves nothing that could be mistaken for the file.
 
     Raises:
-        DownloadError: no network, the server refused, or the digest differs. The message names
-            the URL and the place where the file can be put by hand.
+        DownloadError: no network, the server refused, or the digest differs. The message gives
+            the URL and the path at which to put the file by hand.
     """
     target = Path(path)
     if target.exists():
@@ -50,7 +50,7 @@ def fetch(
         if wrong:
             raise DownloadError(
                 f"{target} is not the official file ({wrong}). Delete it to download it again from "
-                f"{url}, or name another folder."
+                f"{url}, or choose another folder."
             )
         return target
     try:
@@ -78,7 +78,7 @@ def fetch(
         reason = getattr(error, "reason", None) or error
         raise DownloadError(
             f"could not download {url} ({reason}). Without a network, put the file at {target}, "
-            "or name the folder that holds it with root=... or the environment variable "
+            "or give the folder that contains it with root=... or the environment variable "
             "GRAPHXAI_DATA."
         ) from error
     finally:
@@ -87,7 +87,7 @@ def fetch(
 
 
 def _mismatch(path: Path, md5: str | None, sha256: str | None) -> str:
-    """An empty string when the digests agree, else the words that say which does not."""
+    """Return an empty string if the digests agree, else the one that differs."""
     for name, expected in (("md5", md5), ("sha256", sha256)):
         if expected is None:
             continue

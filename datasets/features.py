@@ -1,8 +1,8 @@
 """The nine atom and three bond features of the Open Graph Benchmark, by table look-up.
 
-Every value is the position in OGB's own vocabulary (``ogb.utils.features``, Hu 2020), the input
-that Graphormer was published with. The vocabularies are read from the installed ``ogb``; here they
-are only turned into tables from RDKit's values to positions.
+Every value is a position in OGB's vocabulary (``ogb.utils.features``, Hu 2020), the input that
+Graphormer was published with. The vocabularies come from the installed ``ogb``; this file only
+turns them into tables from RDKit's values to positions.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ BOND_FEATURE_NAMES = ("bond type", "bond stereo", "conjugated")
 
 
 def _ogb_features() -> Any:
-    """``ogb.utils.features``, imported without the version check that goes to the network.
+    """Import ``ogb.utils.features`` without its version check over the network.
 
-    ``import ogb`` asks the package index for a newer release, by the package ``outdated``. A
-    stand-in for that package answers "no" during the import and is gone afterwards.
+    ``import ogb`` looks for a newer release with the package ``outdated``. During the import, a
+    stub replaces that package and answers "no".
     """
     if "ogb" in sys.modules:
         return importlib.import_module("ogb.utils.features")
@@ -76,7 +76,7 @@ class _Table(dict[Any, int]):
     """Value to position; a value outside the vocabulary gets the last one (OGB's "misc")."""
 
     def __init__(self, name: str, values: Iterable[Any] | None = None) -> None:
-        """`values`: RDKit's enumeration, which OGB names in words; None: the values themselves."""
+        """`values`: RDKit's enumeration, which OGB lists by name; None: the values themselves."""
         vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
         known = vocabulary if values is None else [v for v in values if str(v) in vocabulary]
         super().__init__((v, vocabulary.index(v if values is None else str(v))) for v in known)
@@ -103,15 +103,15 @@ def _one_atom_query(atom: Chem.Atom) -> Chem.Mol:
     return query.GetMol()
 
 
-# Reading one of RDKit's enumerations from Python costs four times as much as reading a number.
-# So the common values of atoms come from compiled queries, and only the rest is read.
+# Reading one of RDKit's enumerations from Python takes four times as long as reading a number.
+# So compiled queries find the common values, and only the rest are read.
 _TAGGED = _one_atom_query(rdqueries.HasChiralTagQueryAtom())
 _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
 
 
 def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
-    """The atoms of a molecule as positions in OGB's vocabularies, (N, 9).
+    """Return the atoms of a molecule as positions in OGB's vocabularies, (N, 9).
 
     Column ``j`` is `ATOM_FEATURE_NAMES` ``[j]``, below `ATOM_CARDINALITIES` ``[j]``. An element,
     charge or count outside a vocabulary gets its "misc" position, as in OGB.
@@ -141,26 +141,26 @@ def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
 
 
 def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
-    """Chirality codes (N,) that do not depend on how the molecule is written; None without any.
+    """Return chirality codes (N,) that do not depend on how the molecule is written.
 
-    RDKit's tag, and so OGB's feature, says clockwise or not in the order of an atom's bonds: two
-    SMILES of one molecule can carry opposite tags. These codes are those of the canonical SMILES,
-    brought back to the order of the atoms.
+    RDKit's tag, and so OGB's feature, is relative to the order of an atom's bonds: two SMILES of
+    the same molecule can have opposite tags. These codes are those of the canonical SMILES, mapped
+    back to the molecule's atom order. None if no atom has a tag.
     """
     if not mol.HasSubstructMatch(_TAGGED):
         return None
     smiles = Chem.MolToSmiles(mol)
     written = mol
-    if ":" in smiles:  # atom maps, which have a say in the order; or a bond
+    if ":" in smiles:  # atom maps, which affect the order; or a bond
         written = Chem.Mol(mol)
         for atom in written.GetAtoms():
             atom.SetAtomMapNum(0)
         smiles = Chem.MolToSmiles(written)
     order = list(written.GetPropsAsDict(True, True, False)["_smilesAtomOutputOrder"])
-    # of a sanitised molecule, the canonical SMILES has tags at stereocentres only
+    # the canonical SMILES of a sanitised molecule has tags at stereocentres only
     canonical = Chem.MolFromSmiles(smiles, AS_WRITTEN)
     if canonical is None or canonical.GetNumAtoms() != len(order):
-        return None  # a molecule that RDKit writes but does not read: keep its tags
+        return None  # RDKit cannot read back what it wrote: keep the molecule's tags
     codes = np.full(len(order), _CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED])
     for (i,) in canonical.GetSubstructMatches(_TAGGED, maxMatches=len(order)):
         codes[order[i]] = _CHIRALITY[canonical.GetAtomWithIdx(i).GetChiralTag()]
@@ -168,10 +168,10 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
 
 
 def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Both directions of every bond: ends (2, 2 * bonds) and features (2 * bonds, 3).
+    """Return both directions of every bond: ends (2, 2 * bonds) and features (2 * bonds, 3).
 
-    A bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. The axis
-    of an atropisomer, which OGB refuses, counts as no stereo.
+    Each bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. An
+    atropisomer's axis, which OGB rejects, counts as no stereo.
     """
     no_stereo = _BOND_STEREO[Chem.BondStereo.STEREONONE]
     rows = [

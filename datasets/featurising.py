@@ -1,7 +1,7 @@
-"""Molecules to arrays of features, and many of them to a few small arrays that processes exchange.
+"""Turn molecules into arrays of features, and pack many of them to send between processes.
 
-This file and those it imports need no torch: so a process that featurises is ready in a fraction
-of a second, and small.
+Neither this file nor what it imports needs torch, so a worker process starts in a fraction of a
+second and stays small.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .rdkit_binary import molecule_features
 
 __all__ = ["TURN", "Featurised", "Packed", "featurise", "featurise_packed", "unpack"]
 
-# The steps from SMILES to graph drive each other out of the processor's caches. Where each does so
-# many molecules in its turn, all together need a quarter less time.
+# The steps from SMILES to graph evict each other from the processor's caches. Doing each step for
+# this many molecules before the next one saves a quarter of the time.
 TURN = 32
 
 _CHIRALITY = ATOM_FEATURE_NAMES.index("chirality")
 
 
 class Featurised(NamedTuple):
-    """A molecule's SMILES, its features in OGB's codes, and itself where it was given as such."""
+    """A molecule's SMILES, its features in OGB's codes, and the RDKit molecule if one was given."""
 
     text: str
     mol: Chem.Mol | None
@@ -37,9 +37,9 @@ class Featurised(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The features of M molecules behind one another, in the narrowest types that hold them.
+    """The features of M molecules, concatenated, in the smallest integer types that fit.
 
-    What follows from the rest is left out: the SMILES, and the second direction of every bond.
+    What can be derived is left out: the SMILES, and the second direction of every bond.
     """
 
     num_atoms: NDArray[np.unsignedinteger]  # (M,)
@@ -47,13 +47,13 @@ class Packed(NamedTuple):
     atoms: NDArray[np.unsignedinteger]  # (all atoms, 9)
     ends: NDArray[np.unsignedinteger]  # (all bonds, 2)
     bonds: NDArray[np.unsignedinteger]  # (all bonds, 3)
-    refused: dict[int, str]  # why, by position among all molecules; these are none of the M
+    refused: dict[int, str]  # reasons, by position among all molecules; not counted in M
 
 
 def featurise(
     molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> list[Featurised | MoleculeError]:
-    """The features of molecules, in place of one that cannot become a graph its error."""
+    """Return each molecule's features, or the error if it cannot become a graph."""
     with rdBase.BlockLogs():
         found = read_molecules(molecules, max_atoms)
         readable = [one for one in found if isinstance(one, ReadMolecule)]
@@ -73,7 +73,7 @@ def featurise(
 
 
 def featurise_packed(smiles: Sequence[str], max_atoms: int, canonical: bool) -> Packed:
-    """The same for SMILES, as a few small arrays: what a worker process does and sends back."""
+    """Featurise SMILES into a few small arrays: the job and the answer of a worker process."""
     found = [
         one
         for first in range(0, len(smiles), TURN)
@@ -93,7 +93,7 @@ def featurise_packed(smiles: Sequence[str], max_atoms: int, canonical: bool) -> 
 
 
 def unpack(smiles: Sequence[str], packed: Packed) -> list[Featurised | MoleculeError]:
-    """What `featurise` gives for the SMILES that were packed; no two molecules share memory."""
+    """Undo `featurise_packed`: what `featurise` returns, with no memory shared by molecules."""
     atoms, ends = packed.atoms, packed.ends
     both = np.stack([ends, ends[:, ::-1]]).reshape(2, -1)  # (2, 2 * all bonds)
     bonds = packed.bonds.repeat(2, axis=0)

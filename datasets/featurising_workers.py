@@ -1,7 +1,7 @@
-"""SMILES featurised in several processes: what takes most time, RDKit's reading, is one thread's.
+"""Featurise SMILES in several processes: RDKit's parsing, the slowest step, is single-threaded.
 
-Chunks of SMILES go out, a few small arrays each come back, and all come out in the order of the
-source. The source is read only so far ahead as keeps the processes busy.
+Chunks of SMILES go out, a few small arrays per chunk come back, and results keep the order of the
+source. The source is read only far enough ahead to keep the processes busy.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from .molecule_reading import MoleculeError
 
 __all__ = ["checked_workers", "featurise_in_workers"]
 
-# A worker takes about 30 ms for a chunk. What it sends back, some 50 kB, fits into a pipe whole: so
-# it waits for nobody, and one that is killed hardly ever leaves half a message behind.
+# A worker takes about 30 ms per chunk. Its answer, some 50 kB, fits into a pipe in one piece: it
+# never blocks on sending, and killing it hardly ever leaves half a message behind.
 _CHUNK = 4 * TURN
-_CHUNKS_AHEAD = 3  # for each worker: one it is at, one that lies ready, one that comes out
+_CHUNKS_AHEAD = 3  # per worker: one in work, one ready, one being returned
 
-_PATIENCE = 1.0  # seconds for workers to finish what they are at
+_PATIENCE = 1.0  # seconds for workers to finish their work
 
-_MAIN = threading.Lock()  # over the script's module while a process starts
+_MAIN = threading.Lock()  # guards the script's module while a process starts
 
 _Result = Featurised | MoleculeError
 
 
 class _Failure(NamedTuple):
-    """What the source raised, in the place of the molecule that it did not give."""
+    """What the source raised instead of giving a molecule."""
 
     error: Exception
 
 
 class _Pending(NamedTuple):
-    """A chunk under way: its SMILES are at the workers, all else in it is done."""
+    """A chunk in progress: its SMILES are with the workers, everything else in it is done."""
 
     size: int
     smiles: list[str]
@@ -58,15 +58,15 @@ class _Pending(NamedTuple):
 
 
 def checked_workers(workers: int) -> int:
-    """The number of processes, or an error that says what may be given."""
+    """Return the number of processes, or raise an error that says what is allowed."""
     try:
         count = operator.index(workers)
     except TypeError:
         count = 0
     if count < 1:
         raise ValueError(
-            f"workers must be 1 (no further process) or a number of processes, not {workers!r}: as"
-            " many as there are free cores is a good choice."
+            f"workers must be 1 (no extra process) or a number of processes, not {workers!r}: the"
+            " number of free cores is a good choice."
         )
     return count
 
@@ -74,12 +74,12 @@ def checked_workers(workers: int) -> int:
 def featurise_in_workers(
     molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool, workers: int
 ) -> Generator[_Result, None, None]:
-    """Features or errors in the order of the source, those of SMILES from so many processes.
+    """Yield features or errors in the order of the source, using `workers` processes for SMILES.
 
-    RDKit molecules are featurised in this process. The processes end with the generator.
+    RDKit molecules are featurised in this process. The workers end with the generator.
 
     Raises:
-        RuntimeError: a process ended before its time.
+        RuntimeError: a worker died.
     """
     chunks = _chunks(molecules)
     pending: deque[_Pending] = deque()
@@ -93,9 +93,9 @@ def featurise_in_workers(
                 yield from _results(pending.popleft())
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "a process that featurises molecules ended before its time; most often it is"
-                " killed for want of memory: use fewer workers, or workers=1. If it said why, that"
-                " stands above, on stderr."
+                "a process that featurises molecules died, most likely because memory ran out:"
+                " use fewer workers, or workers=1. Its own error message, if any, is above, on"
+                " stderr."
             ) from error
 
 
@@ -110,7 +110,7 @@ def _chunks(
 def _with_failure(
     molecules: Iterable[str | Chem.Mol],
 ) -> Iterator[str | Chem.Mol | _Failure]:
-    """The source is read ahead: what it raises must wait until all before it has come out."""
+    """The source is read ahead: an error it raises must wait until everything before is out."""
     try:
         yield from molecules
     except Exception as error:
@@ -149,8 +149,8 @@ def _results(chunk: _Pending) -> Iterator[_Result]:
 
 @contextmanager
 def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that start as work comes, and have ended when the block is left."""
-    # A fork of a process with threads, as torch has them, may hang.
+    """Processes that start when work arrives and have ended when the block is left."""
+    # A fork of a process with threads, such as torch's, may hang.
     known = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker)
@@ -159,8 +159,8 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
     finally:
         started = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
-        # Not killed at once: one that is killed while it sends leaves half a message behind, for
-        # the rest of which the pool would wait. Only RDKit keeps one busy for longer than this.
+        # Not killed at once: a process killed while sending leaves half a message behind, and the
+        # pool would wait for the rest. Only RDKit keeps one busy for longer than this.
         for process in _running_after(_PATIENCE, started):
             process.kill()
         for process in started:
@@ -168,7 +168,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _running_after(seconds: float, processes: Sequence[BaseProcess]) -> list[BaseProcess]:
-    """The processes that have not ended by then; returns earlier if all have."""
+    """Return the processes still running after `seconds`; return early if all have ended."""
     stop = time.monotonic() + seconds
     running = list(processes)
     while running and (left := stop - time.monotonic()) > 0:
@@ -179,11 +179,11 @@ def _running_after(seconds: float, processes: Sequence[BaseProcess]) -> list[Bas
 
 @contextmanager
 def _main_left_out() -> Iterator[None]:
-    """Processes that start within do not import the script that runs.
+    """Keep processes that start inside this block from importing the running script.
 
-    Python has every process import it, for functions that it may define; these are none. Most
-    scripts import torch, which takes seconds and hundreds of MB in each process, and one without
-    the guard `if __name__ == "__main__"` would start processes anew in each.
+    Python makes every process import it, for functions that it may define; workers need none of
+    them. Most scripts import torch, which takes seconds and hundreds of MB in each process, and a
+    script without the guard `if __name__ == "__main__"` would start more processes in each.
     """
     main = vars(sys.modules["__main__"])
     with _MAIN:
@@ -200,13 +200,13 @@ def _main_left_out() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    """Ctrl-C reaches every process of a terminal: this one's end is its parent's to decide."""
+    """Ignore Ctrl-C, which reaches every process of a terminal: the parent ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed ends no worker, and its queue would be waited for for good."""
+    """End with the parent: if it is killed, a worker would wait on its queue forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -26,7 +26,7 @@ def _ecfp4(bits: int) -> Any:
 
 
 def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
-    """ECFP4 of one molecule, 2,048 bits, as RDKit compares them."""
+    """ECFP4 of one molecule, 2,048 bits, in the form that RDKit compares."""
     return _ecfp4(BITS).GetFingerprint(mol)
 
 
@@ -36,7 +36,7 @@ def ecfp4(smiles: Sequence[str], bits: int = BITS) -> FloatArray:
 
 
 def ecfp6_counts(smiles: Sequence[str], bits: int = 4096, *, stereo: bool = True) -> FloatArray:
-    """ECFP6, counted, (n, bits); stereo: whether the chirality of a centre counts."""
+    """ECFP6 counts, (n, bits); stereo: whether chirality is included."""
     generator = rdFingerprintGenerator.GetMorganGenerator(
         radius=3, fpSize=bits, includeChirality=stereo
     )
@@ -44,7 +44,7 @@ def ecfp6_counts(smiles: Sequence[str], bits: int = 4096, *, stereo: bool = True
 
 
 def atom_pair_counts(smiles: Sequence[str], bits: int = 4096) -> FloatArray:
-    """Pairs of atoms with the number of bonds between them, counted, (n, bits)."""
+    """Counts of atom pairs with the number of bonds between them, (n, bits)."""
     generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=bits)
     return _rows(generator.GetCountFingerprintAsNumPy, smiles)
 

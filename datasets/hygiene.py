@@ -1,7 +1,7 @@
-"""A table of one's own, looked through before anything is learned from it.
+"""Check a table of molecules before anything is trained on it.
 
-Every row ends up in one place: among the molecules, merged with an equal one, or left out with a
-reason. What is merely suspicious is kept and said.
+Every row has one fate: kept as a molecule, merged with an identical one, or left out with a
+reason. Rows that are merely suspicious are kept and reported.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MAX_ATOMS = 200  # time and memory of attention grow with the square
 MIN_MOLECULES = 20
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
-SKEWED = 1e3  # largest over smallest value of what is likely to need a logarithm
+SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
 CHECKS = ("check", "target", "count", "done")
 RECORDS = ("row", "smiles", "check", "target", "done", "reason")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: how many rows or values it concerns, what was done with them, and which rows."""
+    """One check: how many rows or values it affects, what was done with them, and which rows."""
 
     check: str
     count: int
@@ -56,7 +56,7 @@ class Finding:
 
 
 class Findings(tuple[Finding, ...]):
-    """All findings of a table, which are a table, too."""
+    """All findings for a table; they can be shown as a table too."""
 
     __slots__ = ()
 
@@ -64,20 +64,20 @@ class Findings(tuple[Finding, ...]):
         return "\n".join(map(str, self))
 
     def records(self) -> Iterator[tuple[int, str, str, str, str, str]]:
-        """Number, SMILES, check, target, what was done and why, of every row that is concerned."""
+        """Yield number, SMILES, check, target, action and reason of every affected row."""
         for f in self:
             for row in f.rows:
                 yield row.row, row.smiles, f.check, f.target, f.done, row.reason
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a check: check, target, count, done."""
+        """One row per check: check, target, count, done."""
         import pandas as pd
 
         rows = [tuple(getattr(f, name) for name in CHECKS) for f in self]
         return pd.DataFrame(rows, columns=list(CHECKS))
 
     def rows_to_frame(self) -> pd.DataFrame:
-        """One row for every row that a check concerns: row, smiles, check, target, done, reason."""
+        """One row per affected row: row, smiles, check, target, done, reason."""
         import pandas as pd
 
         return pd.DataFrame(list(self.records()), columns=list(RECORDS))
@@ -88,7 +88,7 @@ class Findings(tuple[Finding, ...]):
 
 @dataclass(frozen=True)
 class Target:
-    """One column to learn: its kind, its classes (none for a regression), how that was found."""
+    """One column to learn: its kind, its classes (none for regression), how these were found."""
 
     name: str
     kind: LabelsKind
@@ -110,11 +110,11 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class CleanTable:
-    """Different molecules of a table with their labels.
+    """The distinct molecules of a table with their labels.
 
     graphs: with `y` (1, targets), NaN where there is no label, `row` (the first of the molecule's
-    rows) and the SMILES as written there; canonical: their canonical SMILES; read: rows of the
-    file; sha256: of the file.
+    rows) and the SMILES as written there; canonical: their canonical SMILES; read: number of rows
+    in the file; sha256: digest of the file.
     """
 
     path: Path
@@ -133,11 +133,11 @@ class CleanTable:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Numbers of the molecules' first rows; the first row after the header is 1."""
+        """The first row of each molecule; the first row after the header is 1."""
         return tuple(int(graph.row) for graph in self.graphs)
 
     def save(self, folder: Path) -> None:
-        """Write `hygiene.json` (checks) and `hygiene.csv` (one line a row concerned)."""
+        """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hygiene.json").write_text(
             json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8"
@@ -177,16 +177,16 @@ def clean_table(
     max_atoms: int = MAX_ATOMS,
     tick: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
-    """Read a CSV file, row by row, into different molecules with labels; see `iter_records`.
+    """Read a CSV file row by row into distinct molecules with labels; see `iter_records`.
 
-    Molecules are equal if their canonical SMILES are. Equal ones are merged: the median of values,
-    the class if all agree, else none. `kinds`: of columns where it is not to be inferred. `tick`
-    is called with the number of rows read since the last call.
+    Molecules with the same canonical SMILES are merged. They get the median of their values, or
+    their class if all agree and no label otherwise. `kinds` sets the kind of a column instead of
+    inferring it. `tick` is called with the number of rows read since the last call.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a column is missing or holds no labels; one class or value only in every
-            column; fewer than 20 molecules.
+        ValueError: a column is missing or has no labels; every column has a single class or
+            value; fewer than 20 molecules.
     """
     path, kinds = Path(path), dict(kinds or {})
     _check_columns(smiles_column, target_columns, kinds)
@@ -210,8 +210,9 @@ def clean_table(
     labelled = np.flatnonzero(~unlabelled)
     if len(labelled) < MIN_MOLECULES:
         raise ValueError(
-            f"{path} holds {len(labelled)} different molecules with a label; at least "
-            f"{MIN_MOLECULES} are needed to train, choose and test (hundreds to be of use)."
+            f"{path} has {len(labelled)} different molecules with a label; at least "
+            f"{MIN_MOLECULES} are needed to train, calibrate and test (hundreds for a useful "
+            "model)."
         )
     values = values[labelled]
     molecules = [raw.molecules[m] for m in labelled]
@@ -236,27 +237,27 @@ def _check_columns(
     smiles_column: str, target_columns: Sequence[str], kinds: Mapping[str, str]
 ) -> None:
     if not target_columns:
-        raise ValueError("name at least one column to learn.")
+        raise ValueError("give at least one column to learn.")
     if smiles_column in target_columns:
         raise ValueError(f"column {smiles_column!r} cannot be both the SMILES and a target.")
     for name in target_columns:
         if list(target_columns).count(name) > 1:
-            raise ValueError(f"target column {name!r} is named twice.")
+            raise ValueError(f"target column {name!r} is given twice.")
     for name in kinds:
         if name not in target_columns:
-            raise ValueError(f"a kind is given for {name!r}, which is no target column.")
+            raise ValueError(f"a kind is given for {name!r}, which is not a target column.")
 
 
 def _check_rows(path: Path, raw: Rows) -> None:
     if not raw.read:
-        raise ValueError(f"{path} holds no rows below its header.")
+        raise ValueError(f"{path} has no rows below its header.")
     if not raw.molecules:
         check, rows = next(iter(raw.left_out.items()))
-        raise ValueError(f"{path} holds no usable row. {check}: {len(rows)}, first {rows[0]}")
+        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
 
 
 def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
-    """One label a molecule and column, (molecules, columns), and what was merged."""
+    """Return one label per molecule and column, (molecules, columns), and what was merged."""
     values = np.full((len(raw.molecules), len(columns)), np.nan)
     duplicates = tuple(
         raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
@@ -286,14 +287,14 @@ def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Findi
 def _label_findings(
     raw: Rows, column: int, labels: Labels, differing: list[RejectedRow], largest: float
 ) -> list[Finding]:
-    """Findings about the cells of one column."""
+    """Return the findings about the cells of one column."""
     regression = labels.kind == "regression"
     wanted = "number" if regression else "class"
     unusable = tuple(
-        raw.row(k, f"{raw.cells[k][column]!r} is no {wanted}") for k in labels.unusable
+        raw.row(k, f"{raw.cells[k][column]!r} is not a {wanted}") for k in labels.unusable
     )
     done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
-    check = f"duplicates with other {'values' if regression else 'classes'}"
+    check = f"duplicates with different {'values' if regression else 'classes'}"
     return [
         Finding("label not understood", len(unusable), "label not used", labels.name, unusable),
         Finding(check, len(differing), done, labels.name, tuple(differing)),
@@ -310,7 +311,7 @@ def _told(labels: Labels, found: FloatArray) -> str:
 def _learnable(
     path: Path, columns: Sequence[Labels], values: FloatArray
 ) -> tuple[FloatArray, tuple[Target, ...], list[Finding]]:
-    """The columns (molecules, targets) that hold more than one class or value, and the others."""
+    """Return the columns (molecules, targets) with more than one class or value, and the rest."""
     targets: list[Target] = []
     kept: list[FloatArray] = []
     findings: list[Finding] = []
@@ -333,8 +334,8 @@ def _learnable(
     if not targets:
         text = ", ".join(repr(labels.name) for labels in columns)
         raise ValueError(
-            f"{path}: nothing can be learned from {text}, where all molecules have one and the"
-            " same class or value (or contradict themselves)."
+            f"{path}: nothing can be learned from {text}: all molecules have the same class or"
+            " value (or contradictory ones)."
         )
     return np.stack(kept, axis=1), tuple(targets), findings
 
@@ -342,7 +343,7 @@ def _learnable(
 def _suspicions(
     molecules: Sequence[Molecule], targets: Sequence[Target], y: FloatArray
 ) -> list[Finding]:
-    """What is kept, but should be known."""
+    """Report what is kept but worth knowing."""
 
     def rows(chosen: Iterable[tuple[int, str]]) -> tuple[RejectedRow, ...]:
         return tuple(
@@ -357,7 +358,7 @@ def _suspicions(
     for m, molecule in enumerate(molecules):
         by_flat[molecule.flat].append(m)
     isomers = rows(
-        (m, f"differs from row {molecules[group[0]].graph.row} in stereochemistry alone")
+        (m, f"differs from row {molecules[group[0]].graph.row} only in stereochemistry")
         for group in by_flat.values()
         for m in group[1:]
     )
@@ -377,7 +378,7 @@ def _suspicions(
         low, high = target.limits
         if low > 0 and high / low > SKEWED:
             done = "kept; their logarithm is easier to learn"
-            check = "values over orders of magnitude"
+            check = "values span orders of magnitude"
             found.append(Finding(check, target.measured, done, target.name))
     return found
 

@@ -1,4 +1,4 @@
-"""Labels of a table as people write them: numbers, words for classes, and gaps."""
+"""Read labels as people write them in tables: numbers, words for classes, and gaps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PREFIXES = ("in", "im", "non", "non-", "non ", "not ", "un")
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """One column: `values` (n,), a class's number or a measured value, NaN where there is none.
+    """One column: `values` (n,), class numbers or measured values, NaN where there is none.
 
-    `classes` are in the order of their numbers and empty for a regression; of two, the second is
-    the positive one. `unusable` are positions of cells that hold something, but no label of this
+    `classes` are in the order of their numbers and empty for regression; the second of two is the
+    positive one. `unusable` are positions of cells that are not empty but have no label of this
     kind. `note` says how the kind was found.
     """
 
@@ -53,12 +53,12 @@ def is_missing(cell: str) -> bool:
 
 
 def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None) -> Labels:
-    """The labels in a column's cells; `kind` None infers what they are.
+    """Read the labels in a column's cells; `kind` None infers what they are.
 
-    Words are classes, whatever their case. Numbers are values, unless they are two whole numbers
-    only, such as 0 and 1. Where at least half of the cells are numbers, other text (">10") is
-    unusable. A decimal comma is understood where no cell of the column has a decimal point and
-    one has other than three digits after the comma.
+    Words are classes, whatever their case. Numbers are values, unless there are only two different
+    whole numbers, such as 0 and 1. If at least half of the cells are numbers, other text (">10")
+    is unusable. Commas are decimal commas if no cell of the column has a decimal point and at
+    least one has a comma followed by more or fewer than three digits.
 
     Raises:
         ValueError: no labels at all, or too many different words to be classes.
@@ -66,22 +66,22 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
     numbers = _numbers(cells)
     present = [k for k, cell in enumerate(cells) if not is_missing(cell)]
     if not present:
-        raise ValueError(f"column {name!r} holds no label.")
+        raise ValueError(f"column {name!r} has no labels.")
     numeric = [k for k in present if not math.isnan(numbers[k])]
     distinct = {float(numbers[k]) for k in numeric}
-    found, note = kind, "as told"
+    found, note = kind, "as given"
     if found is None:
         found, note = _infer(len(present), len(numeric), distinct)
     if found == "regression":
         if not numeric:
             example = cells[present[0]]
-            raise ValueError(f"column {name!r} holds no numbers, but words such as {example!r}.")
+            raise ValueError(f"column {name!r} has no numbers, only words such as {example!r}.")
         unusable = tuple(k for k in present if math.isnan(numbers[k]))
         return Labels(name, "regression", numbers, (), unusable, note)
-    # Of a column of numbers that are classes, the odd word is no class unless the user says so.
+    # In a column of numbers that are classes, an odd word is a class only if the user says so.
     mixed = kind is None and len(numeric) * 2 >= len(present)
     used = numeric if mixed else present
-    # A column of which every other cell is different is a name or a remark.
+    # A column where more than every other text is new holds names or remarks, not classes.
     limit = MAX_CLASSES if kind else max(2, min(MAX_CLASSES, len(used) // 2))
     values, classes = _classes(name, cells, numbers, used, limit)
     unusable = tuple(k for k in present if math.isnan(values[k]))
@@ -89,7 +89,7 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
 
 
 def _infer(present: int, numeric: int, distinct: set[float]) -> tuple[LabelsKind, str]:
-    """The kind of a column, and why."""
+    """Return the kind of a column, and why."""
     if numeric * 2 < present:
         return "classification", "inferred from words"
     if len(distinct) <= 2 and all(value.is_integer() for value in distinct):
@@ -98,11 +98,11 @@ def _infer(present: int, numeric: int, distinct: set[float]) -> tuple[LabelsKind
 
 
 def _numbers(cells: Sequence[str]) -> FloatArray:
-    """Numbers in cells (n,), NaN elsewhere; never infinite."""
+    """Return the numbers in cells (n,), NaN elsewhere; never infinite."""
     cells = [cell.strip() for cell in cells]
     fractions = [match[1] for cell in cells if (match := DECIMAL_COMMA.fullmatch(cell))]
     points = any("." in cell and NUMBER.fullmatch(cell) for cell in cells)
-    # "1,234" alone may be a thousand and more: such a column is not guessed at.
+    # "1,234" may mean 1234: a column with nothing else to go by is not read as decimals.
     decimal = not points and any(len(fraction) != 3 for fraction in fractions)
     values = np.full(len(cells), np.nan)
     for k, cell in enumerate(cells):
@@ -115,7 +115,7 @@ def _numbers(cells: Sequence[str]) -> FloatArray:
 def _classes(
     name: str, cells: Sequence[str], numbers: FloatArray, used: Sequence[int], limit: int
 ) -> tuple[FloatArray, tuple[str, ...]]:
-    """Class numbers (n,) and names; spellings that differ in case or as "1" and "1.0" are one."""
+    """Return class numbers (n,) and names; "Yes" and "yes", or "1" and "1.0", are one class."""
     spellings: dict[str | float, Counter[str]] = defaultdict(Counter)
     keys: dict[int, str | float] = {}
     for k in used:
@@ -124,7 +124,7 @@ def _classes(
         spellings[keys[k]][word] += 1
     if len(spellings) > limit:
         raise ValueError(
-            f"column {name!r} holds {len(spellings)} different texts, such as "
+            f"column {name!r} has {len(spellings)} different texts, such as "
             f"{cells[used[0]]!r}: these are neither numbers nor a few classes (at most {limit})."
         )
     order = _ordered(list(spellings))
@@ -136,14 +136,14 @@ def _classes(
 
 
 def _spelt(key: str | float, counts: Counter[str]) -> str:
-    """The usual spelling of a class; of equally usual ones the first in the alphabet."""
+    """Return the most common spelling of a class; ties go to the first in the alphabet."""
     if isinstance(key, float):
         return f"{key:.15g}"
     return min(counts, key=lambda word: (-counts[word], word))
 
 
 def _ordered(keys: list[str | float]) -> list[str | float]:
-    """Numbers by size, then words by alphabet; of two the positive one last."""
+    """Sort numbers by size, then words by alphabet; of two classes, put the positive one last."""
     ordered = sorted(keys, key=lambda key: (isinstance(key, str), key))
     if len(ordered) != 2:
         return ordered

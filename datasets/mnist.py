@@ -1,4 +1,4 @@
-"""MNIST from the official IDX files, and a picture of a digit brought into MNIST's form."""
+"""Read MNIST from the official IDX files, and convert pictures of digits to MNIST's format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 @dataclass(frozen=True)
 class _Files:
-    """Names of a split's two files, official and accepted, and the official MD5 digests."""
+    """A split's two files: official names and MD5 digests, and accepted name prefixes."""
 
     images: str
     labels: str
@@ -65,23 +65,23 @@ def load_mnist(
     limit: int | None = None,
     download: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of MNIST, from a local folder or the official files.
+    """Load the images and labels of MNIST from a local folder or the official files.
 
-    Looked for in ``<root>/mnist`` and ``<root>``, plain or ``.gz``: the official names, then for
-    the training split a part of it named ``train10k-...``. If none is there and `download` is
-    true, the official files are fetched into ``<root>/mnist`` and checked by their MD5 digests.
+    Looks in ``<root>/mnist`` and ``<root>`` for the official names, plain or ``.gz``, and for the
+    training split then for a subset named ``train10k-...``. If nothing is found and `download` is
+    true, the official files are downloaded into ``<root>/mnist`` and checked by their MD5 digests.
 
     Args:
-        root: the folder; without it ``$GRAPHXAI_DATA``, then the cache folder of the user.
-        split: "train" (60,000 images, or those of the local part) or "test" (10,000).
-        limit: only the first so many.
+        root: the folder; None means ``$GRAPHXAI_DATA``, else the user's cache folder.
+        split: "train" (60,000 images, or those of the local subset) or "test" (10,000).
+        limit: load only the first `limit` images.
         download: whether the network may be used.
 
     Returns:
         uint8 images (n, 28, 28), bright ink on black, and int64 labels (n,).
 
     Raises:
-        DownloadError: the files are not there and cannot be had; the message says what to do.
+        DownloadError: the files are missing and cannot be downloaded; the message says what to do.
         SuperpixelError: the files are damaged or do not belong together.
 
     Source: LeCun, Cortes and Burges.
@@ -98,7 +98,7 @@ def load_mnist(
             f"{paths[1]}: labels of shape {labels.shape} for {len(images)} images"
         )
     if labels.max() > 9:
-        raise SuperpixelError(f"{paths[1]}: a label of {labels.max()}; digits are 0 to 9")
+        raise SuperpixelError(f"{paths[1]}: a label is {labels.max()}; digits are 0 to 9")
     if limit is not None:
         if limit < 1:
             raise SuperpixelError(f"limit must be at least 1, not {limit}")
@@ -109,7 +109,7 @@ def load_mnist(
 def mnist_files(
     root: str | os.PathLike[str] | None = None, split: Split = "train", download: bool = True
 ) -> tuple[Path, Path]:
-    """Paths of the images and labels that :func:`load_mnist` reads; see there."""
+    """Return the paths of the images and labels that :func:`load_mnist` reads."""
     if split not in _SPLITS:
         raise SuperpixelError(f"split must be 'train' or 'test', not {split!r}")
     files, base = _SPLITS[split], data_root(root)
@@ -123,7 +123,7 @@ def mnist_files(
     if not download:
         raise DownloadError(
             f"no MNIST {split} files in {base / 'mnist'}: put {files.images} and {files.labels} "
-            f"there (official source: {MIRROR}), or name the folder that holds mnist/ with "
+            f"there (official source: {MIRROR}), or give the folder that contains mnist/ with "
             "root=... or the environment variable GRAPHXAI_DATA."
         )
     target = base / "mnist"
@@ -134,11 +134,11 @@ def mnist_files(
 
 
 def read_digit(picture: str | os.PathLike[str] | Image.Image) -> np.ndarray:
-    """Digit in a picture, brought into the form of MNIST.
+    """Read the digit in a picture and convert it to MNIST's format.
 
     Colours become grey, transparency becomes white paper, dark ink on a bright border is
-    inverted, contrast is stretched, the digit is scaled into a box of 20 x 20 pixels and its
-    centre of mass put at the centre of 28 x 28. A picture of 28 x 28 with a dark border counts as
+    inverted, contrast is stretched, and the digit is scaled to a box of 20 x 20 pixels with its
+    centre of mass at the centre of 28 x 28. A picture of 28 x 28 with a dark border counts as
     MNIST already and is only scaled to [0, 1].
 
     Args:
@@ -163,16 +163,16 @@ def read_digit(picture: str | os.PathLike[str] | Image.Image) -> np.ndarray:
         return grey
     ink = np.clip(paper - grey if paper > 0.5 else grey - paper, 0, None)
     if ink.max() < 0.05:
-        raise SuperpixelError(f"{path}: no digit in it; the picture is of one colour")
+        raise SuperpixelError(f"{path}: no digit found; the picture has a single colour")
     ink = ink / ink.max()
     ink[ink < 0.1] = 0.0  # paper texture and compression noise
     return centre_digit(ink)
 
 
 def centre_digit(ink: np.ndarray) -> np.ndarray:
-    """Scale ink (H, W) in [0, 1] into 20 x 20 and centre its mass in (28, 28), as MNIST does.
+    """Scale ink (H, W) in [0, 1] to 20 x 20 and centre its mass in (28, 28), as MNIST does.
 
-    Source: the description of MNIST by LeCun, Cortes and Burges.
+    Source: LeCun, Cortes and Burges's description of MNIST.
     """
     rows, columns = np.flatnonzero(ink.max(axis=1)), np.flatnonzero(ink.max(axis=0))
     if not len(rows):
@@ -184,7 +184,7 @@ def centre_digit(ink: np.ndarray) -> np.ndarray:
     picture = Image.fromarray(digit.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
     small = np.clip(np.asarray(picture, dtype=np.float64), 0, 1)
     if small.max() > 0:
-        small = small / small.max()  # thin strokes fade when they are made smaller
+        small = small / small.max()  # thin strokes fade when scaled down
     height, width = small.shape
     mass = small.sum()
     down = (small.sum(axis=1) @ np.arange(height)) / mass
@@ -198,9 +198,9 @@ def centre_digit(ink: np.ndarray) -> np.ndarray:
 
 
 def _read_grey(path: Path) -> np.ndarray:
-    """Grey values (H, W) in [0, 1]; transparent pixels are white."""
+    """Read grey values (H, W) in [0, 1]; transparent pixels are white."""
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise SuperpixelError(f"{path}: a file of more than {MAX_FILE_BYTES >> 20} MB is not read")
+        raise SuperpixelError(f"{path}: files over {MAX_FILE_BYTES >> 20} MB are not read")
     content = path.read_bytes()
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
@@ -213,7 +213,7 @@ def _read_grey(path: Path) -> np.ndarray:
         ) from error
     except UnidentifiedImageError as error:
         raise SuperpixelError(
-            f"{path}: not a picture that can be read ({', '.join(FORMATS)} can)"
+            f"{path}: not a readable picture (supported: {', '.join(FORMATS)})"
         ) from error
     except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
         raise SuperpixelError(f"{path}: damaged or truncated picture ({error})") from error
@@ -224,7 +224,7 @@ def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
     if width * height > MAX_PIXELS:
         raise SuperpixelError(f"{name}: {width} x {height} pixels; at most {MAX_PIXELS:,} are read")
     if min(width, height) < 2:
-        raise SuperpixelError(f"{name}: {width} x {height} pixels is no picture of a digit")
+        raise SuperpixelError(f"{name}: {width} x {height} pixels is too small for a digit")
     if picture.mode.startswith("I") or picture.mode == "F":  # 16 bits and more
         values = np.asarray(picture, dtype=np.float64)
         top = values.max()
@@ -235,28 +235,28 @@ def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
 
 
 class IdxError(ValueError):
-    """A file is not a readable IDX file of unsigned bytes; the message names the file."""
+    """The file is not a readable IDX file of unsigned bytes; the message names it."""
 
 
 def read_idx(path: str | Path, *, max_bytes: int = MAX_IDX_BYTES) -> np.ndarray:
-    """Array of an IDX file of unsigned bytes, plain or gzip-compressed.
+    """Read an IDX file of unsigned bytes, plain or gzip-compressed.
 
-    Memory stays bounded whatever the file claims: nothing is read before the header has been
+    Memory stays bounded whatever the file claims: no data are read before the header has been
     checked, and a compressed file is expanded no further than the header says.
 
     Args:
         path: the file; compression is recognised by content, not by name.
-        max_bytes: the largest array that is accepted.
+        max_bytes: the largest array accepted.
 
     Returns:
         uint8 array of the shape in the header, e.g. (10000, 28, 28) or (10000,).
 
     Raises:
         FileNotFoundError: there is no such file.
-        IdxError: wrong magic number, other data types, absurd dimensions, truncated or damaged
-            data, or data left over.
+        IdxError: wrong magic number, unsupported data type, absurd dimensions, truncated or
+            damaged data, or extra data.
 
-    Source: the format description beside the original files (LeCun, Cortes and Burges).
+    Source: the format description published with the files (LeCun, Cortes and Burges).
     """
     path = Path(path)
     with path.open("rb") as raw:

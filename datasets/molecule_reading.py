@@ -1,4 +1,4 @@
-"""A molecule as users hand it over becomes a sanitised RDKit molecule or is refused with words."""
+"""Turn a user's molecule into a sanitised RDKit molecule, or say why it cannot be used."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-__all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "read_molecules"]
+__all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "is_inchi", "read_molecules"]
 
 
-# A SMILES to a molecule with the atoms, hydrogens and tags that it writes.
+# Parse a SMILES into a molecule with exactly the atoms, hydrogens and tags written in it.
 AS_WRITTEN = Chem.SmilesParserParams()
 AS_WRITTEN.sanitize = False  # type: ignore[assignment]
 AS_WRITTEN.removeHs = False  # type: ignore[assignment]
 AS_WRITTEN.allowCXSMILES = False  # type: ignore[assignment]
 AS_WRITTEN.parseName = False  # type: ignore[assignment]
 
-# Text after the SMILES, reactions and dative bonds, and hydrogens as atoms, which are removed.
+# Text after the SMILES, reactions and dative bonds, and explicit hydrogen atoms (to be removed).
 _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
+
+# The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
+_INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
 
 
 class MoleculeError(ValueError):
-    """A molecule that cannot become a graph; the message says which, why, and what to do."""
+    """A molecule cannot become a graph; the message says which, why, and what to do."""
 
 
 class ReadMolecule(NamedTuple):
@@ -33,17 +36,23 @@ class ReadMolecule(NamedTuple):
 
     mol: Chem.Mol
     text: str
-    is_given: bool  # as an RDKit molecule, not as a SMILES
+    is_given: bool  # the input was an RDKit molecule, not a SMILES
+
+
+def is_inchi(text: str) -> bool:
+    """Whether a text is an InChI instead of a SMILES."""
+    return text.startswith("InChI=")
 
 
 def read_molecules(
     molecules: Sequence[str | Chem.Mol], max_atoms: int
 ) -> list[ReadMolecule | MoleculeError]:
-    """The molecules of SMILES, or copies of RDKit molecules, sanitised and with stereo assigned.
+    """Parse SMILES and copy RDKit molecules, sanitised and with stereo assigned.
 
-    In place of one that is not readable, has no atoms, or more than `max_atoms`, comes its error.
+    A molecule that cannot be read, has no atoms, or has more than `max_atoms` gives an error in
+    its place.
     """
-    # Each step is done for all molecules in its turn: the steps drive each other out of the
+    # Each step runs over all molecules before the next: the steps evict each other from the
     # processor's caches.
     texts = [one.strip() if isinstance(one, str) else "" for one in molecules]
     parsed = [Chem.MolFromSmiles(text, AS_WRITTEN) if _is_plain(text) else None for text in texts]
@@ -62,8 +71,8 @@ def read_molecules(
 def _is_plain(text: str) -> bool:
     """Whether RDKit's parser and three further steps give what `Chem.MolFromSmiles` gives.
 
-    They take less time, as that also marks the stereocentres that are not assigned, for which it
-    ranks the atoms of every molecule.
+    They are faster: `MolFromSmiles` also marks unassigned stereocentres, for which it ranks the
+    atoms of every molecule.
     """
     return text.isascii() and not _NOT_PLAIN.search(text)
 
@@ -95,18 +104,28 @@ def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
     if size > max_atoms:
         raise MoleculeError(
             f"{_shown(text)} has {size} atoms, more than the limit of {max_atoms} (time and memory "
-            "grow with the square of the size): split it or, in Python, make its graph with "
+            "grow with the square of the size): split it, or make its graph in Python with "
             "graphxai.datasets.molecules.molecule_to_data(..., max_atoms=...)."
         )
     return ReadMolecule(mol, text, is_given)
 
 
 def _parse(smiles: str) -> Chem.Mol:
-    """An RDKit molecule, sanitised."""
+    """Return the sanitised RDKit molecule of a SMILES."""
     text = smiles.strip()
     if not text:
         raise MoleculeError("the SMILES is empty: fill it in or remove the row.")
     head, *rest = text.split(maxsplit=1)
+    if is_inchi(head):
+        raise MoleculeError(
+            f"{_shown(text)} is an InChI, not a SMILES: convert it, for example in Python with"
+            " rdkit.Chem.MolToSmiles(rdkit.Chem.MolFromInchi(...))."
+        )
+    if _INCHI_KEY.fullmatch(head):
+        raise MoleculeError(
+            f"{_shown(text)} is an InChIKey, not a SMILES: it is a hash without the structure, so"
+            " look up the SMILES, for example in PubChem."
+        )
     if rest and not rest[0].startswith("|"):  # "|...|" is ChemAxon's extension
         raise MoleculeError(
             f"{_shown(text)} has text after the SMILES {_shown(head)}: give the SMILES alone."
@@ -124,7 +143,7 @@ def _parse(smiles: str) -> Chem.Mol:
 
 
 def _prepared(mol: Chem.Mol) -> Chem.Mol:
-    """A copy of the molecule in the state in which a SMILES is read: sanitised, stereo assigned."""
+    """Return a copy of the molecule as if read from SMILES: sanitised, stereo assigned."""
     if not isinstance(mol, Chem.Mol):
         raise MoleculeError(f"a molecule must be a SMILES string or an RDKit Mol, not {mol!r}.")
     copy = Chem.Mol(mol)
@@ -135,15 +154,15 @@ def _prepared(mol: Chem.Mol) -> Chem.Mol:
     Chem.AssignStereochemistry(copy, cleanIt=True, force=True)
     if sum(_is_plain_hydrogen(atom) for atom in copy.GetAtoms()) * 4 > copy.GetNumAtoms():
         warnings.warn(
-            "the molecule's hydrogens are atoms, and so become nodes; models trained on SMILES"
-            " expect them implicit: use Chem.RemoveHs.",
+            "the molecule's hydrogens are explicit atoms and become nodes; models trained on SMILES"
+            " expect implicit hydrogens: use Chem.RemoveHs.",
             stacklevel=_levels_to_user(),
         )
     return copy
 
 
 def _levels_to_user() -> int:
-    """The `stacklevel` by which a warning of the calling function names the line of the user."""
+    """Return the `stacklevel` at which a warning in the calling function names the user's line."""
     frame, levels = sys._getframe(1), 1
     while frame.f_back and frame.f_globals["__name__"].startswith("graphxai."):
         frame, levels = frame.f_back, levels + 1
@@ -160,7 +179,7 @@ def _chemistry_problem(raw: Chem.Mol) -> str:
 
 
 def _syntax_problem(smiles: str) -> str:
-    """Words for what is most likely wrong; RDKit tells its own only to the process's stderr."""
+    """Say what is most likely wrong; RDKit reports its reason only on the process's stderr."""
     for opening, closing in ("()", "[]"):
         missing = smiles.count(opening) - smiles.count(closing)
         if missing:
@@ -175,7 +194,7 @@ def _syntax_problem(smiles: str) -> str:
         return f"ring {unclosed[0]} is opened and not closed"
     unknown = re.search(r"[^BCNOPSFIbcnosplr0-9@+\-\[\]()=#$:/\\.%*~<>{}|,;&!^?\s]", outside)
     if unknown:
-        return f"{unknown.group()!r} is no element that may stand outside of brackets"
+        return f"{unknown.group()!r} is not an element allowed outside brackets"
     return "it is not SMILES"
 
 

@@ -1,4 +1,4 @@
-"""Molecules as graphs: from SMILES, RDKit molecules, CSV tables and MoleculeNet's BACE."""
+"""Make molecular graphs from SMILES, RDKit molecules, CSV tables and MoleculeNet's BACE."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ class RejectedRow:
 def molecule_to_data(
     molecule: str | Chem.Mol, *, max_atoms: int = 500, canonical: bool = False
 ) -> Data:
-    """The graph of a molecule; its nodes are the atoms in the order of the input.
+    """Make the graph of a molecule; its nodes are the atoms in the order of the input.
 
-    Hydrogens are nodes only where the input names them as atoms. Salts stay whole: their parts
+    Hydrogens are nodes only if they are explicit atoms in the input. Salts stay whole: their parts
     are not connected.
 
     Args:
         molecule: a SMILES string or an RDKit molecule.
         max_atoms: the largest number of atoms accepted.
-        canonical: chirality as in the canonical SMILES, so that every way to write a molecule
+        canonical: take chirality from the canonical SMILES, so that every SMILES of a molecule
             gives the same features (see `canonical_chirality`); otherwise exactly OGB's.
 
     Returns:
         `x` (N, 9) and `edge_attr` (E, 3), OGB's codes (see `graphxai.datasets.features`);
-        `edge_index` (2, E), both directions of every bond; `vocabulary` "ogb", which says whose
-        codes these are; `smiles`, the string given or, for an
-        RDKit molecule, its canonical SMILES, beside which `mol` keeps the order of the atoms.
+        `edge_index` (2, E), both directions of every bond; `vocabulary` "ogb", the source of the
+        codes; `smiles`, the string given. For an RDKit molecule, `smiles` is its canonical SMILES,
+        and `mol` keeps the order of the atoms.
 
     Raises:
         MoleculeError: not readable, no atoms, or more than `max_atoms`.
@@ -93,25 +93,24 @@ def molecules_to_data(
     canonical: bool = False,
     workers: int = 1,
 ) -> Generator[Data | MoleculeError, None, None]:
-    """The graphs of many molecules one by one, each as from `molecule_to_data`, in less time.
+    """Make the graphs of many molecules one by one, as `molecule_to_data` does, but faster.
 
-    In place of a molecule that cannot become a graph comes its error. Up to 31 molecules are taken
-    from the source before the graph of the first one comes, with workers up to 384 for each.
+    A molecule that cannot become a graph gives its error instead. Up to 32 molecules are taken
+    from the source before the first graph comes out; with workers, up to 384 for each.
 
     Args:
         molecules: SMILES strings or RDKit molecules.
         max_atoms: as for `molecule_to_data`.
         canonical: as for `molecule_to_data`.
-        workers: 1, or how many further processes read and featurise SMILES; the result is the
-            same. They need a few thousand molecules to make up for their start. RDKit molecules
-            are featurised in this process. The processes import neither the script nor torch, so
-            the script needs no guard ``if __name__ == "__main__":``; they end with the generator,
-            also where it is closed or left early.
+        workers: 1, or the number of extra processes that read and featurise SMILES; the result is
+            the same. It takes a few thousand molecules to make up for their start. RDKit molecules
+            are featurised in this process. The workers import neither the script nor torch, so
+            the script needs no guard ``if __name__ == "__main__":``. They end with the generator,
+            also if it is closed or abandoned early.
 
     Raises:
-        ValueError: `workers` is no number from 1 up.
-        RuntimeError: a process ended before its time, such as one that is killed for want of
-            memory.
+        ValueError: `workers` is not a whole number of at least 1.
+        RuntimeError: a worker died, for example because memory ran out.
     """
     if checked_workers(workers) == 1:
         return _graphs(molecules, max_atoms, canonical)
@@ -121,10 +120,10 @@ def molecules_to_data(
 def require_graphs(
     molecules: Iterable[str | Chem.Mol], *, max_atoms: int = 500, canonical: bool = False
 ) -> list[Data]:
-    """The graphs of molecules that must all become one, as from `molecules_to_data`.
+    """Make the graphs of molecules as `molecules_to_data` does, and fail on the first bad one.
 
     Raises:
-        MoleculeError: of the first molecule that cannot.
+        MoleculeError: the error of the first molecule that cannot become a graph.
     """
     graphs: list[Data] = []
     for data in molecules_to_data(molecules, max_atoms=max_atoms, canonical=canonical):
@@ -143,19 +142,19 @@ def iter_table(
     canonical: bool = False,
     workers: int = 1,
 ) -> Iterator[Data | RejectedRow]:
-    """The rows of a CSV file one by one, as graphs or as rejected rows, in the file's order.
+    """Read the rows of a CSV file one by one, as graphs or rejected rows, in the file's order.
 
     Each graph has `row` (the first row after the header is 1) and, with `label_columns`, `y`
     (1, labels), float32, NaN where the cell is empty or says NA. Byte-order marks, Windows line
-    ends, and semicolons or tabs as separators are understood.
+    endings, and semicolons or tabs as separators are handled.
 
     `max_atoms` and `canonical` are as for `molecule_to_data`, `workers` is as for
     `molecules_to_data`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a column is missing (the message lists those there), a quote is not closed, or
-            `workers` is no number from 1 up.
+        ValueError: a column is missing (the message lists the existing ones), a quote is not
+            closed, or `workers` is not a whole number of at least 1.
     """
     records, again = tee(iter_records(path, (smiles_column, *label_columns)))
     texts = (record[smiles_column] for _, record in again)
@@ -178,10 +177,10 @@ def iter_table(
 def iter_records(
     path: str | os.PathLike[str], columns: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file one by one: number (the first after the header is 1), cells by column.
+    """Read the rows of a CSV file one by one: number (first after the header: 1), cells by column.
 
-    The first of `columns` tells the separator. A missing cell is empty. Encoding, line ends and
-    errors are those of `iter_table`.
+    The separator is the one that makes `columns[0]` a column. A missing cell is empty. Encoding,
+    line endings and errors are as for `iter_table`.
     """
     path = Path(path)
     if not path.is_file():
@@ -198,7 +197,7 @@ def iter_records(
                 there = ", ".join(repr(name) for name in named) or "none: the file is empty"
                 raise ValueError(f"{path} has no column {wanted!r}; its columns: {there}.")
             if named.count(wanted) > 1:
-                raise ValueError(f"{path} has the column {wanted!r} more than once.")
+                raise ValueError(f"{path} has more than one column {wanted!r}.")
         for number, cells in enumerate(_records(lines, reader, path), start=1):
             record = dict(zip(named, cells, strict=False))
             yield number, {name: record.get(name, "").strip() for name in columns}
@@ -213,7 +212,7 @@ def read_table(
     canonical: bool = False,
     workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:
-    """All rows of a CSV file: the graphs, and the rows left out. See `iter_table`."""
+    """Read all rows of a CSV file: the graphs, and the rows left out. See `iter_table`."""
     graphs: list[Data] = []
     rejected: list[RejectedRow] = []
     for item in iter_table(
@@ -234,25 +233,25 @@ def read_table(
 def load_bace(
     root: str | os.PathLike[str] | None = None, download: bool = True, *, canonical: bool = False
 ) -> list[Data]:
-    """MoleculeNet's BACE (Subramanian 2016, Wu 2018): 1,513 inhibitors of beta-secretase 1.
+    """Load MoleculeNet's BACE (Subramanian 2016, Wu 2018): 1,513 compounds, beta-secretase 1.
 
-    Each graph has `y` (1, 2): class (1 active: pIC50 of 7 or above) and pIC50. The file lies
-    where `torch_geometric.datasets.MoleculeNet(root, "BACE")` puts it: `root/bace/raw/bace.csv`.
+    Each graph has `y` (1, 2): class (1: active, pIC50 of 7 or above) and pIC50. The file is where
+    `torch_geometric.datasets.MoleculeNet(root, "BACE")` puts it: `root/bace/raw/bace.csv`.
 
     Args:
-        root: folder of the data sets; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
-        download: fetch the official file where it is missing.
+        root: data folder; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
+        download: fetch the official file if it is missing.
         canonical: as for `molecule_to_data`.
 
     Raises:
         DownloadError: it cannot be downloaded, or the file there is not the official one.
-        FileNotFoundError: it is not there and `download` is False.
+        FileNotFoundError: it is missing and `download` is False.
     """
     path = data_root(root) / "bace" / "raw" / "bace.csv"
     if not download and not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist: allow the download, put the file of {BACE_URL} there, or "
-            "name the folder that holds bace/raw/bace.csv (root=... or GRAPHXAI_DATA)."
+            f"{path} does not exist: allow the download, put the file from {BACE_URL} there, or "
+            "give the folder that contains bace/raw/bace.csv (root=... or GRAPHXAI_DATA)."
         )
     fetch(BACE_URL, path, md5=BACE_MD5)
     graphs, rejected = read_table(path, "mol", BACE_LABELS, canonical=canonical)
@@ -264,7 +263,7 @@ def load_bace(
 def _graphs(
     molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> Generator[Data | MoleculeError, None, None]:
-    """In turns of so many molecules as take least time."""
+    """Work in groups of the fastest size."""
     remaining = iter(molecules)
     while group := list(islice(remaining, TURN)):
         yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
@@ -298,13 +297,13 @@ def _number(column: str, cell: str | None) -> float:
         return float(text)
     except ValueError:
         raise MoleculeError(
-            f"column {column!r} holds {text!r}, which is no number: leave the cell empty if it "
-            "was not measured."
+            f"column {column!r} has {text!r}, which is not a number: leave the cell empty if the "
+            "value was not measured."
         ) from None
 
 
 class _Lines:
-    """Lines of a file, of which those since the last row are kept."""
+    """The lines of a file; keeps those read since the last row."""
 
     def __init__(self, file: Iterable[str]) -> None:
         self._file = iter(file)
@@ -320,7 +319,7 @@ class _Lines:
 
 
 def _records(lines: _Lines, reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
-    """Rows that hold anything; a ValueError that names the place for what is no CSV."""
+    """Yield rows that are not empty; raise a ValueError with the place if it is not CSV."""
     number, last = 1, ""
     try:
         for cells in reader:
@@ -341,14 +340,14 @@ def _records(lines: _Lines, reader: Iterator[list[str]], path: Path) -> Iterator
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8, or UTF-16 where the file begins with its mark (Excel's "Unicode text")."""
+    """UTF-8, or UTF-16 if the file starts with its byte-order mark (Excel's "Unicode text")."""
     with path.open("rb") as file:
         mark = file.read(2)
     return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _delimiter(header: str, smiles_column: str) -> str:
-    """The separator that makes the column one of the header's; without it, most columns."""
+    """Return the separator that gives a column `smiles_column`; else the one with most columns."""
     found = {d: next(csv.reader([header], delimiter=d), []) for d in ",;\t"}
     for delimiter, names in found.items():
         if smiles_column in [name.strip() for name in names]:

@@ -1,7 +1,7 @@
-"""What a molecule says about itself: targets for pre-training without measurements.
+"""Pre-training targets that are computed from the molecule itself, without measurements.
 
-Targets are the presence of the most frequent atom environments (chiral Morgan, Rogers 2010) and
-whole-molecule descriptors, beside whatever labels the tables hold.
+They are the presence of the most frequent atom environments (chiral Morgan, Rogers 2010) and
+whole-molecule descriptors, in addition to any labels in the tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DESCRIPTORS: dict[str, Callable[[Chem.Mol], float]] = {
 
 @dataclass(frozen=True)
 class Collection:
-    """Different molecules of several tables: canonical SMILES, label names, labels (n, names)."""
+    """Distinct molecules of several tables: canonical SMILES, label names, labels (n, names)."""
 
     smiles: list[str]
     names: tuple[str, ...]
@@ -61,11 +61,11 @@ def collect(
     exclude: Iterable[str] = (),
     max_atoms: int = 60,
 ) -> Collection:
-    """The molecules of CSV tables, each once; every other column is a label, NaN where empty.
+    """Collect the molecules of CSV tables, each once; every other column is a label, NaN if empty.
 
-    Left out: what cannot be read, what has more than `max_atoms` atoms, and every molecule that
-    shares its connectivity (first block of the InChIKey) with one in `exclude`, so that no test
-    molecule is met before its time.
+    Left out are molecules that cannot be read, have more than `max_atoms` atoms, or share their
+    connectivity (first block of the InChIKey) with one in `exclude`, so that no test molecule is
+    seen in pre-training.
     """
     rows: dict[str, dict[str, float]] = {}
     names: dict[str, None] = {}
@@ -90,7 +90,7 @@ def collect(
 
 
 def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:
-    """`DESCRIPTORS` of molecules, (n, 21); what is undefined is 0."""
+    """Compute `DESCRIPTORS` of molecules, (n, 21); undefined values are 0."""
     with rdBase.BlockLogs():
         values = [
             [function(mol) for function in DESCRIPTORS.values()]
@@ -100,7 +100,7 @@ def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:
 
 
 def environments(smiles: Sequence[str], count: int, radius: int = 3) -> NDArray[np.bool_]:
-    """Which of the `count` most frequent atom environments each molecule holds, (n, count)."""
+    """Which of the `count` most frequent atom environments each molecule contains, (n, count)."""
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, includeChirality=True)
     with rdBase.BlockLogs():
         found = [

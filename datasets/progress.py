@@ -1,4 +1,4 @@
-"""A progress bar on stderr for work that takes longer than two seconds."""
+"""A progress bar on stderr for work that takes more than two seconds."""
 
 import sys
 import time
@@ -12,15 +12,15 @@ _Item = TypeVar("_Item")
 
 
 def unseen(items: int) -> None:
-    """A tick for nobody."""
+    """Do nothing: the tick without a bar."""
 
 
 @contextmanager
 def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Tick]:
-    """Give a function to call with the number of items done since the last call.
+    """Yield a function to call with the number of items done since the last call.
 
-    show: None draws the bar where stderr is a terminal. It appears after two seconds and goes
-    away at the end.
+    show: None draws the bar if stderr is a terminal. It appears after two seconds and disappears
+    at the end.
     """
     if not (sys.stderr.isatty() if show is None else show):
         yield unseen
@@ -54,7 +54,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
 def in_chunks(
     items: Sequence[_Item], title: str, *, size: int = 500, show: bool | None = None
 ) -> Iterator[Sequence[_Item]]:
-    """The items, `size` at a time, under a bar; `show` as for `progress_bar`."""
+    """Yield the items, `size` at a time, with a progress bar; `show` as for `progress_bar`."""
     with progress_bar(title, len(items), show=show) as tick:
         for start in range(0, len(items), size):
             part = items[start : start + size]

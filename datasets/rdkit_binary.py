@@ -1,15 +1,15 @@
-"""OGB's features of a whole molecule at once, by way of RDKit's binary form.
+"""OGB's features of a whole molecule at once, from RDKit's binary format.
 
-Reading an attribute of an atom from Python takes RDKit longer than finding its value, and OGB
-reads nine of each. ``Mol.ToBinary`` writes them all in one call: a record of a few bytes for each
-atom and each bond, of which 60,000 compounds have fewer than 500 different ones. So records are
-looked up. The first time that one is met, its features are read from the atom or bond that it
-stands for, with `atom_features` and `bond_features`: this file knows how long records are, not what
-their bytes mean. What is in no record, an atom's number of bonds and whether it is in a ring, comes
-from the ends of the bonds and the rings, and is looked up together with it.
+Reading an atom's attribute from Python costs more than computing it, and OGB reads nine per atom.
+``Mol.ToBinary`` writes them all in one call, as a record of a few bytes for each atom and each
+bond. 60,000 compounds have fewer than 500 different records, so records are looked up. The first
+time a record occurs, its features are read from its atom or bond with `atom_features` and
+`bond_features`: this file knows how long records are, not what their bytes mean. An atom's number
+of bonds and whether it is in a ring are in no record. They come from the bonds and rings, and are
+part of the look-up key.
 
-What is not plain is left to those two functions: other versions of the binary form, isotopes, atom
-maps, labels, queries, residues, more than 255 atoms.
+Anything unusual is left to those two functions: other versions of the binary format, isotopes,
+atom maps, labels, queries, residues, more than 255 atoms.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["molecule_features"]
 _Arrays = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 # The layout: header, number of atoms, number of bonds, a flag; then, each after a tag, the atoms,
-# the bonds, and the rings: their number, and of each its size and atoms. With up to 255 atoms, an
-# index or a size is one byte. A new version may be added when it has this layout and the tests of
+# the bonds, and the rings: how many, and for each its size and atoms. With up to 255 atoms, an
+# index or a size is one byte. A new version may be added if it has this layout and the tests of
 # this file pass.
 _HEADERS = tuple(struct.pack("<Iiiii", 0xDEADBEEF, 0, 16, minor, 0) for minor in (2, 3, 4))
 _COUNTS = struct.Struct("<ii")
@@ -41,15 +41,15 @@ _MAX_ATOMS = 255
 _IS_KNOWN_VERSION = Chem.Mol().ToBinary().startswith(_HEADERS)  # of RDKit 2024.09 to 2026.09
 _WITHOUT_COORDINATES = int(Chem.PropertyPickleOptions.NoConformers)
 
-# An atom: its number, flags, and four bytes that say which values follow, where each bit of the
-# first one stands for one byte. Other flags than aromatic and "no implicit hydrogens", and the
-# other three bytes (isotope), stand for more: such an atom is not plain.
+# An atom: its number, flags, and four bytes that say which values follow; each bit of the first
+# one means one more byte. Flags other than aromatic and "no implicit hydrogens", and the other
+# three bytes (isotope), mean more data: such an atom is not plain.
 _ATOM_LENGTH = bytes(6 + values.bit_count() for values in range(256))
 _ATOM_OTHER_FLAGS = 0b1001_1111
 
-# A bond: its ends, flags, and as these say its type, its direction, and its stereo with the number
-# of atoms that it refers to. These atoms follow, and are no part of the record. Other flags than
-# aromatic and conjugated (queries) stand for more: such a bond is not plain.
+# A bond: its ends, flags, and depending on these its type, its direction, and its stereo with the
+# number of atoms that it refers to. These atoms follow and are not part of the record. Flags other
+# than aromatic and conjugated (queries) mean more data: such a bond is not plain.
 _TYPE, _DIRECTION, _STEREO = 0b1000, 0b0100, 0b0010
 _BOND_OTHER_FLAGS = 0b1001_0001
 _BOND_LENGTH = bytes(
@@ -57,8 +57,8 @@ _BOND_LENGTH = bytes(
     for flags in range(256)
 )
 
-# The features as bytes of int64, which joined are those of the array: of an atom one row, of a bond
-# one for each direction.
+# The features as bytes of int64, to be joined into the array: one row per atom, and one row per
+# direction of a bond.
 _Known = dict[Hashable, bytes]
 _ATOM_ROWS: _Known = {}  # by record, number of bonds, and whether in a ring
 _BOND_ROWS: _Known = {}  # by record
@@ -66,14 +66,14 @@ _MAX_ROWS = 4096  # kept; SMILES can be made with any number of charges and hydr
 
 
 class _NotPlainError(Exception):
-    """The binary form is not as described above."""
+    """The binary format is not as described above."""
 
 
 def molecule_features(mols: Sequence[Chem.Mol]) -> list[_Arrays]:
-    """The features of sanitised molecules, equal to those of `atom_features`, `bond_features`.
+    """Return the features of sanitised molecules, as from `atom_features` and `bond_features`.
 
     Returns:
-        Of each molecule atoms (N, 9), the ends of the bonds in both directions (2, E), and bonds
+        For each molecule: atoms (N, 9), the ends of the bonds in both directions (2, E), and bonds
         (E, 3), in OGB's codes (Hu 2020).
     """
     packed = [_packed(mol) for mol in mols]
@@ -81,7 +81,7 @@ def molecule_features(mols: Sequence[Chem.Mol]) -> list[_Arrays]:
 
 
 def _packed(mol: Chem.Mol) -> bytes:
-    """The binary form, or nothing where its layout is not the one described above."""
+    """Return the binary form, or nothing if its layout is not the one described above."""
     is_known = _IS_KNOWN_VERSION and mol.GetNumAtoms() <= _MAX_ATOMS
     return mol.ToBinary(_WITHOUT_COORDINATES) if is_known else b""
 
@@ -108,7 +108,7 @@ def _read(mol: Chem.Mol, packed: bytes) -> _Arrays:
     atom_keys = list(zip(atoms, degree, in_ring, strict=True))
     atom_rows, bond_rows = _join(_ATOM_ROWS, atom_keys), _join(_BOND_ROWS, bonds)
     if atom_rows is None or bond_rows is None:
-        # An atom or bond that is not plain is never learned, so what follows it is never believed.
+        # An atom or bond that is not plain is never stored, so what follows it is never trusted.
         _expect(all(_is_plain_atom(record) for record in atoms))
         _expect(not any(record[0] & _BOND_OTHER_FLAGS for record in bonds))
         atom_rows = _learn(_ATOM_ROWS, atom_keys, atom_features(mol))
@@ -121,7 +121,7 @@ def _read(mol: Chem.Mol, packed: bytes) -> _Arrays:
 
 
 def _split_atoms(packed: bytes, start: int, count: int) -> tuple[list[bytes], int]:
-    """The records of all atoms, and where they end, if all of them are plain."""
+    """Return the records of all atoms, and where they end, if all of them are plain."""
     records = []
     for _ in range(count):
         stop = start + _ATOM_LENGTH[packed[start + 2]]
@@ -135,7 +135,7 @@ def _is_plain_atom(record: bytes) -> bool:
 
 
 def _split_bonds(packed: bytes, start: int, count: int) -> tuple[list[bytes], bytearray, int]:
-    """The records of all bonds, the two ends of each, and where the bonds end, if all are plain."""
+    """Return the records and ends of all bonds, and where the bonds end, if all are plain."""
     records, ends = [], bytearray()
     for _ in range(count):
         flags = packed[start + 2]
@@ -147,7 +147,7 @@ def _split_bonds(packed: bytes, start: int, count: int) -> tuple[list[bytes], by
 
 
 def _split_rings(packed: bytes, start: int) -> bytearray:
-    """The atoms of all rings, one after the other."""
+    """Return the atoms of all rings, concatenated."""
     (count,) = _RING_COUNT.unpack_from(packed, start)
     atoms = bytearray()
     start += _RING_COUNT.size
@@ -159,7 +159,7 @@ def _split_rings(packed: bytes, start: int) -> bytearray:
 
 
 def _swapped(ends: bytearray) -> bytearray:
-    """j i for each i j."""
+    """Return j i for each i j."""
     swapped = bytearray(len(ends))
     swapped[0::2], swapped[1::2] = ends[1::2], ends[0::2]
     return swapped
@@ -173,7 +173,7 @@ def _join(known: _Known, keys: Sequence[Hashable]) -> bytearray | None:
 
 
 def _learn(known: _Known, keys: Sequence[Hashable], table: NDArray[np.int64]) -> bytearray:
-    """The rows of the table, which are kept under their keys as far as there is room."""
+    """Return the rows of the table, and store them under their keys while there is room."""
     rows = [row.tobytes() for row in table]
     for key, row in zip(keys, rows, strict=True):
         if len(known) < _MAX_ROWS:

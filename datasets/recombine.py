@@ -1,8 +1,8 @@
 """New molecules from the halves of given ones, for training on a teacher's predictions.
 
-A molecule is cut at one of its BRICS bonds (Degen 2008); a half is joined to the half of another
-molecule where the two ends make the same kind of bond. The products stay in the chemistry of the
-input, which is where a teacher can label them.
+Each molecule is cut at one of its BRICS bonds (Degen 2008), and a half is joined to a half of
+another molecule if the two ends make the same kind of bond. The products stay close to the input's
+chemistry, where a teacher can label them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def recombine(
     max_atoms: int = 70,
     tick: Tick = unseen,
 ) -> list[str]:
-    """Up to `count` new molecules, canonical SMILES, none of them given or in `exclude`.
+    """Return up to `count` new molecules, canonical SMILES, none of them in `smiles` or `exclude`.
 
-    Fewer come back when the input offers no more combinations.
+    There are fewer if the input offers no more combinations.
 
     Args:
         smiles: the molecules to recombine.
         count: how many are wanted.
         seed: the same seed gives the same molecules.
-        exclude: molecules that must not come out.
-        min_fragment: atoms a half has at least.
-        max_atoms: atoms a product has at most.
-        tick: is called with 1 for every new molecule.
+        exclude: molecules that must not be made.
+        min_fragment: smallest number of atoms in a half.
+        max_atoms: largest number of atoms in a product.
+        tick: called with 1 for every new molecule.
     """
     chance = random.Random(seed)
     with rdBase.BlockLogs():
@@ -65,7 +65,7 @@ def recombine(
 
 
 def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], list[Chem.Mol]]:
-    """Halves by the BRICS environments of (their own end, the end they were cut from)."""
+    """Group halves by the BRICS environments of (their own end, the end they were cut from)."""
     found: dict[tuple[str, str], list[Chem.Mol]] = {}
     for text in smiles:
         mol = Chem.MolFromSmiles(text)
@@ -89,7 +89,7 @@ def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], l
 
 
 def _mark(part: Chem.Mol) -> int | None:
-    """Which dummy of the cut this part holds; the dummy gets the map number that joins halves."""
+    """Return which dummy of the cut this part has, and give it the map number that joins halves."""
     for atom in part.GetAtoms():
         if atom.GetAtomicNum() == 0 and atom.GetIsotope() in (1, 2):
             label = int(atom.GetIsotope())

@@ -1,4 +1,4 @@
-"""Data sets of a rule: balanced molecules with labels, true atoms and a split."""
+"""Data sets for a rule: balanced molecules with labels, true atoms and a split."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["RuleDataset", "local_smiles", "rule_dataset"]
 
 @dataclass(frozen=True, eq=False)
 class RuleDataset:
-    """Different molecules with the answer to a rule's question.
+    """Distinct molecules with the answer to a rule's question.
 
-    smiles: canonical, n of them; labels (n,): 0 or 1, or the value; truths: n arrays (N,), see
-    `RuleTask`, in the order of the atoms in `smiles`; unreadable: how many of the SMILES looked
-    at were left out because RDKit cannot read them.
+    smiles: n canonical SMILES; labels (n,): 0 or 1, or the value; truths: n arrays (N,), see
+    `RuleTask`, in the atom order of `smiles`; unreadable: how many of the SMILES considered were
+    left out because RDKit cannot read them.
     """
 
     rule: RuleTask
@@ -36,9 +36,9 @@ class RuleDataset:
     unreadable: int = 0
 
     def scored(self, positions: Iterable[int] | None = None, limit: int | None = None) -> list[int]:
-        """Positions where some atoms are true and others not, or all of an additive rule.
+        """Positions where some atoms are true and others not; all positions for an additive rule.
 
-        positions: those to choose from, by default the test part; limit: at most so many.
+        positions: those to choose from, by default the test part; limit: return at most this many.
         """
         among = self.split.test if positions is None else positions
         chosen = [k for k in among if self.rule.kind == "additive" or _divides(self.truths[k])]
@@ -55,16 +55,15 @@ def rule_dataset(
     fractions: Sequence[float] = FRACTIONS,
     max_atoms: int = 60,
 ) -> RuleDataset:
-    """Choose molecules for a rule: `size` of them, a share `balance` of which are positives.
+    """Choose `size` molecules for a rule, a fraction `balance` of them positives.
 
-    The SMILES are shuffled by `seed` and taken in that order, each molecule once; where one class
-    runs short the other is cut down, so that the balance holds and the set is smaller. An additive
-    rule takes them as they come. `fractions`: training, validation and test part, at random by
-    `seed`. SMILES that cannot be read are counted, molecules of more than `max_atoms` passed over.
+    The SMILES are shuffled with `seed` and taken in that order, each molecule once. If one class
+    runs short, the other is reduced to keep the balance, and the set is smaller. An additive rule
+    takes molecules as they come. `fractions`: training, validation and test part, split at random
+    with `seed`. Unreadable SMILES are counted; molecules with more than `max_atoms` are skipped.
 
     Raises:
-        ValueError: an unknown rule, a balance outside of 0 to 1, or not enough molecules of a
-            class for one in each part.
+        ValueError: an unknown rule, a balance outside 0 to 1, or fewer than 10 molecules.
     """
     task = get_rule(rule)
     if not 0 < balance < 1:
@@ -101,9 +100,9 @@ def rule_dataset(
 def local_smiles(
     root: str | os.PathLike[str] | None = None, *, smiles_column: str = "smiles"
 ) -> list[str]:
-    """SMILES of all tables `<root>/molecules/*.csv`, in the order of names and rows.
+    """Return the SMILES of all tables `<root>/molecules/*.csv`, ordered by file name and row.
 
-    root: folder of the data sets; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
+    root: data folder; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
 
     Raises:
         FileNotFoundError: there is no such table.
@@ -114,8 +113,8 @@ def local_smiles(
     if not tables:
         raise FileNotFoundError(
             f"no tables in {folder}: put CSV files with a column {smiles_column!r} there (any"
-            " drug-like molecules will do), name the folder that holds molecules/ with root=... or"
-            " the environment variable GRAPHXAI_DATA, or hand over a list of SMILES."
+            " drug-like molecules will do), give the folder that contains molecules/ with root=..."
+            " or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
         )
     found: list[str] = []
     for table in tables:
@@ -132,7 +131,7 @@ def _divides(truth: Truth) -> bool:
 
 
 _Row = tuple[str, Truth]
-_Class = bool | None  # the answer; None stands for all molecules of an additive rule
+_Class = bool | None  # the answer; None for all molecules of an additive rule
 
 
 def _take(
@@ -141,7 +140,7 @@ def _take(
     wanted: dict[_Class, int],
     max_atoms: int,
 ) -> tuple[dict[_Class, list[_Row]], int]:
-    """The first molecules of each class, as many as wanted; and how many could not be read."""
+    """Take the first molecules of each class, as many as wanted; count the unreadable ones."""
     rows: dict[_Class, list[_Row]] = {answer: [] for answer in wanted}
     seen: set[str] = set()
     unreadable = 0

@@ -1,8 +1,8 @@
-"""Molecules labelled by a rule, so that the atoms behind every label are known.
+"""Label molecules by a rule, so that the atoms behind every label are known.
 
 The tasks follow B-XAIC (Proszewska et al. 2025): presence of a substructure or an element, an
-alert, ring size, number of rings. One task more is additive: logP after Wildman and Crippen
-(1999), of which every atom has a signed share.
+alert, ring size, number of rings. One further task is additive: Wildman and Crippen's logP (1999),
+to which every atom contributes a signed share.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["RULES", "RuleTask", "crippen_shares", "get_rule", "pattern_rule"]
 Truth = NDArray[Any]  # bool (N,) or float64 (N,)
 
 HALOGENS = frozenset({9, 17, 35, 53, 85})
-INDOLE = "c1ccc2nccc2c1"  # n with or without hydrogen; carbazoles hold it too
+INDOLE = "c1ccc2nccc2c1"  # n with or without hydrogen; carbazoles contain it too
 LARGE_RING = 6
 MANY_RINGS = 4
 
 
 @dataclass(frozen=True)
 class RuleTask:
-    """A question about a molecule of which the true atoms are known.
+    """A question about a molecule for which the true atoms are known.
 
-    `mark(mol)` gives the truth, one entry an atom in the molecule's order. For a "presence" task
-    it is bool (N,): the atoms that make the answer yes, none where the answer is no. Explanations
-    can then be scored on molecules with the answer yes only; what is true of a no is not defined.
-    For an "additive" task it is float64 (N,): every atom's signed share, in `unit`.
+    `mark(mol)` returns the truth, one entry per atom in the molecule's order. For a "presence" task
+    it is bool (N,): the atoms that make the answer yes, none if the answer is no. Explanations can
+    then be scored only on molecules with the answer yes, since a no has no true atoms. For an
+    "additive" task it is float64 (N,): every atom's signed share, in `unit`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RuleTask:
     def truth(self, mol: Chem.Mol | str) -> Truth:
         """True atoms (N,), bool, or their shares (N,), float64; see the class.
 
-        Raises ValueError for a SMILES that cannot be read.
+        Raises ValueError if a SMILES cannot be read.
         """
         return self.mark(_molecule(mol))
 
@@ -61,9 +61,9 @@ class RuleTask:
 
 
 def pattern_rule(name: str, question: str, *smarts: str) -> RuleTask:
-    """A task of one's own: the presence of any of the SMARTS patterns.
+    """Define your own task: the presence of any of the SMARTS patterns.
 
-    The truth is the atoms of all matches. Raises ValueError for a pattern that cannot be read.
+    The true atoms are those of all matches. Raises ValueError if a pattern cannot be read.
     """
     patterns = [_pattern(text) for text in smarts]
     if not patterns:
@@ -72,10 +72,10 @@ def pattern_rule(name: str, question: str, *smarts: str) -> RuleTask:
 
 
 def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
-    """Every atom's contribution (N,) to Crippen's logP; the sum is `Crippen.MolLogP(mol)`.
+    """Return each atom's contribution (N,) to Crippen's logP; they sum to `Crippen.MolLogP(mol)`.
 
-    An implicit hydrogen has a contribution of its own there; it is added to the heavy atom that
-    holds it. Source: Wildman and Crippen 1999, as in RDKit.
+    The contribution of an implicit hydrogen is added to its heavy atom. Source: Wildman and
+    Crippen 1999, as in RDKit.
     """
     whole = Chem.AddHs(mol)
     contributions = rdMolDescriptors._CalcCrippenContribs(whole)
@@ -89,11 +89,11 @@ def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
 
 
 def get_rule(rule: str | RuleTask) -> RuleTask:
-    """A rule by its name in `RULES`, or the rule itself; ValueError for an unknown name."""
+    """Return a rule by its name in `RULES`, or the rule itself; ValueError if it is unknown."""
     if isinstance(rule, RuleTask):
         return rule
     if rule not in RULES:
-        raise ValueError(f"unknown rule {rule!r}; there are {', '.join(RULES)}.")
+        raise ValueError(f"unknown rule {rule!r}; the rules are {', '.join(RULES)}.")
     return RULES[rule]
 
 
@@ -140,13 +140,13 @@ def _pains() -> FilterCatalog:
 
 
 def _pains_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
-    """Atoms of every match of every PAINS filter; the catalog itself reports one match a filter."""
+    """Atoms of all matches of all PAINS filters; the catalog reports only one match per filter."""
     found = _pains().GetFilterMatches(mol)
     return _matched(mol, [each.filterMatch.GetPattern() for each in found])
 
 
 def _large_ring_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
-    """Atoms of the largest ring, of all of them where several are equally large."""
+    """Atoms of the largest ring, or of all the largest if several tie."""
     rings = mol.GetRingInfo().AtomRings()
     largest = max(map(len, rings), default=0)
     if largest <= LARGE_RING:

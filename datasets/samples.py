@@ -1,4 +1,4 @@
-"""Real inputs that come with the package, for demonstrations and tests without a network."""
+"""Real inputs bundled with the package, for demos and tests without a network."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which graphs a model may learn from, choose on and be judged by."""
+"""Split graphs into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FRACTIONS = (0.8, 0.1, 0.1)
 class Split:
     """Positions of the training, validation and test graphs, and how they were chosen.
 
-    ``kind`` is ``"random"``, ``"scaffold"`` or a word of the user's; ``seed`` is None where no
-    chance was involved.
+    ``kind`` is ``"random"``, ``"scaffold"`` or the user's own word; ``seed`` is None if the split
+    is deterministic.
     """
 
     train: tuple[int, ...]
@@ -32,18 +32,18 @@ class Split:
     def __post_init__(self) -> None:
         together = [*self.train, *self.valid, *self.test]
         if len(set(together)) != len(together):
-            raise ValueError("a graph stands in two parts of the split, or twice in one")
+            raise ValueError("a graph is in two parts of the split, or twice in one")
 
     def to_json(self) -> str:
-        """One line of JSON, to be stored beside a checkpoint."""
+        """Return one line of JSON to store with a checkpoint."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Split:
-        """The split that `to_json` wrote.
+        """Read the split that `to_json` wrote.
 
         Raises:
-            ValueError: the text is no JSON of a split.
+            ValueError: the text is not the JSON of a split.
         """
         try:
             fields = json.loads(text)
@@ -59,9 +59,9 @@ class Split:
 
 
 def random_split(n: int, seed: int, fractions: Sequence[float] = FRACTIONS) -> Split:
-    """``n`` graphs, shuffled with ``seed`` and cut by ``fractions`` (train, valid, test).
+    """Shuffle ``n`` graphs with ``seed`` and cut them by ``fractions`` (train, valid, test).
 
-    The shuffle is Python's own and the same on every platform and version.
+    The shuffle is Python's own, the same on every platform and version.
     """
     first, second = _cuts(n, fractions)
     order = list(range(n))
@@ -78,16 +78,17 @@ def scaffold_split(
     *,
     include_chirality: bool = False,
 ) -> Split:
-    """Molecules that share a Bemis-Murcko scaffold stay together; the rare scaffolds are tested.
+    """Keep molecules that share a Bemis-Murcko scaffold together; rare scaffolds are for testing.
 
-    The recipe of MoleculeNet (Wu 2018) and DeepChem: scaffolds by size, the largest to the
-    training part while they fit, then to the validation part, the rest to the test part; equally
-    large ones by the position of their first molecule, last first. No chance is involved.
+    The recipe of MoleculeNet (Wu 2018) and DeepChem: scaffolds are taken by the number of their
+    molecules, the largest to the training part while they fit, then to the validation part, the
+    rest to the test part. Ties are ordered by the position of their first molecule, last first.
+    The split is deterministic.
 
     Args:
         smiles: valid SMILES; molecules without a ring share the empty scaffold.
         fractions: train, valid, test.
-        include_chirality: keep stereocentres apart when scaffolds are compared.
+        include_chirality: treat scaffolds that differ in stereochemistry as different.
 
     Raises:
         ValueError: a SMILES cannot be read; the message names it.
@@ -115,7 +116,7 @@ def scaffold_split(
 
 
 def _cuts(n: int, fractions: Sequence[float]) -> tuple[int, int]:
-    """Where the training part and the validation part end."""
+    """Return where the training part and the validation part end."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
         raise ValueError(
             f"fractions must be three numbers from 0 to 1 that sum to 1 (train, valid, test), "

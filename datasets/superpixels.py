@@ -1,7 +1,7 @@
-"""Images as graphs of superpixels: SLIC segments are nodes, touching segments are joined.
+"""Turn images into graphs of superpixels: SLIC segments are nodes, edges join touching segments.
 
 Coordinates: ``pos[:, 0]`` runs to the right and ``pos[:, 1]`` down, both from 0 to 1 over the
-image, so that a pixel in row r and column c of an H x W image has its centre at
+image. The pixel in row r and column c of an H x W image has its centre at
 ((c + 0.5) / W, (r + 0.5) / H).
 """
 
@@ -36,19 +36,20 @@ def segment(
     compactness: float = COMPACTNESS,
     min_size_factor: float = MIN_SIZE_FACTOR,
 ) -> np.ndarray:
-    """Superpixel of every pixel, by SLIC.
+    """Assign every pixel to a superpixel, by SLIC.
 
     Args:
         image: (H, W), grey values in [0, 1], or uint8.
-        segments: roughly how many superpixels; SLIC starts from a regular grid near that number.
+        segments: approximate number of superpixels; SLIC starts from a regular grid of about that
+            many.
         compactness: weight of distance against intensity; small values follow the strokes.
         min_size_factor: pieces smaller than this fraction of the mean size join a neighbour.
 
     Returns:
-        int64 array (H, W) with the ids 0..N-1, each used, each one connected region.
+        int64 array (H, W) with the ids 0..N-1, each used, each a connected region.
 
     Raises:
-        SuperpixelError: not a grey image, values out of range, or no positive number of segments.
+        SuperpixelError: not a grey image, values out of range, or fewer than 1 segment.
 
     Source: Achanta et al. 2012, as in ``skimage.segmentation.slic``.
     """
@@ -68,7 +69,7 @@ def segment(
 
 
 def region_adjacency(segments: np.ndarray) -> np.ndarray:
-    """Pairs of segments that share a side of a pixel.
+    """Find the pairs of segments that share a pixel edge.
 
     Args:
         segments: (H, W) ids 0..N-1.
@@ -93,11 +94,11 @@ def image_to_data(
     min_size_factor: float = MIN_SIZE_FACTOR,
     y: int | None = None,
 ) -> Data:
-    """Superpixel graph of one grey image; bright is ink, as in MNIST.
+    """Make the superpixel graph of one grey image; bright is ink, as in MNIST.
 
     Args:
         image: (H, W), grey values in [0, 1], or uint8.
-        segments: roughly how many superpixels.
+        segments: approximate number of superpixels.
         compactness: see :func:`segment`.
         min_size_factor: see :func:`segment`.
         y: the class, kept as ``y`` of shape (1,).
@@ -105,8 +106,8 @@ def image_to_data(
     Returns:
         ``Data`` with ``x`` (N, 1) mean intensity in [0, 1], ``pos`` (N, 2) centroid in [0, 1]
         (x to the right, y down), ``edge_index`` (2, E) in both directions, ``segments``
-        (1, H, W) ids, ``image`` (1, H, W) float32, and ``y`` where given. The leading 1 makes
-        batches stack images.
+        (1, H, W) ids, ``image`` (1, H, W) float32, and ``y`` if given. With the leading 1, batches
+        stack images.
 
     Raises:
         SuperpixelError: see :func:`segment`.
@@ -138,15 +139,16 @@ def images_to_data(
     *,
     segments: int = SEGMENTS,
 ) -> Iterator[Data]:
-    """Superpixel graphs of many images, one after the other.
+    """Make the superpixel graphs of many images, one by one.
 
     Args:
         images: (n, H, W), grey values in [0, 1], or uint8.
-        labels: (n,) classes, or none.
-        segments: roughly how many superpixels each.
+        labels: (n,) classes, or None.
+        segments: approximate number of superpixels per image.
 
     Raises:
-        SuperpixelError: numbers differ, or an image cannot be used; the message names its index.
+        SuperpixelError: the numbers of images and labels differ, or an image cannot be used; the
+            message names its index.
     """
     if labels is not None and len(labels) != len(images):
         raise SuperpixelError(f"{len(images)} images, but {len(labels)} labels")
@@ -159,11 +161,11 @@ def images_to_data(
 
 
 def from_mnist_superpixels(data: Data, *, side: int = 28) -> Data:
-    """Graph of ``torch_geometric.datasets.MNISTSuperpixels`` in the form used here.
+    """Convert a graph of ``torch_geometric.datasets.MNISTSuperpixels`` to the format used here.
 
-    Those graphs (Monti et al. 2017: 75 superpixels, centroids in pixels) carry no segmentation
-    image, so a picture shows dots in place of regions. Their segmentation differs from the one
-    the bundled model was trained on: expect a lower accuracy on them.
+    Those graphs (Monti et al. 2017: 75 superpixels, centroids in pixels) have no segmentation
+    image, so pictures show dots instead of regions. Their segmentation differs from the one the
+    bundled model was trained on: expect lower accuracy.
 
     Args:
         data: ``x`` (N, 1) in [0, 1], ``pos`` (N, 2) in pixels (right, down), ``edge_index``
@@ -184,7 +186,7 @@ def from_mnist_superpixels(data: Data, *, side: int = 28) -> Data:
             f"x {tuple(x.shape)} and pos {tuple(pos.shape)}; expected (N, 1) and (N, 2), N > 0"
         )
     if not bool(torch.isfinite(x).all() and torch.isfinite(pos).all()):
-        raise SuperpixelError("x or pos holds values that are not finite")
+        raise SuperpixelError("x or pos has values that are not finite")
     if pos.min() < -0.5 or pos.max() > side:
         raise SuperpixelError(f"pos must be in pixels of an image of {side} x {side}")
     converted = Data(x=x.clamp(0, 1), pos=(pos + 0.5) / side, edge_index=data.edge_index.long())
@@ -194,7 +196,7 @@ def from_mnist_superpixels(data: Data, *, side: int = 28) -> Data:
 
 
 def as_grey(image: ArrayLike) -> np.ndarray:
-    """Image as float64 (H, W) in [0, 1], or a :class:`SuperpixelError` that says what is wrong."""
+    """Return the image as float64 (H, W) in [0, 1], or raise a :class:`SuperpixelError`."""
     try:
         array = np.asarray(image)
         integral = array.dtype == np.uint8
@@ -204,11 +206,11 @@ def as_grey(image: ArrayLike) -> np.ndarray:
     if grey.ndim != 2 or min(grey.shape) < 2:
         raise SuperpixelError(f"expected a grey image (H, W), not an array of shape {grey.shape}")
     if max(grey.shape) > MAX_SIDE:
-        raise SuperpixelError(f"image of {grey.shape}; at most {MAX_SIDE} pixels a side")
+        raise SuperpixelError(f"image of {grey.shape}; at most {MAX_SIDE} pixels per side")
     if integral:
         return grey / 255.0
     if not np.isfinite(grey).all():
-        raise SuperpixelError("the image holds values that are not finite")
+        raise SuperpixelError("the image has values that are not finite")
     if grey.min() < 0 or grey.max() > 1:
         raise SuperpixelError(
             f"grey values from {grey.min():g} to {grey.max():g}; expected [0, 1], or uint8"
@@ -219,8 +221,8 @@ def as_grey(image: ArrayLike) -> np.ndarray:
 def stroke_pixels(image: ArrayLike, *, threshold: float = INK) -> NDArray[np.bool_]:
     """Pixels (H, W) of the stroke: brighter than `threshold`.
 
-    image: (H, W), grey values in [0, 1], or uint8, bright ink on black. Raises SuperpixelError for
-    what is no grey image.
+    image: (H, W), grey values in [0, 1], or uint8, bright ink on black. Raises SuperpixelError if
+    it is not a grey image.
     """
     return as_grey(image) > threshold
 
@@ -231,7 +233,7 @@ def stroke_segments(
     """Superpixels (N,) of the stroke: those whose mean intensity is above `threshold`.
 
     image: as for `stroke_pixels`; segments: (H, W), the ids 0..N-1 of its superpixels. Raises
-    SuperpixelError where the shapes differ or an id is not used.
+    SuperpixelError if the shapes differ or an id is not used.
     """
     grey, ids = as_grey(image), np.asarray(segments)
     if ids.shape != grey.shape:

@@ -1,4 +1,4 @@
-"""Rows of a table of molecules: equal molecules together, unusable rows with a reason."""
+"""Read the rows of a table of molecules: group identical molecules, reject unusable rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
 from .labels import is_missing
+from .molecule_reading import is_inchi
 from .molecules import MoleculeError, RejectedRow, iter_records, molecule_to_data
 
 __all__ = ["Molecule", "Rows", "read_rows"]
@@ -18,7 +19,7 @@ __all__ = ["Molecule", "Rows", "read_rows"]
 
 @dataclass(eq=False)
 class Molecule:
-    """A molecule at its first row, and where its rows stand among the usable ones."""
+    """A molecule as in its first row, and the positions of its rows among the usable ones."""
 
     graph: Data
     canonical: str
@@ -29,7 +30,7 @@ class Molecule:
 
 @dataclass(eq=False)
 class Rows:
-    """What was read: usable rows (number, SMILES, cells), molecules, rows left out by check."""
+    """Rows read: usable rows (number, SMILES, cells), molecules, rows left out by check."""
 
     read: int = 0
     numbers: list[int] = field(default_factory=list)
@@ -39,7 +40,7 @@ class Rows:
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
     def row(self, k: int, reason: str) -> RejectedRow:
-        """The usable row at position `k`, with what is to be said of it."""
+        """Return the usable row at position `k` with a remark about it."""
         return RejectedRow(self.numbers[k], self.smiles[k], reason)
 
 
@@ -50,7 +51,7 @@ def read_rows(
     max_atoms: int,
     tick: Callable[[int], None],
 ) -> Rows:
-    """Every row in its place; a molecule is held once, at its first row."""
+    """Sort every row into `Rows`; a molecule is kept once, at its first row."""
     raw = Rows()
     index: dict[str, Molecule] = {}
     with rdBase.BlockLogs():
@@ -74,11 +75,11 @@ def _place(
     cells: tuple[str, ...],
     max_atoms: int,
 ) -> tuple[str, str] | None:
-    """Put a usable row among the molecules; for another the check it fails, and why."""
+    """Add a usable row to the molecules; for any other, return the check it fails, and why."""
     if not text:
         return "SMILES empty", "the SMILES is empty"
     if all(is_missing(cell) for cell in cells):
-        return "no label", "no target column holds a label"
+        return "no label", "no target column has a label"
     try:
         graph = molecule_to_data(text, max_atoms=1 << 30, canonical=True)
     except MoleculeError as error:
@@ -102,8 +103,10 @@ def _place(
 
 
 def _other_separator(text: str) -> str:
-    """A hint where a cell looks like a whole row."""
+    """Return a hint if a cell looks like a whole row."""
+    if is_inchi(text):  # it may contain commas and semicolons
+        return ""
     for sign, name in (";", "semicolon"), ("\t", "tab"), (",", "comma"):
         if sign in text:
-            return f" It holds a {name}: has the row another separator than the header?"
+            return f" It contains a {name}: is this row separated differently from the header?"
     return ""

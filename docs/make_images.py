@@ -10,7 +10,7 @@ ZOOM = 1.5  # pixels per SVG unit
 
 
 def molecules() -> dict[str, bytes]:
-    """One molecule: its atoms, its fragments, its pairs of atoms, and against another one."""
+    """Draw one molecule: atoms, fragments, pairs of atoms, and the contrast with another one."""
     model = gx.load("bace")
     first, second = MOLECULES["elenbecestat"], MOLECULES["atabecestat"]
     explanation = gx.explain(model, first)
@@ -23,7 +23,7 @@ def molecules() -> dict[str, bytes]:
 
 
 def digits() -> dict[str, bytes]:
-    """One digit: its class, its class against another, and several methods."""
+    """Draw one digit: its class, its class against another, and several methods."""
     model = gx.load("mnist-superpixels")
     three = digit_paths()[3]
     return {

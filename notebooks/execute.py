@@ -1,7 +1,7 @@
-"""Run the notebooks and store what they show: `python notebooks/execute.py [NOTEBOOK ...]`.
+"""Run the notebooks and store their outputs: `python notebooks/execute.py [NOTEBOOK ...]`.
 
 Needs `pip install "graphxai[notebook,train]"`. Files that a notebook writes go to a temporary
-folder. What is stored does not depend on the machine, beyond the figures themselves.
+folder. Apart from the numbers, the stored outputs do not depend on the machine.
 """
 
 import os
@@ -21,12 +21,12 @@ METADATA = {
 
 
 def executed(notebook: NotebookNode, folder: Path, timeout: int = 120) -> NotebookNode:
-    """A copy of the notebook with outputs, run in `folder`; CellExecutionError if a cell fails.
+    """Return a copy of the notebook run in `folder`; CellExecutionError if a cell fails.
 
-    timeout: seconds for the whole of a cell.
+    timeout: seconds per cell.
     """
     notebook = nbformat.from_dict(notebook)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small tensors: threads only cost
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small tensors: threads only cost time
     client = NotebookClient(
         notebook,
         timeout=timeout,
@@ -37,20 +37,20 @@ def executed(notebook: NotebookNode, folder: Path, timeout: int = 120) -> Notebo
 
 
 def tidied(notebook: NotebookNode) -> NotebookNode:
-    """The notebook as it is stored: plain metadata, cells numbered, one form of every picture."""
+    """Prepare the notebook for storage: plain metadata, numbered cells, one form per picture."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
         cell.metadata = NotebookNode()
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            if "image/svg+xml" in data:  # every viewer shows it, not all show SVG within HTML
+            if "image/svg+xml" in data:  # every viewer shows this, but not all show SVG in HTML
                 data.pop("text/html", None)
     return notebook
 
 
 def main(names: list[str]) -> None:
-    """Run the notebooks named, by default all, and write them back."""
+    """Run the given notebooks, by default all, and write them back."""
     for path in map(Path, names or sorted(FOLDER.glob("*.ipynb"))):
         notebook = nbformat.read(path, as_version=4)
         with tempfile.TemporaryDirectory() as folder:

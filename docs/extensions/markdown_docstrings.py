@@ -1,8 +1,8 @@
-"""Docstrings are written as plain text with `code` in single backticks; make them reStructuredText.
+"""Convert docstrings, plain text with `code` in single backticks, to reStructuredText.
 
-Code becomes a literal; characters that mean markup elsewhere (`*`, `|`, a trailing `_`) are
-escaped, for in prose they stand for themselves. Signatures become shorter: fields of a dataclass
-are named alone, since its docstring tells their shapes and units, and arrays are `NDArray`.
+Code becomes a literal. Characters that are markup in reStructuredText (`*`, `|`, a trailing `_`)
+are escaped. Signatures become shorter: a dataclass lists only the names of its fields, since its
+docstring gives their shapes and units, and arrays are `NDArray`.
 """
 
 import re
@@ -17,8 +17,8 @@ ARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.
 
 
 def to_rst(text: str) -> str:
-    """A docstring as reStructuredText."""
-    pieces = CODE.split(text)  # prose and code by turns
+    """Convert a docstring to reStructuredText."""
+    pieces = CODE.split(text)  # prose and code alternate
     pieces[::2] = [MARKUP.sub(r"\\\1", prose) for prose in pieces[::2]]
     pieces[1::2] = [f"``{code.strip()}``" for code in pieces[1::2]]
     return "".join(pieces)
@@ -38,7 +38,7 @@ def shorten(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str, str | None] | None:
-    """A signature and what is returned, as they are shown; None where there is no signature."""
+    """Return the signature and return type to show; None if there is no signature."""
     if what == "class" and is_dataclass(obj):
         return f"({', '.join(field.name for field in fields(obj) if field.init)})", None
     if signature is None:
@@ -47,7 +47,7 @@ def shorten(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Run before napoleon, which reads the sections."""
+    """Run before napoleon, which parses the sections."""
     app.connect("autodoc-process-docstring", process, priority=400)
     app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

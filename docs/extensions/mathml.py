@@ -1,4 +1,4 @@
-"""Equations as MathML, which browsers draw by themselves: the pages need no network for them."""
+"""Write equations as MathML, which browsers render natively: the pages need no network for it."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ logger = logging.getLogger(__name__)
 
 
 def inline(translator: Any, node: nodes.math) -> None:
-    """Write a formula within a line."""
+    """Write an inline formula."""
     translator.body.append(_mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
 def block(translator: Any, node: nodes.math_block) -> None:
-    """Write a formula on a line of its own."""
+    """Write a display formula."""
     translator.body.append(f'<div class="math-block">{_mathml(node, as_block=True)}</div>\n')
     raise nodes.SkipNode
 
 
 def _mathml(node: nodes.Element, as_block: bool) -> str:
-    """The formula, or a warning that says where it stands and what is wrong with it."""
+    """Convert a formula, or warn where it is and what is wrong with it."""
     try:
         return str(tex2mathml(node.astext(), as_block=as_block))
     except MathError as error:

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Give `load_huggingface` on demand: it needs the chemistry, the model does not."""
+    """Import `load_huggingface` on demand: it needs RDKit and OGB, the model does not."""
     if name == "load_huggingface":
         from .convert import load_huggingface
 

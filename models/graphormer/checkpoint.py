@@ -1,6 +1,6 @@
 """Checkpoints: a folder with `config.json`, `model.safetensors` and a model card.
 
-Nothing is unpickled. Every error names the file, and the key where there is one.
+Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: str | Path) -> Graphormer:
-    """Read a checkpoint folder; the model comes back on the CPU, in eval mode.
+    """Read a checkpoint folder; return the model on the CPU, in eval mode.
 
-    Where it came from stands in `model.origin`. Raises CheckpointError for a missing, corrupt,
+    `model.origin` says where it came from. Raises CheckpointError for a missing, corrupt,
     truncated or mismatching file.
     """
     folder = Path(folder)
@@ -71,35 +71,35 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
 
 
 def name_of(folder: Path) -> str:
-    """The folder's name, or that of the run it is the `model` of."""
+    """Return the folder's name; for the folder `model` of a run, the run's name."""
     path = folder.resolve()
     return path.parent.name or path.name if path.name == "model" else path.name
 
 
 def is_published(folder: Path) -> bool:
-    """Whether `config.json` is that of a published Graphormer (Hugging Face or v1.0)."""
+    """Whether `config.json` belongs to a published Graphormer (Hugging Face or v1.0)."""
     content = read_config(folder)
     return content.get("model_type") == "graphormer" or "n_layers" in content
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The JSON object in `config.json`."""
+    """Read the JSON object in `config.json`."""
     path = folder / CONFIG
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; a checkpoint folder has one.") from None
+        raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: holds no JSON object.")
+        raise CheckpointError(f"{path}: not a JSON object.")
     return content
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """All tensors of `model.safetensors`, and the file's SHA-256."""
+    """Read all tensors of `model.safetensors`; return them and the file's SHA-256."""
     path = folder / WEIGHTS
     try:
         raw = path.read_bytes()
@@ -108,8 +108,8 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
             p.name for p in folder.glob("*.pt*")
         )
         hint = (
-            f" {others[0]} is a pickle, which can run foreign code: convert it to safetensors"
-            " in a place you trust."
+            f" {others[0]} is a pickle, which can run arbitrary code: convert it to safetensors"
+            " in an environment you trust."
             if others
             else ""
         )
@@ -125,7 +125,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy tensors into the model's parameters; names, shapes and values must fit."""
+    """Copy tensors into the model's parameters; names, shapes and values must match."""
     own = model.state_dict()
     missing = sorted(set(own) - set(tensors))
     surplus = sorted(set(tensors) - set(own))
@@ -145,7 +145,7 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
             )
         if not value.is_floating_point():
             raise CheckpointError(
-                f"{path}: key {key!r} holds {value.dtype}, not numbers of floating point."
+                f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers."
             )
         if not torch.isfinite(value).all():
             raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
@@ -158,7 +158,7 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def locate(name_or_folder: str | Path) -> Path:
-    """The folder of a bundled checkpoint's name, the folder itself, or `model` in a run's."""
+    """Return the folder of a bundled checkpoint, a given folder, or its `model` if it is a run."""
     text = str(name_or_folder)
     if text in pretrained_names():
         return PRETRAINED / text
@@ -168,5 +168,5 @@ def locate(name_or_folder: str | Path) -> Path:
         return in_run if not (path / CONFIG).exists() and (in_run / CONFIG).exists() else path
     names = ", ".join(pretrained_names()) or "none"
     raise CheckpointError(
-        f"{text!r} is neither a folder nor the name of a bundled model (there are: {names})."
+        f"{text!r} is neither a folder nor the name of a bundled model (these are: {names})."
     )

@@ -1,4 +1,4 @@
-"""What a Graphormer is made of: tasks, inputs and sizes, as they stand in `config.json`."""
+"""A Graphormer's configuration: tasks, inputs and sizes, as in `config.json`."""
 
 import math
 from dataclasses import asdict, dataclass, field, fields
@@ -11,8 +11,8 @@ TaskKind = Literal["binary", "multiclass", "regression"]
 class Task:
     """One target the model predicts.
 
-    `binary` is one logit (the second class against the first), `multiclass` one logit a class,
-    `regression` one value, given back in `unit` as `offset + scale * output`.
+    `binary` is one logit (the second class against the first), `multiclass` one logit per class,
+    `regression` one value, reported in `unit` as `offset + scale * output`.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise ValueError(f"a task's name is {self.name!r}: give it one.")
+            raise ValueError(f"a task's name must be non-empty text, not {self.name!r}.")
         if isinstance(self.classes, str) or not all(isinstance(c, str) for c in self.classes):
             raise ValueError(f"task {self.name!r}: classes must be a list of names.")
         object.__setattr__(self, "classes", tuple(self.classes))
@@ -51,17 +51,17 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskSet:
-    """The tasks of a model, in the order of its output columns."""
+    """A model's tasks, in the order of its output columns."""
 
     tasks: tuple[Task, ...]
 
     @property
     def num_outputs(self) -> int:
-        """Columns of the model's output, over all tasks."""
+        """Number of output columns, over all tasks."""
         return sum(task.num_outputs for task in self.tasks)
 
     def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
-        """The task called `name` (the first one if None) and its output columns."""
+        """Return the task called `name` (the first one if None) and its output columns."""
         start = 0
         for task in self.tasks:
             if name is None or task.name == name:
@@ -75,10 +75,10 @@ class TaskSet:
 class GraphormerConfig(TaskSet):
     """Hyperparameters of `Graphormer` (Ying et al., NeurIPS 2021).
 
-    Nodes are either categorical (`node_cardinalities`, one table a feature, summed) or
+    Nodes are either categorical (`node_cardinalities`, one table per feature, summed) or
     continuous (`num_node_features`, one linear map; with `position_bands` > 0 the node positions
     enter as Fourier features, see `position.py`). `max_distance`: longer shortest paths share
-    one bias. `num_hops`: edges of a shortest path that count in the edge encoding.
+    this distance's bias. `num_hops`: edges of a shortest path that the edge encoding uses.
     `mask_distance`: pairs this far apart or farther (unreachable ones too) do not attend.
     `head`: "linear" is one linear map of the graph token, "transform" is linear, GELU, LayerNorm,
     linear with one shared bias (the published fairseq and Hugging Face models).
@@ -114,7 +114,7 @@ class GraphormerConfig(TaskSet):
         for name in ("node_cardinalities", "node_feature_names", "edge_cardinalities"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not tasks:
-            raise ValueError("tasks is empty: name at least one task.")
+            raise ValueError("tasks is empty: give at least one task.")
         if len({task.name for task in tasks}) < len(tasks):
             raise ValueError("two tasks have the same name.")
         self._check_types()
@@ -147,7 +147,7 @@ class GraphormerConfig(TaskSet):
             raise ValueError(f"layernorm_eps must be positive, not {self.layernorm_eps}.")
 
     def _check_types(self) -> None:
-        """Values come from a file: name the one that is of another type."""
+        """Check types, since values come from a file, and name the value that is wrong."""
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name == "mask_distance":
@@ -159,7 +159,7 @@ class GraphormerConfig(TaskSet):
             else:
                 continue
             if not fits:
-                raise ValueError(f"{entry.name} is {value!r}, which is not of its type.")
+                raise ValueError(f"{entry.name} is {value!r}, which has the wrong type.")
         for name in ("node_cardinalities", "edge_cardinalities"):
             if not all(isinstance(size, int) and size > 0 for size in getattr(self, name)):
                 raise ValueError(f"{name} must hold positive integers.")
@@ -170,12 +170,12 @@ class GraphormerConfig(TaskSet):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "GraphormerConfig":
-        """The inverse of `to_dict`; unknown names raise a ValueError that lists them."""
+        """Invert `to_dict`; unknown names raise a ValueError that lists them."""
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:

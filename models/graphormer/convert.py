@@ -1,8 +1,8 @@
-"""Published Graphormer checkpoints, converted: Hugging Face's port, fairseq's keys, v1.0.
+"""Convert published Graphormer checkpoints: Hugging Face's port, fairseq's keys, v1.0.
 
 The published models look features up in one table with offsets (`value + 512 * feature + k`);
-ours have one table per feature, so conversion is a choice of rows. Facts about the published
-code are in the docstrings beside the rows they explain.
+ours have one table per feature, so conversion means selecting rows. Docstrings explain what the
+published code does.
 """
 
 import re
@@ -23,11 +23,11 @@ from .model import Graphormer, Origin
 
 ROWS_PER_FEATURE = 512
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
-# tensors that published models hold and do not use: the pooler of their masked pre-training, and
-# with pre-LN a last LayerNorm that is never called
+# tensors that published models store but never use: the pooler of their masked pre-training, and
+# with pre-LN a last LayerNorm
 _LAST_NORM = "encoder.graph_encoder.final_layer_norm."
 _UNUSED = ("encoder.masked_lm_pooler.", _LAST_NORM)
-NO_MASK = 510  # a spatial_pos_max beyond this masks nothing: 510 is the mark of unreachable pairs
+NO_MASK = 510  # a larger spatial_pos_max masks nothing: 510 is the code of unreachable pairs
 
 
 def load_huggingface(
@@ -36,12 +36,12 @@ def load_huggingface(
     """Convert a published Graphormer: a folder with `config.json` and `model.safetensors`.
 
     Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its
-    v1.0. `atom_offset`: what the code that trained it added to an atom feature's value (3 in
-    `transformers`, 2 in Microsoft's own). `spatial_pos_max`: pairs with distance + 1 at or over
-    it do not attend (default: the configuration's, where 1024 means no mask).
+    v1.0. `atom_offset`: what the training code added to an atom feature's value (3 in
+    `transformers`, 2 in Microsoft's own code). `spatial_pos_max`: pairs with distance + 1 of at
+    least this value do not attend (default: the configuration's, where 1024 means no mask).
 
-    Raises CheckpointError, naming file and key, for anything that does not fit; a warning names
-    tensors that nothing reads.
+    Raises CheckpointError, naming file and key, for anything that does not match; a warning names
+    unused tensors.
     """
     folder = Path(folder)
     content = read_config(folder)
@@ -54,7 +54,7 @@ def load_huggingface(
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{folder}: not a Graphormer that is understood: {error}") from error
+        raise CheckpointError(f"{folder}: not a supported Graphormer: {error}") from error
     own = model.state_dict()
     state = _tables(read, layout.names, config, atom_offset)
     state |= {ours: read.like(key, own[ours]) for ours, key in layout.keys(read, config).items()}
@@ -66,7 +66,7 @@ def load_huggingface(
 
 
 def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
-    """What nothing read: more layers than the configuration has are an error, the rest is named."""
+    """Check unread tensors: more layers than configured are an error, the rest gives a warning."""
     rest = sorted(set(read.tensors) - read.seen)
     for key in rest:
         layer = re.search(r"(?:^|\.)layers\.(\d+)\.", key)
@@ -77,22 +77,22 @@ def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
     has_last_norm = any(key.startswith(_LAST_NORM) for key in rest)
     if not config.final_layernorm and has_last_norm != config.pre_layernorm:
         raise CheckpointError(
-            f"{read.path}: {'holds' if has_last_norm else 'lacks'} keys '{_LAST_NORM}*', which"
-            f" published models have with pre-LN alone, but {CONFIG} has pre_layernorm ="
+            f"{read.path}: {'has' if has_last_norm else 'lacks'} keys '{_LAST_NORM}*', which"
+            f" published models have only with pre-LN, but {CONFIG} has pre_layernorm ="
             f" {str(config.pre_layernorm).lower()}."
         )
     strange = [key for key in rest if not key.startswith(_UNUSED)]
     if strange:
         warnings.warn(
-            f"{read.path}: nothing reads {', '.join(map(repr, strange[:3]))}"
-            + (f" and {len(strange) - 3} keys more" if len(strange) > 3 else "")
-            + "; see whether the model is what its configuration says.",
+            f"{read.path}: unused keys {', '.join(map(repr, strange[:3]))}"
+            + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")
+            + "; check that the model matches its configuration.",
             stacklevel=3,
         )
 
 
 class _Reader:
-    """Tensors by name, with errors that name the key; `seen` are those that were asked for."""
+    """Tensors by name, with errors that name the key; `seen` are those already read."""
 
     def __init__(self, tensors: dict[str, Tensor], path: Path) -> None:
         # fairseq saves the encoder alone; Hugging Face saves the same names
@@ -112,7 +112,7 @@ class _Reader:
         return value
 
     def like(self, key: str, own: Tensor) -> Tensor:
-        """The tensor that takes the place of one of ours, which has its shape."""
+        """Return the tensor that fills our parameter `own`; the shapes must agree."""
         value = self(key)
         if value.shape != own.shape:
             raise CheckpointError(
@@ -122,7 +122,7 @@ class _Reader:
         return value
 
     def rows(self, key: str, rows: Tensor, width: int) -> Tensor:
-        """These rows of a table (any number, width)."""
+        """Return these rows of a table (any number, width)."""
         table = self(key)
         if table.dim() != 2 or table.shape[1] != width or len(table) <= int(rows.max()):
             raise CheckpointError(
@@ -134,7 +134,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Names:
-    """Where a layout keeps the tables: prefixes of node features and of structural bias."""
+    """Where a layout keeps its tables: key prefixes of node features and of structural bias."""
 
     node: str
     bias: str
@@ -150,7 +150,7 @@ class _Layout:
 
 
 def _feature_rows(cardinalities: tuple[int, ...], offset: int) -> Tensor:
-    """Rows of every feature's values in a published table."""
+    """Return the rows of every feature's values in a published table."""
     return torch.cat(
         [
             torch.arange(size) + ROWS_PER_FEATURE * feature + offset
@@ -162,7 +162,7 @@ def _feature_rows(cardinalities: tuple[int, ...], offset: int) -> Tensor:
 def _tables(
     read: _Reader, names: _Names, config: GraphormerConfig, atom_offset: int
 ) -> dict[str, Tensor]:
-    """Embedding and bias tables under our names."""
+    """Return the embedding and bias tables under our names."""
     dim, heads = config.hidden_dim, config.num_heads
     degrees = torch.arange(config.max_degree + 1) + 1  # row 0 is padding
     distances = torch.arange(config.max_distance + 2) + 1  # distance + 1; unreachable comes last
@@ -186,7 +186,7 @@ def _tables(
 
 
 def _hops(read: _Reader, key: str, config: GraphormerConfig) -> Tensor:
-    """The maps of a bond's bias by its place on the path, (num_hops, H, H)."""
+    """Return the maps of a bond's bias by its position on the path, (num_hops, H, H)."""
     heads = config.num_heads
     table = read(key)
     if table.numel() % heads**2 or table.numel() < config.num_hops * heads**2:
@@ -198,11 +198,11 @@ def _hops(read: _Reader, key: str, config: GraphormerConfig) -> Tensor:
 
 
 def _padded_hops(no_hop: Tensor, hops: Tensor, num_distances: int) -> Tensor:
-    """What hops beyond the end of a path add, by distance, (num_distances, H).
+    """Return what hops beyond the end of a path add, by distance, (num_distances, H).
 
-    The published sum runs over all hops, with row 0 where the path has ended. Row 0 is zero in
-    most checkpoints; v1.0 leaves it at its initial values. As it depends on the distance alone,
-    it belongs to the spatial bias.
+    The published sum runs over all hops and uses row 0 once the path has ended. Row 0 is zero in
+    most checkpoints; v1.0 leaves it at its initial values. As it depends only on the distance, it
+    is added to the spatial bias.
     """
     constant = no_hop @ hops  # (K, H)
     num_hops = len(hops)
@@ -227,7 +227,7 @@ def _common(read: _Reader, names: _Names) -> dict[str, Any]:
 
 
 def _count(content: dict[str, Any], name: str) -> int:
-    """A setting that counts something: a positive integer."""
+    """Return a setting that must be a positive integer."""
     value = content[name]
     if type(value) is not int or value < 1:
         raise ValueError(f"{name} is {value!r}, not a positive integer.")
@@ -242,7 +242,7 @@ def _tasks(num_outputs: int, labels: dict[str, str] | None) -> tuple[Task, ...]:
 
 
 def _layer_keys(config: GraphormerConfig, prefix: str, parts: dict[str, str]) -> dict[str, str]:
-    """Our names of the layers' parameters, and theirs."""
+    """Map our names of the layers' parameters to theirs."""
     return _both(
         {
             f"layers.{index}.{ours}": f"{prefix}layers.{index}.{theirs}"
@@ -253,7 +253,7 @@ def _layer_keys(config: GraphormerConfig, prefix: str, parts: dict[str, str]) ->
 
 
 def _both(modules: dict[str, str]) -> dict[str, str]:
-    """Weight and bias of modules, our names and theirs."""
+    """Map weight and bias of modules, our names to theirs."""
     return {
         f"{ours}.{kind}": f"{theirs}.{kind}"
         for ours, theirs in modules.items()
@@ -271,7 +271,7 @@ _FAIRSEQ_NAMES = _Names(
 
 
 def _fairseq_head(read: _Reader) -> tuple[str, str]:
-    """Keys of the last linear map and of its scalar bias: fairseq's or Hugging Face's."""
+    """Return the keys of the last linear map and its scalar bias: fairseq's or Hugging Face's."""
     if "encoder.embed_out.weight" in read or "encoder.lm_output_learned_bias" in read:
         return "encoder.embed_out.weight", "encoder.lm_output_learned_bias"
     return "classifier.classifier.weight", "classifier.lm_output_learned_bias"
@@ -300,7 +300,7 @@ def _fairseq_config(
         mask_distance=None if limit > NO_MASK + 1 else limit - 1,
         pre_layernorm=pre_layernorm,
         embedding_layernorm=_GRAPH + "emb_layer_norm.weight" in read,
-        final_layernorm=False,  # graph_encoder.final_layer_norm exists with pre-LN, unused
+        final_layernorm=False,  # graph_encoder.final_layer_norm exists with pre-LN but is unused
         head="transform",
         dropout=float(content.get("dropout", 0.1)),
         attention_dropout=float(content.get("attention_dropout", 0.1)),

@@ -1,16 +1,16 @@
-"""Structure of a graph as tensors: degrees, shortest-path distances, edges along the paths.
+"""Encode a graph's structure as tensors: degrees, shortest-path distances, edges along the paths.
 
-`StructureEncoding` (a PyG transform) adds to each graph what the structural bias of Graphormer
-reads. For every ordered pair of nodes it makes one *bag* of codes with weights; the bias of the
-pair is the weighted sum of the table rows that the codes name (see `layers.StructuralBias`):
+`StructureEncoding` (a PyG transform) adds to each graph what Graphormer's structural bias needs.
+For every ordered pair of nodes it makes one *bag* of weighted codes; the bias of the pair is the
+weighted sum of the table rows with these codes (see `layers.StructuralBias`):
 
 * one code for the shortest-path distance d, weight 1 (Ying 2021, eq. 6);
 * for each of the first `num_hops` edges on the shortest path a code for (hop, bond), weight
   1 / min(d, num_hops) (Ying 2021, eq. 7).
 
-Where several paths are equally short, `ties="average"` averages over all of them, which makes
-the encoding independent of the order of the nodes; `ties="floyd"` keeps the one path that the
-published Floyd-Warshall code keeps. No Python loop runs over nodes or pairs.
+If several paths are equally short, `ties="average"` averages over all of them, which makes the
+encoding independent of the node order; `ties="floyd"` keeps the path that the published
+Floyd-Warshall code keeps. No Python loop runs over nodes or pairs.
 """
 
 from dataclasses import dataclass, replace
@@ -35,9 +35,8 @@ class StructureEncoding(BaseTransform):
     """Add `in_degree`, `out_degree` (N,), `bag_codes`, `bag_weights` (M,), `bag_sizes` (N, N).
 
     `edge_cardinalities`: number of values of each categorical edge feature in `edge_attr`
-    (E, F); empty for graphs whose edges carry no features, whose bags then hold the distance
-    alone. A graph that is encoded already, with the same settings (`structure`), is given back as
-    it is.
+    (E, F). If it is empty, edges have no features and bags contain only the distance. A graph that
+    already has an encoding with the same settings (`structure`) is returned unchanged.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class StructureEncoding(BaseTransform):
 
     @classmethod
     def from_config(cls, config: GraphormerConfig) -> "StructureEncoding":
-        """The encoding that a model with this configuration reads."""
+        """Return the encoding for a model with this configuration."""
         return cls(config.edge_cardinalities, config.max_distance, config.num_hops, config.ties)
 
     def forward(self, data: Data) -> Data:
@@ -66,7 +65,7 @@ class StructureEncoding(BaseTransform):
         n = int(data.num_nodes or 0)
         source, target = data.edge_index.numpy()
         if len(np.unique(source * n + target)) < len(source):
-            raise ValueError("edge_index names an edge twice: use torch_geometric's coalesce.")
+            raise ValueError("edge_index has an edge twice: use torch_geometric's coalesce.")
         data.out_degree = torch.from_numpy(np.bincount(source, minlength=n))
         data.in_degree = torch.from_numpy(np.bincount(target, minlength=n))
         bags = self._bags(n, source, target, self._bond_codes(data))
@@ -77,7 +76,7 @@ class StructureEncoding(BaseTransform):
         return data
 
     def _bond_codes(self, data: Data) -> IntArray | None:
-        """One number per edge for its combination of feature values, (E,)."""
+        """Return one number per edge for its combination of feature values, (E,)."""
         if not self.edge_cardinalities:
             return None
         if data.edge_attr is None or data.edge_attr.shape[-1] != len(self.edge_cardinalities):
@@ -88,7 +87,7 @@ class StructureEncoding(BaseTransform):
         values = data.edge_attr.numpy().reshape(-1, len(self.edge_cardinalities))
         limits = np.array(self.edge_cardinalities)
         if ((values < 0) | (values >= limits)).any():
-            raise ValueError(f"edge_attr holds a value outside the cardinalities {limits}.")
+            raise ValueError(f"edge_attr has a value outside the cardinalities {limits}.")
         return np.ravel_multi_index(tuple(values.T), self.edge_cardinalities)
 
     def _bags(self, n: int, source: IntArray, target: IntArray, bond: IntArray | None) -> "Bags":
@@ -109,7 +108,7 @@ class StructureEncoding(BaseTransform):
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Edges on shortest paths: pair = i * n + j, hop from 0, bond code, weight, each (M,)."""
+    """Edges on shortest paths: pair = i * n + j, hop from 0, bond code, weight; all (M,)."""
 
     pair: IntArray
     hop: IntArray
@@ -119,7 +118,7 @@ class Hops:
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Entries sorted by pair: codes, weights (M,), and how many each pair has (N, N)."""
+    """Entries sorted by pair: codes, weights (M,), and the number of entries per pair (N, N)."""
 
     codes: IntArray
     weights: NDArray[np.float32]
@@ -127,10 +126,10 @@ class Bags:
 
 
 def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Distances (N, N) in edges, -1 if unreachable, and the number of shortest paths (N, N).
+    """Return distances (N, N) in edges, -1 if unreachable, and shortest-path counts (N, N).
 
     Breadth-first from all nodes at once: step d multiplies the path counts of step d - 1 by the
-    adjacency matrix and keeps the pairs that were not reached before.
+    adjacency matrix and keeps the pairs not reached before.
     """
     adjacency = np.zeros((n, n))
     adjacency[source, target] = 1.0
@@ -157,7 +156,7 @@ def averaged_hops(
     bond: IntArray,
     num_hops: int,
 ) -> Hops:
-    """Edges at hop 1..num_hops, averaged over all shortest paths of a pair.
+    """Return the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
 
     Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
     d(i, v) + d(v, j) = d(i, j); it lies on paths(i, u) * paths(v, j) of the paths(i, j).
@@ -177,10 +176,10 @@ def averaged_hops(
 def floyd_hops(
     distance: IntArray, source: IntArray, target: IntArray, bond: IntArray, num_hops: int
 ) -> Hops:
-    """Edges at hop 1..num_hops of the path that Floyd-Warshall keeps (published Graphormer).
+    """Return the edges at hops 1..num_hops of Floyd-Warshall's path (published Graphormer).
 
-    The kept path from i to j goes through the last k that improved it strictly, with k in the
-    outer loop; both halves are kept paths themselves.
+    The path kept from i to j goes through the last k that strictly shortened it, with k in the
+    outer loop; both of its halves are kept paths too.
     """
     n = len(distance)
     through = _floyd_intermediate(n, source, target)
@@ -203,7 +202,7 @@ def floyd_hops(
 
 
 def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
-    """The node through which Floyd-Warshall's path from i to j goes last, (N, N)."""
+    """Return the last k through which Floyd-Warshall shortened the path from i to j, (N, N)."""
     length = np.full((n, n), np.inf)
     length[source, target] = 1.0
     np.fill_diagonal(length, 0.0)
@@ -217,7 +216,7 @@ def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
 
 
 def _sort_into_bags(n: int, distance_codes: IntArray, hops: Hops | None) -> Bags:
-    """One bag a pair, in the order of the pairs: the distance code first, then the hops."""
+    """Make one bag per pair, in the order of the pairs: distance code first, then the hops."""
     pair, codes, weights = np.arange(n * n), distance_codes, np.ones(n * n)
     if hops is not None:
         pair = np.concatenate([pair, hops.pair])
@@ -234,8 +233,8 @@ class GraphBatch:
     """Graphs padded to one size: B graphs of at most N nodes; T = N + 1 tokens.
 
     x (B, N, F); pos (B, N, 2) or None; mask (B, N), True at nodes; in_degree, out_degree (B, N);
-    bag_codes, bag_weights (M,) and bag_offsets (B * N * N,) over all ordered pairs, padded ones
-    empty; num_nodes (B,); y (B, number of tasks) or None, NaN where a label is missing.
+    bag_codes, bag_weights (M,) and bag_offsets (B * N * N,) over all ordered pairs (empty for
+    padding); num_nodes (B,); y (B, number of tasks) or None, NaN where a label is missing.
     """
 
     x: Tensor
@@ -251,9 +250,9 @@ class GraphBatch:
 
     @property
     def distance_codes(self) -> Tensor:
-        """The table row of every pair's distance (B, N, N), with which its bag begins.
+        """The table row of every pair's distance (B, N, N), the first code of its bag.
 
-        Of any value where there is padding.
+        Arbitrary where there is padding.
         """
         first = self.bag_offsets.clamp(max=len(self.bag_codes) - 1).long()
         b, n = self.mask.shape
@@ -263,12 +262,12 @@ class GraphBatch:
         return self.x.shape[0]
 
     def to(self, device: torch.device | str) -> "GraphBatch":
-        """The same batch with every tensor on `device`."""
+        """Return the batch with every tensor on `device`."""
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
 
     def pin_memory(self) -> "GraphBatch":
-        """The same batch in page-locked memory."""
+        """Return the batch in page-locked memory."""
         pinned = {
             name: value.pin_memory() for name, value in vars(self).items() if value is not None
         }
@@ -278,10 +277,10 @@ class GraphBatch:
 def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
     """Pad encoded graphs (see `StructureEncoding`) to one dense batch.
 
-    `pad_to`: number of nodes to pad to, at least that of the largest graph.
+    `pad_to`: number of nodes to pad to, if more than the largest graph has.
     """
     if not graphs:
-        raise ValueError("cannot make a batch of no graphs.")
+        raise ValueError("cannot make a batch from an empty list of graphs.")
     num_nodes = torch.tensor([int(g.num_nodes) for g in graphs])
     n = max(int(num_nodes.max()), pad_to or 0)
 

@@ -1,6 +1,6 @@
 """The parts of a Graphormer: structural bias, attention, feed-forward, encoder layer.
 
-Wherever a conservative rule can hold something constant, the layer calls `rules.conservative`.
+Wherever a conservative rule may treat something as constant, the layer calls `rules.conservative`.
 """
 
 import math
@@ -17,7 +17,7 @@ from .position import RelativePositionBias
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm whose scale the rule LN can hold constant."""
+    """LayerNorm whose scale the rule LN can treat as constant."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class LayerNorm(nn.Module):
 
 
 class Linear(nn.Linear):
-    """Affine map whose bias can be told apart in the ledger."""
+    """Affine map whose bias gets its own share in the ledger."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (..., D_in) to (..., D_out)."""
@@ -41,8 +41,8 @@ class Linear(nn.Linear):
 class StructuralBias(nn.Module):
     """What Graphormer adds to `q k^T`: spatial, edge and graph-token bias (Ying 2021, eq. 6, 7).
 
-    All rows that a pair of nodes can name stand in one table, made anew from the parameters at
-    each pass: first the distances, then every bond at every hop. One fused look-up sums them.
+    All rows that a pair of nodes can use are in one table, rebuilt from the parameters at each
+    pass: first the distances, then every bond at every hop. One fused look-up sums them.
     """
 
     bond_rows: Tensor
@@ -63,7 +63,7 @@ class StructuralBias(nn.Module):
         self.position = RelativePositionBias(bands, heads) if bands else None
 
     def _bond_rows(self) -> Tensor:
-        """Rows of `bond` that make up each combination of bond features, (combinations, F)."""
+        """Return the rows of `bond` for each combination of bond features, (combinations, F)."""
         starts = [sum(self.cardinalities[:f]) for f in range(len(self.cardinalities))]
         ranges = [
             torch.arange(first, first + size)
@@ -72,7 +72,7 @@ class StructuralBias(nn.Module):
         return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
 
     def table(self) -> Tensor:
-        """All rows: (max_distance + 2 + num_hops * combinations, H)."""
+        """Return all rows: (max_distance + 2 + num_hops * combinations, H)."""
         if not self.cardinalities:
             return self.spatial
         combinations = self.bond[self.bond_rows].mean(dim=1)  # (C, H)
@@ -80,7 +80,7 @@ class StructuralBias(nn.Module):
         return torch.cat([self.spatial, hops.flatten(0, 1)])
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Bias (B, H, T, T) with the graph token first; -inf at keys that are padding."""
+        """Return the bias (B, H, T, T), graph token first; -inf at keys that are padding."""
         b, n = batch.mask.shape
         nodes = _sum_bags(batch, self.table())  # (B, H, N, N)
         if self.position is not None:
@@ -98,7 +98,7 @@ class StructuralBias(nn.Module):
         return torch.cat([torch.cat([token.expand(b, -1, 1, 1), row], dim=-1), rows], dim=-2)
 
     def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """The summands of the bias by name, (B, H, T, T) each; zero where it is -inf."""
+        """Return the terms of the bias by name, (B, H, T, T) each; zero where it is -inf."""
         table, distances = self.table(), len(self.spatial)
         is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
         nodes = {"spatial": _sum_bags(batch, table * is_distance)}
@@ -114,10 +114,11 @@ class StructuralBias(nn.Module):
         return {name: term.masked_fill(excluded, 0.0) for name, term in found.items()}
 
     def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """`sum_ij t_ij g_ij` of every term t of the bias by name, (B,) each.
+        """Return `sum_ij t_ij g_ij` for every term t of the bias by name, (B,) each.
 
-        bias (B, H, T, T): what `forward` gave; gradient (B, H, T, T): g, zero where that is -inf.
-        As from `terms`, but the edges' share is what the cheaper ones leave of the whole.
+        bias (B, H, T, T): the result of `forward`; gradient (B, H, T, T): g, zero where bias is
+        -inf. Same values as from `terms`, but the edges' share, which costs most to compute, is
+        the total minus the others.
         """
         weighted = (bias * gradient).masked_fill(bias.isinf(), 0.0)
         of_nodes = weighted[:, :, 1:, 1:].flatten(1).sum(-1)
@@ -130,18 +131,18 @@ class StructuralBias(nn.Module):
         return found
 
     def _spatial(self, batch: GraphBatch) -> Tensor:
-        """The term of the distances (B, H, N, N); of any value where there is padding."""
+        """Return the distance term (B, H, N, N); arbitrary where there is padding."""
         codes = batch.distance_codes.clamp(max=len(self.spatial) - 1)
         return F.embedding(codes, self.spatial).permute(0, 3, 1, 2)
 
 
 def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
-    """`sum t g` (B,) of a term between nodes (B, H, N, N) and a gradient (B, H, T, T)."""
+    """Return `sum t g` (B,) for a term between nodes (B, H, N, N), gradient (B, H, T, T)."""
     return (term * gradient[:, :, 1:, 1:]).flatten(1).sum(-1)
 
 
 def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
-    """Weighted sum of the table rows (rows, H) that each pair of nodes names, (B, H, N, N)."""
+    """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N)."""
     b, n = batch.mask.shape
     pairs = F.embedding_bag(
         batch.bag_codes,
@@ -154,7 +155,7 @@ def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
 
 
 def _too_far(batch: GraphBatch, limit: int) -> Tensor:
-    """Pairs (B, N, N) at distance `limit` or farther."""
+    """Return which pairs (B, N, N) are at distance `limit` or farther."""
     both = batch.mask[:, :, None] & batch.mask[:, None, :]
     return both & (batch.distance_codes >= limit)
 
@@ -210,7 +211,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, bias: Tensor, queries: int | None = None) -> Tensor:
-        """The first `queries` tokens (all if None) of x (B, T, D) after this layer."""
+        """Return the first `queries` tokens (all if None) of x (B, T, D) after this layer."""
         kept = x[:, :queries]
         if self.pre_layernorm:
             kept = kept + self.dropout(self.attention(self.attention_norm(x), bias, queries))

@@ -19,7 +19,7 @@ from .position import ContinuousEmbedding
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from: its name, the SHA-256 of its weights, free metadata, its folder."""
+    """Where a model came from: name, SHA-256 of its weights, metadata of any kind, folder."""
 
     name: str = "unnamed"
     sha256: str = ""
@@ -30,8 +30,8 @@ class Origin:
 class NodeEmbedding(nn.Module):
     """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5).
 
-    Tables are read with `F.embedding`: the gradient of plain indexing is summed in an order that
-    changes from run to run when there are several threads.
+    Tables are read with `F.embedding`, because with several threads the gradient of plain indexing
+    is summed in an order that changes from run to run.
     """
 
     starts: Tensor
@@ -58,7 +58,7 @@ class NodeEmbedding(nn.Module):
         self.feature_names = (*names, "centrality")
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Embeddings (B, N, D)."""
+        """Return embeddings (B, N, D)."""
         if self.cardinalities:
             features = F.embedding(self._rows(batch), self.table).sum(dim=2)
         else:
@@ -66,9 +66,9 @@ class NodeEmbedding(nn.Module):
         return features + self._centrality(batch)
 
     def split(self, batch: GraphBatch, direction: Tensor) -> Tensor:
-        """Each feature's part of `embedding . direction`, (B, N, len(feature_names)).
+        """Return each feature's part of `embedding . direction`, (B, N, len(feature_names)).
 
-        direction (B, N, D). The parts of a node sum to the whole product.
+        direction (B, N, D). A node's parts sum to the full product.
         """
         if self.cardinalities:
             rows = F.embedding(self._rows(batch), self.table)  # (B, N, F, D)
@@ -104,7 +104,7 @@ class TransformHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, num_outputs) of the graph token x (B, D)."""
+        """Return outputs (B, num_outputs) for the graph token x (B, D)."""
         x = self.norm(rules.gelu(self.transform(x)))
         return rules.add_bias(self.output(x), self.bias.expand(self.output.out_features))
 
@@ -112,9 +112,9 @@ class TransformHead(nn.Module):
 class Graphormer(nn.Module):
     """Graph transformer with a graph token; outputs (B, num_outputs), the tasks in order.
 
-    `embed` and `encode` are the two halves of `forward`; explainers take the relevance between
+    `embed` and `encode` are the two halves of `forward`; explainers read the relevance between
     them. With `embedding_layernorm` that is after the LayerNorm: before it, Gradient x Input
-    vanishes, for LayerNorm does not see the scale of its input.
+    vanishes, because LayerNorm does not depend on the scale of its input.
     """
 
     collate = staticmethod(collate)
@@ -140,7 +140,7 @@ class Graphormer(nn.Module):
             self.head = TransformHead(config)
 
     def embed(self, batch: GraphBatch) -> Tensor:
-        """Tokens (B, T, D) entering the first layer, the graph token first."""
+        """Return the tokens (B, T, D) that enter the first layer, the graph token first."""
         nodes = self.node_embedding(batch)
         token = self.graph_token.expand(len(batch), 1, -1)
         tokens = torch.cat([token, nodes], dim=1)
@@ -153,10 +153,10 @@ class Graphormer(nn.Module):
         keep: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """Outputs (B, num_outputs) of tokens (B, T, D).
+        """Return outputs (B, num_outputs) for tokens (B, T, D).
 
-        keep (B, N), False: the node is hidden from every attention, as padding is. bias
-        (B, H, T, T): the structural bias of this batch if it is at hand (`self.bias(batch)`).
+        keep (B, N): False hides a node from all attention, as padding is. bias (B, H, T, T): this
+        batch's structural bias, if already computed (`self.bias(batch)`).
         """
         bias = self.bias(batch) if bias is None else bias
         if keep is not None:
@@ -168,18 +168,18 @@ class Graphormer(nn.Module):
         for layer in self.layers[:-1]:
             x = layer(x, bias)
             _note_hidden(tape, x)
-        # The read-out looks at the graph token alone: the last layer needs no other row.
+        # The read-out uses only the graph token, so the last layer needs no other row.
         x = self.layers[-1](x, bias, queries=None if tape and tape.all_queries else 1)
         _note_hidden(tape, x)
         x = x[:, :1] if self.final_norm is None else self.final_norm(x[:, :1])
         return self.head(x[:, 0])
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Outputs (B, num_outputs)."""
+        """Return outputs (B, num_outputs)."""
         return self.encode(self.embed(batch), batch)
 
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
-        """Exact parts (B, N, features) of each node's `embedding . gradient`.
+        """Split each node's `embedding . gradient` exactly by feature, (B, N, features).
 
         gradient (B, N, D). None with `embedding_layernorm`, after which a token is no longer the
         sum of its features.
@@ -190,7 +190,7 @@ class Graphormer(nn.Module):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the parts that `split_by_feature` gives."""
+        """Names of the parts that `split_by_feature` returns."""
         return self.node_embedding.feature_names
 
 

@@ -1,4 +1,4 @@
-"""Continuous node features and positions: how superpixels enter a Graphormer."""
+"""Embed continuous node features and positions, such as those of superpixels."""
 
 import math
 
@@ -7,19 +7,19 @@ from torch import Tensor, nn
 
 
 def frequencies(bands: int) -> Tensor:
-    """Wave vectors (F, 2) on the half plane of the integer grid up to `bands`, without zero.
+    """Return wave vectors (F, 2) on a half plane of the integer grid up to `bands`, without zero.
 
-    Multiples of pi, for positions from -1 to 1: the longest wave spans the image once.
+    They are multiples of pi, for positions from -1 to 1: the longest wave spans the image once.
     """
     grid = [(u, v) for u in range(bands + 1) for v in range(-bands, bands + 1) if (u, v) > (0, 0)]
     return torch.tensor(grid, dtype=torch.float32).reshape(-1, 2) * math.pi
 
 
 class ContinuousEmbedding(nn.Module):
-    """Node features times one matrix, without bias: the embedding is a sum over the features.
+    """Node features times one matrix, without bias, so that the embedding is a sum over features.
 
-    The features are x (N, F), the position, the position's Fourier features and, for each
-    column of x, their products with it.
+    The features are x (N, F), the position with its Fourier features, and the products of these
+    with each column of x.
     """
 
     waves: Tensor
@@ -38,7 +38,10 @@ class ContinuousEmbedding(nn.Module):
         nn.init.normal_(self.weight, std=1 / math.sqrt(len(groups)))
 
     def features(self, x: Tensor, pos: Tensor | None) -> Tensor:
-        """The features (B, N, K) of x (B, N, F) and pos (B, N, 2) in [0, 1], `groups` in order."""
+        """Return the features (B, N, K), in the order of `groups`.
+
+        x (B, N, F); pos (B, N, 2) in [0, 1].
+        """
         x = x.to(self.weight.dtype)
         if not self.has_position:
             return x
@@ -51,26 +54,26 @@ class ContinuousEmbedding(nn.Module):
         return torch.cat([x, where, products], dim=-1)
 
     def forward(self, x: Tensor, pos: Tensor | None) -> Tensor:
-        """Embeddings (B, N, D)."""
+        """Return embeddings (B, N, D)."""
         return self.features(x, pos) @ self.weight.T
 
 
 class RelativePositionBias(nn.Module):
-    """Attention bias from the displacement of two nodes, learned per head.
+    """Attention bias from the displacement between two nodes, learned per head.
 
-    With d = p_j - p_i, where i asks and j is looked at, and w the wave vectors,
+    With d = p_j - p_i for query i and key j, and wave vectors w,
 
         b_h(i, j) = s_h |c_h|^2 - s_h |d - c_h|^2 + sum_f a_hf cos(w_f d) + e_hf sin(w_f d)
 
-    The first two terms draw head h to the displacement c_h with sharpness s_h: at the start
-    the heads look at the neighbours around a node, in as many directions as there are heads
-    (Cordonnier et al., ICLR 2020, eq. 9). The Fourier series adds what is not of that form; it
-    starts at zero. Everything factorises into one matrix product of per-node features.
+    The first two terms focus head h on the displacement c_h with sharpness s_h: initially the
+    heads attend to the neighbours around a node, each head in its own direction (Cordonnier et
+    al., ICLR 2020, eq. 9). The Fourier series adds other shapes; it starts at zero. Everything
+    factorises into one matrix product of per-node features.
     """
 
     waves: Tensor
-    radius = 0.12  # of the neighbours at the start and unit of `centre`: about one superpixel
-    sharpness = 100.0  # s_h at the start, unit of `log_sharpness`
+    radius = 0.12  # initial distance of the neighbours and unit of `centre`: about one superpixel
+    sharpness = 100.0  # initial s_h and unit of `log_sharpness`
 
     def __init__(self, bands: int, num_heads: int) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class RelativePositionBias(nn.Module):
         self.log_sharpness = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, pos: Tensor) -> Tensor:
-        """Bias (B, H, N, N) of positions pos (B, N, 2) in [0, 1]."""
+        """Return the bias (B, H, N, N) for positions pos (B, N, 2) in [0, 1]."""
         centred = 2 * pos.to(self.cosine.dtype)[:, None] - 1  # (B, 1, N, 2)
         near_left, near_right = self._neighbours(centred / 2)
         wave_left, wave_right = self._waves(centred)
@@ -91,7 +94,7 @@ class RelativePositionBias(nn.Module):
         return left @ right.transpose(-2, -1)
 
     def _neighbours(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of 2 s c.d - s |d|^2 for positions p (B, 1, N, 2)."""
+        """Return the factors of 2 s c.d - s |d|^2 for positions p (B, 1, N, 2)."""
         s = (self.sharpness * self.log_sharpness.exp())[:, None, None]  # (H, 1, 1)
         pull = 2 * s * (self.radius * self.centre)[:, None, :]  # (H, 1, 2)
         square = (p * p).sum(-1, keepdim=True)
@@ -100,7 +103,7 @@ class RelativePositionBias(nn.Module):
         return torch.cat([pull + 2 * s * p, -s * one, own], dim=-1), torch.cat([p, square, one], -1)
 
     def _waves(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of the Fourier series, by the addition theorems."""
+        """Return the factors of the Fourier series, by the addition theorems."""
         angle = p @ self.waves.T
         cos, sin = angle.cos(), angle.sin()  # (B, 1, N, F)
         a, e = self.cosine[:, None, :], self.sine[:, None, :]  # (H, 1, F)

@@ -230,7 +230,7 @@ def test_a_worker_that_is_killed_gives_an_error_that_says_what_to_do() -> None:
     graphs = molecules_to_data(itertools.repeat("CCOc1ccccc1"), workers=2)
     pids = workers_of(graphs)
     os.kill(pids[0], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"ended before its time.*use fewer workers"):
+    with pytest.raises(RuntimeError, match=r"featurises molecules died.*use fewer workers"):
         for _ in graphs:
             pass
     assert multiprocessing.active_children() == []

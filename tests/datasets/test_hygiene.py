@@ -94,9 +94,9 @@ def test_a_decimal_comma_is_read_and_a_thousand_is_not_guessed():
 def test_free_text_is_no_label():
     with pytest.raises(ValueError, match=r"nor a few classes \(at most 20\)"):
         read_labels("name", [f"compound {k}" for k in range(40)])
-    with pytest.raises(ValueError, match="holds no numbers"):
+    with pytest.raises(ValueError, match="has no numbers, only words"):
         read_labels("name", ["a", "b"], "regression")
-    with pytest.raises(ValueError, match="holds no label"):
+    with pytest.raises(ValueError, match="has no labels"):
         read_labels("name", ["", "NA"])
 
 
@@ -126,7 +126,7 @@ def test_every_row_has_one_place(write, tmp_path):
         "SMILES empty": [32],
         "no label": [33],
         "duplicate molecules": [35, 37],
-        "duplicates with other classes": [36, 37],
+        "duplicates with different classes": [36, 37],
         "more than 200 atoms": [38],
         "salts or mixtures": [39],
         "stereoisomers of another row": [41],
@@ -163,7 +163,7 @@ def test_values_of_one_molecule_become_their_median(write):
     rows = [*alkanes(range(30)), "OCC,1", "CCO,2", "C(O)C,9"]
     table = clean_table(write(rows), "smiles", ["y"])
     assert table.y[table.rows.index(31)] == 2
-    finding = found(table, "duplicates with other values")
+    finding = found(table, "duplicates with different values")
     assert finding.count == 3
     assert "largest difference 8" in finding.done
 
@@ -185,7 +185,7 @@ def test_a_column_with_one_class_is_not_learned_beside_others(write):
     assert [target.name for target in table.targets] == ["a"]
     assert found(table, "one class or value only").target == "b"
     assert [row.row for row in found(table, "no usable label left").rows] == [31]
-    with pytest.raises(ValueError, match="one and the same class or value"):
+    with pytest.raises(ValueError, match="all molecules have the same class or value"):
         clean_table(path, "smiles", ["b"])
 
 
@@ -201,7 +201,7 @@ def test_a_class_whose_molecules_all_contradict_themselves_is_gone(write):
 def test_values_far_from_the_rest_and_over_orders_of_magnitude_are_told(write):
     table = clean_table(write(alkanes([*range(1, 30), 5000])), "smiles", ["y"])
     assert [row.row for row in found(table, "values far from the rest").rows] == [30]
-    assert "logarithm" in found(table, "values over orders of magnitude").done
+    assert "logarithm" in found(table, "values span orders of magnitude").done
     assert len(table.graphs) == 30
 
 
@@ -218,16 +218,23 @@ def test_rows_with_another_separator_are_pointed_out(write):
     assert "semicolon" in found(table, "SMILES unreadable").rows[0].reason
 
 
+def test_an_inchi_is_named_and_its_commas_are_not_taken_for_separators(write):
+    table = clean_table(write([*binary(), '"InChI=1S/CH4O/c1-2/h2H,1H3",1']), "smiles", ["y"])
+    reason = found(table, "SMILES unreadable").rows[0].reason
+    assert "is an InChI, not a SMILES" in reason
+    assert "comma" not in reason
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
-        ([], ["y"], "holds no rows"),
+        ([], ["y"], "has no rows"),
         (["C1CC,1", "xx,0"], ["y"], "no usable row. SMILES unreadable: 2"),
         (binary()[:19], ["y"], "19 different molecules with a label; at least 20"),
-        (alkanes(["1"] * 30), ["y"], "one and the same class"),
+        (alkanes(["1"] * 30), ["y"], "all molecules have the same class"),
         (binary(), ["activity"], "no column 'activity'; its columns: 'smiles', 'y'"),
         (binary(), ["smiles"], "cannot be both"),
-        (binary(), ["y", "y"], "named twice"),
+        (binary(), ["y", "y"], "given twice"),
         (binary(), [], "at least one column"),
     ],
 )

@@ -159,7 +159,10 @@ def test_an_unsanitised_rdkit_molecule_is_completed() -> None:
         ("CC)C", r"too few"),
         ("c1cccc1", "kekulize"),
         ("C(C)(C)(C)(C)C", "valence"),
-        ("caffeine", "is no element|not SMILES"),
+        ("caffeine", "is not an element|not SMILES"),
+        ("InChI=1S/C2H6O/c1-2-3/h3H,2H2,1H3", "is an InChI, not a SMILES: convert it"),
+        ("InChI=1/CH4/h1H4 methane", "is an InChI, not a SMILES: convert it"),
+        ("LFQSCWFLJHTTHZ-UHFFFAOYSA-N", "is an InChIKey, not a SMILES: .* look up the SMILES"),
         ("CCπ", "'π' at position 3"),
         ("C" * 501, "501 atoms"),
     ],
@@ -200,7 +203,7 @@ def test_missing_labels_are_nan_and_words_are_refused(tmp_path: Path) -> None:
         [True, True],
         [False, True],
     ]
-    assert "'active', which is no number" in rejected[0].reason
+    assert "'active', which is not a number" in rejected[0].reason
 
 
 def test_a_missing_column_is_named_beside_those_there(tmp_path: Path) -> None:
@@ -315,5 +318,5 @@ def test_long_cells_padded_headers_and_utf_16_are_read(tmp_path: Path) -> None:
     path.write_text("smiles;name\r\nCCO;é\r\n", encoding="utf-16")
     assert len(read_table(path)[0]) == 1
     path.write_text("smiles,smiles\nC,CC\n")
-    with pytest.raises(ValueError, match="more than once"):
+    with pytest.raises(ValueError, match="more than one column"):
         read_table(path)

@@ -1,4 +1,4 @@
-"""Splits are disjoint, complete, repeatable, and a scaffold never stands in two parts."""
+"""Splits are disjoint, complete, repeatable, and a scaffold is never in two parts."""
 
 import pytest
 from rdkit.Chem.Scaffolds import MurckoScaffold

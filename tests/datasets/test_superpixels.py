@@ -353,11 +353,11 @@ def test_decompression_bombs_are_refused(tmp_path: Path, side: int) -> None:
 def test_damaged_pictures_are_refused(tmp_path: Path, seven: np.ndarray) -> None:
     whole = save(tmp_path / "d.png", seven).read_bytes()
     for content, words in [
-        (b"", "not a picture"),
-        (b"P5 28 28 255\n" + bytes(784), "not a picture"),
+        (b"", "not a readable picture"),
+        (b"P5 28 28 255\n" + bytes(784), "not a readable picture"),
         (whole[: len(whole) // 2], "damaged"),
-        (png_that_claims(28, 28), "damaged|one colour"),
-        (png_that_claims(1, 900), "no picture of a digit"),
+        (png_that_claims(28, 28), "damaged|single colour"),
+        (png_that_claims(1, 900), "too small for a digit"),
     ]:
         path = tmp_path / "bad.png"
         path.write_bytes(content)
@@ -367,7 +367,7 @@ def test_damaged_pictures_are_refused(tmp_path: Path, seven: np.ndarray) -> None
 
 @pytest.mark.parametrize("value", [0, 128, 255])
 def test_an_empty_page_is_refused(tmp_path: Path, value: int) -> None:
-    with pytest.raises(SuperpixelError, match="one colour"):
+    with pytest.raises(SuperpixelError, match="single colour"):
         read_digit(save(tmp_path / "d.png", np.full((50, 50), value, dtype=np.uint8)))
 
 

@@ -84,7 +84,7 @@ def test_encoding_of_unusual_graphs_runs():
     encode = StructureEncoding.from_config(model.config)
     single = molecule_to_data("[Na+]")
     assert model(collate([encode(single)])).shape == (1, 2)
-    with pytest.raises(ValueError, match="no graphs"):
+    with pytest.raises(ValueError, match="an empty list of graphs"):
         collate([])
 
 
@@ -167,7 +167,7 @@ def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
 
 
 def test_tensors_that_nothing_reads_are_named(tmp_path):
-    with pytest.warns(UserWarning, match="nothing reads 'encoder.second_head.weight'"):
+    with pytest.warns(UserWarning, match="unused keys 'encoder.second_head.weight'"):
         load_huggingface(
             published("postln", tmp_path, {"encoder.second_head.weight": torch.ones(2)})
         )
@@ -175,7 +175,7 @@ def test_tensors_that_nothing_reads_are_named(tmp_path):
 
 @pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
 def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
-    """By the key of the file, not by ours; tensors that nothing reads do no harm."""
+    """By the key of the file, not by ours; unused tensors do no harm."""
     folder = published(variant, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     unread = set()
@@ -284,7 +284,7 @@ def test_an_edge_named_twice_is_refused():
     data = molecule_to_data("CCO")
     data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
     data.edge_attr = torch.cat([data.edge_attr, data.edge_attr])
-    with pytest.raises(ValueError, match="names an edge twice"):
+    with pytest.raises(ValueError, match="has an edge twice"):
         StructureEncoding((5, 6, 2))(data)
 
 

@@ -1,1 +1,1 @@
-"""How the bundled models, and models of your own tables, are trained."""
+"""Recipes that train the bundled models, and models of your own tables."""

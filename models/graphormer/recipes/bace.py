@@ -32,12 +32,12 @@ __all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace", "write_traini
 
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"
 LINK = Link(ACTIVITY, POTENCY, threshold=7.0)
-# The class alone overfits sooner than pIC50 on scaffolds that were not trained on.
+# On unseen scaffolds, the class overfits sooner than pIC50.
 FIRST_ROUND = replace(FINETUNING, epochs=12, task_weights=(0.2, 1.0))
 
 
 def bace_split(graphs: list[Data], kind: str = "random", seed: int = 0) -> Split:
-    """80/10/10, `kind` "random" (by `seed`) or "scaffold" (no chance involved)."""
+    """Split 80/10/10, `kind` "random" (with `seed`) or "scaffold" (deterministic)."""
     if kind == "random":
         return random_split(len(graphs), seed)
     if kind == "scaffold":
@@ -46,7 +46,7 @@ def bace_split(graphs: list[Data], kind: str = "random", seed: int = 0) -> Split
 
 
 def bace_tasks(graphs: list[Data], split: Split) -> tuple[Task, Task]:
-    """Class and pIC50; the latter is standardised with the training molecules."""
+    """Return the tasks: class, and pIC50 standardised on the training molecules."""
     potency = torch.cat([graphs[k].y for k in split.train])[:, 1]
     return (
         Task(ACTIVITY, "binary", ("inactive", "active")),
@@ -73,28 +73,29 @@ def train_bace(
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Train the BACE model and measure it on its test molecules, a forest beside it.
+    """Train the BACE model and score it on its test molecules, next to a random forest.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
-        root: folder of the data sets, see `load_bace`.
+        root: data folder, see `load_bace`.
         split: "scaffold" or "random".
-        seed: of the weights, the order of the graphs and a random split.
-        epochs: of every fine-tuning; None means the recipe's.
-        molecules: recombined ones that an ensemble labels, see `distil`; 0 is plain fine-tuning.
-        resume: go on with an interrupted run in `out`.
+        seed: seed for the weights, the order of the graphs and a random split.
+        epochs: epochs of each fine-tuning; None means the recipe's.
+        molecules: number of recombined molecules that an ensemble labels, see `distil`; 0 means
+            plain fine-tuning.
+        resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
-        progress: whether progress bars are shown.
-        say: is given lines on what goes on.
+        progress: whether to show progress bars.
+        say: called with a line of text at each stage.
 
     Returns:
         The checkpoint folder.
 
     Raises:
         ImportError: the extra `train` is not installed.
-        DownloadError: the data are not there and cannot be downloaded.
-        ValueError: `out` holds a run and `resume` is False.
+        DownloadError: the data are missing and cannot be downloaded.
+        ValueError: `out` already contains a run and `resume` is False.
     """
     require_lightning()
     out = Path(out)
@@ -144,9 +145,9 @@ def train_bace(
 
 
 def write_training_compounds(folder: Path, graphs: list[Data], chosen: Sequence[int]) -> Path:
-    """Write canonical SMILES of the training compounds beside a checkpoint, one a row.
+    """Write the canonical SMILES of the training compounds next to a checkpoint, one per row.
 
-    An explanation's trust panel looks there for a compound's nearest neighbour.
+    The trust panel of an explanation looks there for a compound's nearest neighbour.
     """
     rows = [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
     path = folder / "training.csv"
@@ -155,7 +156,7 @@ def write_training_compounds(folder: Path, graphs: list[Data], chosen: Sequence[
 
 
 def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str, Any]:
-    """Scores of the model and of a random forest on the test molecules, as JSON values."""
+    """Score the model and a random forest on the test molecules; return JSON values."""
     y = torch.cat([graph.y for graph in graphs])
     test = list(split.test)
     outputs = predict(model, [graphs[k] for k in test])
@@ -180,8 +181,8 @@ def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str,
 def _card(split: Split, found: dict[str, Any], temperature: float, command: str) -> str:
     model, forest = (ClassifierReport(**found[name]) for name in ("graphormer", "forest"))
     kind = (
-        "by Murcko scaffold, the largest groups to the training part, so that test molecules have "
-        "scaffolds that were never trained on"
+        "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
+        "have scaffolds that were never trained on"
         if split.kind == "scaffold"
         else f"at random with seed {split.seed}"
     )
@@ -192,24 +193,25 @@ a compound inhibits human beta-secretase 1 (`inactive`, `active`), and its pIC50
 
 **Data.** MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 compounds, md5
 `{BACE_MD5}`. Active means a pIC50 of 7 or above; 17 ligands of crystal
-structures are labelled active in the file in spite of a lower value, and were left as they are.
+structures are labelled active in the file despite a lower value, and were left as they are.
 
-**Split.** {len(split.train)} / {len(split.valid)} / {len(split.test)} compounds, {kind}. The
-positions stand in `config.json`.
+**Split.** {len(split.train)} / {len(split.valid)} / {len(split.test)} compounds, {kind}. Their row
+positions are in `config.json`.
 
-**Training.** From the weights `molecules`, which were pre-trained without any BACE compound: first
-on the measured labels, then also on molecules recombined from the training molecules, with the
-predictions of an ensemble as labels: random forests and a Gaussian process on fingerprints. The
-measured labels count half there, and half what the ensemble says of a molecule that it has not
-seen. The ensemble reads half of a class from the pIC50, as
-sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})); where the two contradict each other, as for
-those 17 ligands, the mean pIC50 of the class stands for the measured one. All of it saw the
-training part alone. Epochs and settings were chosen on validation data. The class logit is divided
-by a temperature of {temperature:.2f}, fitted on validation data.
+**Training.** Training started from the weights `molecules`, which were pre-trained without any BACE
+compound. The model first learned the measured labels. Then it also learned from molecules
+recombined from the training molecules, labelled by an ensemble of random forests and a Gaussian
+process on fingerprints. In this second stage, the label of a training molecule is half its
+measurement and half the ensemble's prediction, made without having seen the molecule. The ensemble
+derives half of a class from the pIC50, as
+sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})). Where class and pIC50 contradict each other,
+as for those 17 ligands, the mean pIC50 of the class replaces the measured one. Only the training
+part was used for all this. Epochs and settings were chosen on validation data. The class logit is
+divided by a temperature of {temperature:.2f}, fitted on validation data.
 
     {command}
 
-**Test scores.** No choice was made on them.
+**Test scores.** They were not used for any choice.
 
 | | ROC-AUC | 95 % interval | Brier | ECE |
 |---|---|---|---|---|

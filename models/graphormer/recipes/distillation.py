@@ -1,4 +1,4 @@
-"""From a fine-tuned network and a forest to one network that knows what both know."""
+"""Distil a fine-tuned network and a random forest into one network (Hinton 2015)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
 
 @dataclass(frozen=True, eq=False)
 class Distilled:
-    """A network, the number of new molecules it learned from, the forest's share by task.
+    """A network, the number of new molecules it learned from, and the forest's share by task.
 
-    The share in the teacher is None for a task that no forest taught: too few labels.
+    The share is the forest's weight in the teacher. It is None for a task with too few labels for
+    a forest.
     """
 
     model: Graphormer
@@ -55,25 +56,25 @@ def distil_table(
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Distilled:
-    """Let a fine-tuned network learn from itself and a forest together (Hinton 2015).
+    """Train a fine-tuned network on a teacher that combines it with a forest (Hinton 2015).
 
     The teacher is s forest + (1 - s) network; each task's s is the best one for the validation
-    part (`stacking_share`). It labels molecules recombined from the training part, and fills the
-    gaps of the training labels. The measured labels are drawn towards the forest's out-of-bag
-    predictions (`mixed_labels`), which keeps the network from learning them by heart. Validation
-    and test molecules are neither recombined nor learned from, and a product equal to one of them
-    is dropped. Where no forest has a share, the network is given back as it is.
+    part (`stacking_share`). It labels molecules recombined from the training part and fills gaps
+    in the training labels. The measured labels are moved towards the forest's out-of-bag
+    predictions (`mixed_labels`), which keeps the network from memorising them. Validation and test
+    molecules are neither recombined nor learned from, and products identical to one of them are
+    dropped. If no forest has a share, the network is returned unchanged.
 
     Args:
-        model: fine-tuned on the training part.
+        model: network fine-tuned on the training part.
         graphs: encoded molecules of the table.
         y: their labels (n, tasks), NaN where there is none.
-        split: of the table.
+        split: split of the table.
         out: folder of the run.
-        molecules: how many new ones are wanted; fewer if the chemistry is exhausted.
-        settings: of the training from `model` on; the seed is also that of the forests.
-        resume: go on with an interrupted run in `out`.
-        say: is given lines on what goes on.
+        molecules: number of new molecules wanted; fewer if no more combinations exist.
+        settings: settings of this training; its seed also seeds the forests.
+        resume: continue an interrupted run in `out`.
+        say: called with a line of text at each stage.
     """
     seed, tasks = settings.seed, model.config.tasks
     train = [graphs[k] for k in split.train]
@@ -92,8 +93,8 @@ def distil_table(
     new, extra = recombined(
         smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
     )
-    say(f"learning from the network and a forest together on {len(new):,} recombined molecules")
-    described = [forest_inputs(part) for part in in_chunks(new, "describing", show=settings.show)]
+    say(f"learning from the network and a forest on {len(new):,} recombined molecules")
+    described = [forest_inputs(part) for part in in_chunks(new, "descriptors", show=settings.show)]
     inputs = np.concatenate([inputs, *described])
     each = zip(teachers, shares, task_readings(model, [*train, *extra]), strict=True)
     taught = np.stack([_labels(*teaching, inputs, seed) for teaching in each], axis=1)
@@ -118,7 +119,7 @@ def distil_table(
 def _shares(
     model: Graphormer, teachers: Sequence[Teacher | None], graphs: Sequence[Data], y: FloatArray
 ) -> list[float | None]:
-    """The forest's share in each task's teacher, chosen on validation graphs with labels y."""
+    """Choose the forest's share in each task's teacher on validation graphs with labels y."""
     if not graphs:
         return [None if teacher is None else 0.5 for teacher in teachers]
     inputs = forest_inputs(_smiles(graphs))
@@ -136,7 +137,7 @@ def _labels(
     inputs: NDArray[np.float32],
     seed: int,
 ) -> FloatArray:
-    """A task's labels (m,) for molecules by forest and network; NaN without a forest."""
+    """Label molecules for a task by forest and network, (m,); NaN without a forest."""
     if teacher is None or share is None:
         return np.full(len(inputs), np.nan)
     return soft_labels(share * teacher.readings(inputs) + (1 - share) * network, seed)

@@ -31,7 +31,7 @@ CLASSES = tuple("0123456789")
 
 
 def mnist_config(**changes: Any) -> GraphormerConfig:
-    """Configuration of the bundled model; `changes` are fields of `GraphormerConfig`."""
+    """Return the bundled model's configuration; `changes` are fields of `GraphormerConfig`."""
     values: dict[str, Any] = {
         "tasks": (Task("digit", "multiclass", CLASSES),),
         "num_layers": 3,
@@ -65,41 +65,44 @@ def train_mnist(
     devices: int | str = 1,
     progress: bool = True,
 ) -> Path:
-    """Train a Graphormer on superpixels of MNIST and measure it on the official test set.
+    """Train a Graphormer on MNIST superpixels and score it on the official test set.
 
-    Of the first `num_train` training images the last tenth is held out for validation. Every
-    other image enters in `versions` versions: as it is, and deformed at random before it is
-    segmented. The averaged weights of the best epoch on validation data are kept, their outputs
-    scaled by one number (temperature) fitted on validation data, and measured once on test data.
+    The last tenth of the first `num_train` training images is held out for validation. Every other
+    image is used in `versions` versions: unchanged, and randomly deformed before segmentation. The
+    averaged weights of the epoch with the best validation accuracy are kept, their outputs are
+    scaled by one number (temperature) fitted on validation data, and scored once on test data.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
-        root: folder that holds `mnist/`; see `graphxai.datasets.mnist.load_mnist`.
-        seed: of the weights, the order of the graphs and the deformations.
-        resume: go on with an interrupted run in `out`.
+        root: folder that contains `mnist/`; see `graphxai.datasets.mnist.load_mnist`.
+        seed: seed for the weights, the order of the graphs and the deformations.
+        resume: continue an interrupted run in `out`.
         epochs: passes over all versions of all images.
         versions: versions of each training image.
-        batch_size: graphs in a step.
-        learning_rate: of AdamW, after the warm-up.
-        num_train: how many training images are used, validation included.
-        num_test: how many test images are used; None means all.
-        config: another model; None means that of the bundled one.
+        batch_size: graphs per step.
+        learning_rate: AdamW's learning rate after the warm-up.
+        num_train: number of training images, validation included.
+        num_test: number of test images; None means all.
+        config: configuration of the model; None means the bundled model's.
         accelerator: Lightning's.
         devices: Lightning's.
-        progress: whether progress bars are shown.
+        progress: whether to show progress bars.
 
     Returns:
         The checkpoint folder.
 
     Raises:
         ImportError: the extra `train` is not installed.
-        DownloadError: the data are not there and cannot be downloaded.
-        ValueError: `out` holds a run and `resume` is false, or no images are left to train on.
+        DownloadError: the data are missing and cannot be downloaded.
+        ValueError: `out` already contains a run and `resume` is False, or too few images.
     """
     require_lightning()
     out = Path(out)
     if (out / "state").exists() and not resume:
-        raise ValueError(f"{out} holds a run: go on with resume, or name another folder.")
+        raise ValueError(
+            f"{out} already contains a run: resume it (resume=True, --resume) or choose another"
+            " folder."
+        )
     if versions < 1 or num_train < 20:
         raise ValueError("versions must be at least 1 and num_train at least 20.")
     config = config or mnist_config()
@@ -154,7 +157,7 @@ def train_mnist(
 def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
     """Divide the head's weights by the temperature that minimises the cross-entropy; return it.
 
-    outputs (G, C) of the model for graphs it was not trained on, y (G,) their classes. The
+    outputs (G, C): the model's, for graphs it was not trained on; y (G,): their classes. The
     predicted classes stay the same.
 
     Source: Guo et al., ICML 2017.
@@ -169,10 +172,11 @@ def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
 
 
 def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
-    """Accuracy with a 95 % interval (Wilson), cross-entropy, calibration error, confusions.
+    """Compute accuracy with a 95 % interval (Wilson), cross-entropy, calibration, confusions.
 
     outputs (G, C) logits, y (G,) classes. `ece` is the expected calibration error over `bins`
-    equal bins of the confidence; `confused` the five most frequent (true, predicted, count).
+    equal bins of the confidence; `confused` lists the five most frequent confusions as (true,
+    predicted, count).
     """
     confidence, predicted = outputs.softmax(-1).max(-1)
     right = (predicted == y).double()
@@ -205,13 +209,13 @@ def _deformed(images: np.ndarray, seed: int, chunk: int = 500) -> np.ndarray:
 def _graphs(
     images: np.ndarray, labels: np.ndarray, config: GraphormerConfig, title: str, progress: bool
 ) -> Iterator[Data]:
-    """Encoded graphs without what only drawing needs, so that many fit into memory."""
+    """Yield encoded graphs without the data needed only for drawing, so that many fit in memory."""
     encode = StructureEncoding.from_config(config)
     one = torch.ones(1)
     for graph in _tracked(images_to_data(images, labels), len(images), title, progress):
         graph = encode(graph)
         del graph.image, graph.segments, graph.edge_index
-        n = int(graph.num_nodes or 0)  # edges carry no features: every bag holds one code
+        n = int(graph.num_nodes or 0)  # edges have no features: every bag has one code
         graph.bag_weights = one.expand(n * n)
         graph.bag_sizes = one.short().expand(n, n)
         yield graph
@@ -226,7 +230,7 @@ def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> I
 
 
 def _checksums(root: str | os.PathLike[str] | None) -> dict[str, str]:
-    """MD5 of the files read: the digests that are published with MNIST."""
+    """Return the MD5 of the files read, the digests that are published with MNIST."""
     paths = [*mnist_files(root, "train"), *mnist_files(root, "test")]
     return {
         path.name: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
@@ -246,8 +250,8 @@ def _card(model: Graphormer, metadata: dict[str, Any]) -> str:
     )
     note = (
         """
-`train10k-*` are the first 10,000 official training images in another order: with the official
-files the same images are used, but another tenth of them is held out.
+`train10k-*` are the first 10,000 official training images in another order. With the official
+files, the same images are used, but a different tenth of them is held out.
 """
         if any(name.startswith("train10k") for name in metadata["files"])
         else ""
@@ -255,19 +259,19 @@ files the same images are used, but another tenth of them is held out.
     return f"""# mnist-superpixels
 
 A Graphormer that reads a handwritten digit as a graph of about 75 superpixels: {config.num_layers}
-layers, width {config.hidden_dim}, {config.num_heads} heads, {size:,} parameters. Node features:
-mean intensity and centroid, with Fourier features of the centroid and their products with the
-intensity; edges join superpixels that touch.
+layers, width {config.hidden_dim}, {config.num_heads} heads, {size:,} parameters. Node features
+are mean intensity and centroid, Fourier features of the centroid, and their products with the
+intensity. Edges join superpixels that touch.
 
 ## Data
 {files}
 {note}
-Of the first {metadata["train_images"] + metadata["validation_images"]:,} training images the last
+Of the first {metadata["train_images"] + metadata["validation_images"]:,} training images, the last
 {metadata["validation_images"]:,} were held out for validation. The other
-{metadata["train_images"]:,} entered in {metadata["versions"]} versions: as they are, and rotated,
+{metadata["train_images"]:,} were used in {metadata["versions"]} versions: unchanged, and rotated,
 scaled, sheared, shifted and elastically deformed before segmentation. The
-{metadata["test_images"]:,} test images are the official ones and were used for the figures below
-alone.
+{metadata["test_images"]:,} test images are the official ones. They were used only for the
+figures below.
 
 ## Training
 `graphxai train mnist-superpixels --out runs/mnist`
@@ -290,7 +294,7 @@ Recall: {recall}.
 Most frequent confusions: {pairs}.
 
 ## Limits
-Bright ink on a dark ground, centred, in 28 x 28 pixels; `graphxai.datasets.mnist.read_digit`
-brings other pictures into that form. Segmentations other than the SLIC of
-`graphxai.datasets.superpixels` (such as `MNISTSuperpixels` of PyG) were not measured.
+The model expects bright ink on a dark background, centred, in 28 x 28 pixels.
+`graphxai.datasets.mnist.read_digit` converts other pictures to this form. Segmentations other than
+the SLIC of `graphxai.datasets.superpixels` (such as PyG's `MNISTSuperpixels`) were not measured.
 """

@@ -53,7 +53,7 @@ DISTILLING = replace(
 
 
 def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
-    """The Graphormer for molecules: 4 layers of width 128, 8 heads, OGB's features."""
+    """Configure the Graphormer for molecules: 4 layers of width 128, 8 heads, OGB's features."""
     values: dict[str, Any] = {
         "num_layers": 4,
         "hidden_dim": 128,
@@ -80,9 +80,9 @@ def finetune(
 ) -> Graphormer:
     """Train on graphs with labels `y` (1, tasks), from the weights `start`.
 
-    `start`: a model with the same tasks, of which the head is taken too; a checkpoint by name or
-    folder, of which it is not; None means from scratch. `extra` are further training graphs, such
-    as those with a teacher's labels.
+    `start`: a model with the same tasks, whose head is copied too; a checkpoint by name or folder,
+    whose head is not; None trains from scratch. `extra`: further training graphs, such as those
+    with a teacher's labels.
     """
     torch.manual_seed(settings.seed)
     config = molecule_config(tasks, dropout=dropout, attention_dropout=dropout)
@@ -110,27 +110,26 @@ def distil(
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Graphormer:
-    """One Graphormer that learns from the labels and from an ensemble's predictions (Hinton 2015).
+    """Train one Graphormer on the labels and on an ensemble's predictions (Hinton 2015).
 
-    It is fine-tuned on the training part. Then new molecules are recombined from the training
-    molecules and labelled by an `Ensemble` fitted to the training part alone; the Graphormer goes
-    on to learn from both. The measured labels are drawn half-way to what the ensemble says of each
-    molecule without having seen it, which keeps the network from learning them by heart.
-    Validation and test molecules are neither recombined nor labelled, and a product equal to one
-    of them is dropped.
+    It is first fine-tuned on the training part. Then new molecules are recombined from the training
+    molecules and labelled by an `Ensemble` fitted only to the training part, and the Graphormer
+    continues on both. Each measured label is averaged with the ensemble's prediction made without
+    that molecule, which keeps the network from memorising the labels. Validation and test molecules
+    are neither recombined nor labelled, and products identical to one of them are dropped.
 
     Args:
-        graphs: with labels `y` (1, tasks), NaN where one is missing.
-        tasks: binary ones and regressions.
-        split: of the graphs.
+        graphs: graphs with labels `y` (1, tasks), NaN where one is missing.
+        tasks: binary and regression tasks.
+        split: split of the graphs.
         out: folder of the run.
-        molecules: how many are recombined; 0 is plain fine-tuning.
-        links: classes that the ensemble reads from a value too.
-        start: checkpoint to begin with, by name or folder; None is from scratch.
-        first_settings: of the fine-tuning.
-        settings: of what follows.
-        resume: go on with an interrupted run in `out`.
-        say: is given lines on what goes on.
+        molecules: number of recombined molecules; 0 means plain fine-tuning.
+        links: classes that the ensemble also derives from a value.
+        start: checkpoint to start from, by name or folder; None trains from scratch.
+        first_settings: settings of the fine-tuning.
+        settings: settings of the second stage.
+        resume: continue an interrupted run in `out`.
+        say: called with a line of text at each stage.
     """
     out = Path(out)
     first = finetune(
@@ -149,7 +148,7 @@ def distil(
     y = torch.cat([graph.y for graph in graphs]).double().numpy()
     say("fitting forests and a Gaussian process to the training part")
     teacher = Ensemble(tasks, train, y[list(split.train)], links, settings.show)
-    say(f"recombining {molecules:,} molecules, which they label")
+    say(f"recombining {molecules:,} molecules for them to label")
     new, extra = recombined(train, molecules, held_out, first.config, settings)
     labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=settings.show)]
     halfway = (y[list(split.train)] + teacher.left_out()) / 2
@@ -173,7 +172,7 @@ def recombined(
     config: GraphormerConfig,
     settings: TrainingSettings,
 ) -> tuple[list[str], list[Data]]:
-    """New molecules (see `recombine`) and their encoded graphs; bars where `settings` has them."""
+    """Make new molecules (see `recombine`) and encode them; `settings` may show progress bars."""
     with progress_bar("recombining", count, show=settings.show) as tick:
         new = recombine(
             smiles, count, seed=settings.seed, exclude=exclude, max_atoms=MAX_ATOMS, tick=tick
@@ -185,7 +184,7 @@ def recombined(
 
 
 def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:
-    """The graphs with labels y (n, tasks); the given ones keep theirs."""
+    """Return copies of the graphs with labels y (n, tasks)."""
     found = [copy.copy(graph) for graph in graphs]
     for graph, row in zip(found, y, strict=True):
         graph.y = torch.from_numpy(row).float()[None]

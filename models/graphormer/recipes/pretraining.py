@@ -1,4 +1,4 @@
-"""Pre-training on molecules without a measurement of interest: the bundled weights `molecules`."""
+"""Pre-train on molecules that lack the measurement of interest: the weights `molecules`."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def pretrain(
     settings: TrainingSettings = PRETRAINING,
     resume: bool = False,
 ) -> Path:
-    """Pre-train on the molecules of CSV tables (column `smiles`, the others are labels).
+    """Pre-train on the molecules of CSV tables (column `smiles`, the other columns are labels).
 
-    Targets: the `count` most frequent atom environments (together weighing 30), descriptors
-    (together 1) and every label (1 each). The checkpoint in `out` keeps the outputs of
-    descriptors and labels; those of the environments served their purpose.
+    Targets: the `count` most frequent atom environments (total weight 30), descriptors (total
+    weight 1) and every label (weight 1 each). The checkpoint in `out` keeps the outputs for
+    descriptors and labels, but not those for environments.
     """
     require_lightning()
     molecules = collect(tables, exclude=exclude)
@@ -110,7 +110,7 @@ def pretrain(
 def _descriptor_tasks(
     values: NDArray[np.float64], limit: float = 4
 ) -> tuple[NDArray[np.float64], list[Task]]:
-    """Values (n, 21) cut at `limit` deviations from their means, and their tasks."""
+    """Clip values (n, 21) at `limit` deviations from their means; return them and their tasks."""
     mean, deviation = values.mean(0), values.std(0) + 1e-6
     tasks = [
         Task(name, "regression", offset=float(middle), scale=float(scale))
@@ -122,7 +122,7 @@ def _descriptor_tasks(
 def _label_tasks(
     names: Sequence[str], labels: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], list[Task]]:
-    """Tasks for the labels of a table: 0 and 1 only is binary, the rest regression."""
+    """Return tasks for a table's labels: columns of only 0 and 1 are binary, others regression."""
     tasks = []
     for name, column in zip(names, labels.T, strict=True):
         present = column[~np.isnan(column)]
@@ -137,8 +137,8 @@ def _label_tasks(
 def _pretraining_card(molecules: int, count: int, names: Sequence[str]) -> str:
     return f"""# Pre-trained Graphormer for molecules
 
-A starting point for a table of one's own (`finetune`, `distil` in `recipes.py`), not a model to
-predict or explain with. 4 layers, width 128, 8 heads, 560,000 parameters.
+A starting point for training on your own table (`finetune`, `distil` in `recipes.py`), not a model
+to predict or explain with. It has 4 layers, width 128, 8 heads and 560,000 parameters.
 
 * {molecules:,} molecules of at most 60 atoms from MoleculeNet's tables BBBP, ESOL, Lipophilicity,
   Tox21 and HIV (Wu 2018). Every molecule that shares its connectivity (first block of the
@@ -146,10 +146,10 @@ predict or explain with. 4 layers, width 128, 8 heads, 560,000 parameters.
 * Targets: the {count:,} most frequent chiral Morgan environments up to radius 3 (outputs not
   kept), {len(DESCRIPTORS)} RDKit descriptors, and the measured labels
   {", ".join(names)}.
-* {PRETRAINING.epochs} epochs of {PRETRAINING.batch_size} molecules a step, AdamW, learning rate
+* {PRETRAINING.epochs} epochs with {PRETRAINING.batch_size} molecules per step, AdamW, learning rate
   {PRETRAINING.learning_rate:g}, cosine, no dropout, bfloat16 arithmetic.
 
-    from .pretraining import pretrain
+    from graphxai.models.graphormer.recipes.pretraining import pretrain
     pretrain("runs/molecules", ["bbbp.csv", "esol.csv", "lipo.csv", "tox21.csv", "hiv.csv"],
              exclude=bace_smiles)
 """

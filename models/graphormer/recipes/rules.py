@@ -1,4 +1,4 @@
-"""Train a small Graphormer on a rule, so that explanations can be held against known atoms."""
+"""Train a small Graphormer on a rule, so that explanations can be checked against known atoms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learnin
 
 
 def rule_task(dataset: RuleDataset) -> Task:
-    """The task of a rule: binary, or a regression standardised with the training molecules."""
+    """Return a rule's task: binary, or regression standardised on the training molecules."""
     rule = dataset.rule
     if rule.kind == "presence":
         return Task(rule.name, "binary", ("no", "yes"))
@@ -56,31 +56,33 @@ def train_rule(
     devices: int | str = 1,
     progress: bool = True,
 ) -> Path:
-    """Train a Graphormer on a rule and measure it on its test molecules.
+    """Train a Graphormer on a rule and score it on its test molecules.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
-        rule: a name in `graphxai.datasets.rules.RULES`, or a rule of one's own.
+        rule: a name in `graphxai.datasets.rules.RULES`, or your own rule.
         molecules: SMILES to choose from; None means the local tables, see `local_smiles`.
-        root: folder of the data sets, for those tables.
-        size: molecules in all: 80 % for training, 10 % for validation, 10 % for the test.
-        seed: of the choice and the split of the molecules, the weights and the order of the graphs.
-        start: None means a small Graphormer from scratch; else weights to start from, by name
+        root: data folder, for those tables.
+        size: total number of molecules: 80 % training, 10 % validation, 10 % test.
+        seed: seed for choosing and splitting the molecules, the weights and the order of the
+            graphs.
+        start: None trains a small Graphormer from scratch; else weights to start from, by name
             (the bundled "molecules") or folder, in a Graphormer of their size.
         epochs: None means the recipe's.
-        resume: go on with an interrupted run in `out`.
+        resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
-        progress: whether progress bars are shown.
+        progress: whether to show progress bars.
 
     Returns:
-        The checkpoint folder. `metadata` holds the score on the test molecules and what
-        `rule_dataset` needs to give the same molecules again.
+        The checkpoint folder. `metadata` has the score on the test molecules and what
+        `rule_dataset` needs to choose the same molecules again.
 
     Raises:
         ImportError: the extra `train` is not installed.
         FileNotFoundError: no molecules are given and there are no local tables.
-        ValueError: too few molecules of a class; or `out` holds a run and `resume` is False.
+        ValueError: too few molecules of a class; or `out` already contains a run and `resume` is
+            False.
     """
     require_lightning()
     out, chosen = Path(out), get_rule(rule)
@@ -122,7 +124,7 @@ def train_rule(
 
 
 def _untrained(task: Task) -> Graphormer:
-    """3 layers of width 64, without dropout: the rules leave nothing to overfit but their noise."""
+    """3 layers of width 64, without dropout: labels from a rule have no noise to overfit."""
     sizes = {"num_layers": 3, "hidden_dim": 64, "ffn_dim": 128}
     return Graphormer(molecule_config([task], **sizes, dropout=0.0, attention_dropout=0.0))
 
@@ -145,11 +147,11 @@ def _card(dataset: RuleDataset, task: Task, score: str) -> str:
     answers = "no or yes" if task.kind == "binary" else "a number"
     return f"""# {dataset.rule.name}
 
-A small Graphormer trained on a rule, to hold explanations against the atoms known to be behind the
-answer; it predicts nothing that could not be computed. Question: {dataset.rule.question} Answer:
+A small Graphormer trained on a rule, to check explanations against the atoms known to determine the
+answer. It predicts nothing that could not be computed. Question: {dataset.rule.question} Answer:
 {answers}.
 
 * Molecules: {len(split.train)} for training, {len(split.valid)} for validation, {len(split.test)}
-  for the test, at random with seed {split.seed}.
+  for testing, split at random with seed {split.seed}.
 * Test: {score}.
 """

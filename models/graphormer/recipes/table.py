@@ -1,4 +1,4 @@
-"""The recipe for a table of one's own: fine-tune, learn from a forest, calibrate, measure."""
+"""The recipe for your own table: fine-tune, learn from a forest, calibrate, score."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 RECOMBINED = 8000  # molecules for the teacher to label
 SHARED_SETTINGS = ("seed", "accelerator", "devices", "progress")
-LEARNING_CURVE = (0.125, 0.25, 0.5)  # of the training part; the run itself is the whole
+LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
 
 
 def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Split:
-    """80/10/10 of the molecules, `kind` "scaffold" (no chance involved) or "random" (by `seed`).
+    """Split the molecules 80/10/10, `kind` "scaffold" (deterministic) or "random" (with `seed`).
 
     Raises:
-        ValueError: another kind; one scaffold has most of the molecules; or the training part
-            lacks a class, or holds one value only.
+        ValueError: an unknown kind; one scaffold has most of the molecules; or the training part
+            lacks a class, or has only one value.
     """
     if kind not in ("scaffold", "random"):
         raise ValueError(f"split must be 'scaffold' or 'random', not {kind!r}.")
@@ -70,8 +70,8 @@ def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Spl
         split = scaffold_split([graph.smiles for graph in table.graphs])
         if len(split.train) < len(table.graphs) / 2 or not split.test:
             raise ValueError(
-                f"a scaffold split leaves {len(split.train)} of {len(table.graphs)} molecules to"
-                f" train on and {len(split.test)} to test: one scaffold has most of them, as in a"
+                f"a scaffold split leaves {len(split.train)} of {len(table.graphs)} molecules for"
+                f" training and {len(split.test)} for testing: most share one scaffold, as in a"
                 " congeneric series. Try --split random."
             )
     labels = table.y[list(split.train)]
@@ -82,7 +82,7 @@ def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Spl
             what = "classes" if target.classes else "values"
             rare = ", or merge rare classes" if target.classes else ""
             raise ValueError(
-                f"target {target.name!r}: the training part of the {kind} split holds"
+                f"target {target.name!r}: the training part of the {kind} split has"
                 f" {len(distinct)} of the {max(2, len(target.classes))} {what} needed: try"
                 f" {other}{rare}."
             )
@@ -90,7 +90,7 @@ def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Spl
 
 
 def table_tasks(targets: Sequence[Target], y: FloatArray) -> tuple[Task, ...]:
-    """The model's tasks; values are standardised with the training labels y (n, targets)."""
+    """Return the model's tasks; values are standardised on the training labels y (n, targets)."""
     tasks = []
     for target, column in zip(targets, y.T, strict=True):
         if target.kind == "classification":
@@ -121,33 +121,34 @@ def train_table(
     command: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Train a Graphormer on a table and measure it on its test molecules.
+    """Train a Graphormer on a table and score it on its test molecules.
 
     Args:
         table: molecules and labels.
         out: folder of the run, with `hygiene.json`, `hygiene.csv`, `test.csv` (predictions);
             the checkpoint is its sub-folder `model`, with `scores.json` and `training.csv`.
         split: "scaffold" or "random", see `table_split`.
-        seed: of the weights, the order of the graphs, a random split and the learning curve.
-        epochs: of the fine-tuning; None means the recipe's: 20, from scratch 40.
-        distil: whether the fine-tuned network then learns from a forest as well, see
-            `distil_table`; that takes 6 more epochs (fewer where `epochs` is less).
-        start: weights to start from, by name (the bundled "molecules") or folder; None: scratch.
+        seed: seed for the weights, the order of the graphs, a random split and the learning curve.
+        epochs: epochs of fine-tuning; None means the recipe's: 20, or 40 from scratch.
+        distil: whether the fine-tuned network then also learns from a forest, see `distil_table`;
+            this takes 6 more epochs (fewer if `epochs` is less).
+        start: weights to start from, by name (the bundled "molecules") or folder; None trains from
+            scratch.
         learning_curve: also train on an eighth, a quarter and half of the training part.
-        resume: go on with an interrupted run in `out`.
+        resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
-        progress: whether progress bars are shown.
-        command: how the run was started, for the card.
-        say: is given lines on what goes on.
+        progress: whether to show progress bars.
+        command: how the run was started, for the model card.
+        say: called with a line of text at each stage.
 
     Returns:
         The checkpoint folder.
 
     Raises:
         ImportError: the extra `train` is not installed.
-        ValueError: `out` holds a run and `resume` is False, or it is of another table or setting;
-            or the split leaves too little to train on.
+        ValueError: `out` already contains a run and `resume` is False, or the run has another table
+            or other settings; or the split leaves too little to train on.
     """
     require_lightning()
     out = Path(out)
@@ -166,7 +167,7 @@ def train_table(
         progress=progress,
         epochs=recipe.epochs if epochs is None else epochs,
     )
-    run = {  # what a resumed run must have in common with the one before
+    run = {  # what must agree when a run is resumed
         "file": table.path.name,
         "sha256": table.sha256,
         "smiles_column": table.smiles_column,
@@ -185,7 +186,7 @@ def train_table(
     found = fitting.model(parts, out)
     model = found.model
     temperatures = fitting.calibrate(model, parts.valid)
-    say("random forest on ECFP4 beside it")
+    say("training a random forest on ECFP4 for comparison")
     scores = fitting.scores(model, parts)
     curve: list[dict[str, Any]] = []
     for share in LEARNING_CURVE if learning_curve else ():
@@ -216,7 +217,7 @@ def train_table(
 
 @dataclass(frozen=True, eq=False)
 class _Fitting:
-    """What all trainings of a run share: encoded graphs, labels (n, tasks), tasks, settings."""
+    """What all training jobs of a run share: encoded graphs, labels (n, tasks), tasks, settings."""
 
     graphs: list[Data]
     y: FloatArray
@@ -229,7 +230,7 @@ class _Fitting:
     say: Callable[[str], None]
 
     def model(self, parts: Split, out: Path) -> Distilled:
-        """A Graphormer trained on the training part."""
+        """Train a Graphormer on the training part."""
         first = finetune(
             self.graphs,
             self.tasks,
@@ -256,7 +257,7 @@ class _Fitting:
         )
 
     def calibrate(self, model: Graphormer, valid: Sequence[int]) -> dict[str, float | None]:
-        """Fold a temperature, fitted on the validation part, into each class read-out."""
+        """Fit a temperature on the validation part and fold it into each class read-out."""
         found: dict[str, float | None] = dict.fromkeys(task.name for task in self.tasks)
         if not valid:
             return found
@@ -269,11 +270,11 @@ class _Fitting:
         return found
 
     def readings(self, model: Graphormer, chosen: Sequence[int]) -> list[FloatArray]:
-        """The model's probabilities and values for graphs, by task."""
+        """Return the model's probabilities and values for graphs, by task."""
         return task_readings(model, [self.graphs[k] for k in chosen])
 
     def scores(self, model: Graphormer, parts: Split) -> dict[str, Any]:
-        """Scores on the test part by target: the model, a forest, a dummy."""
+        """Score the model, a forest and a dummy on the test part, by target."""
         train, test = np.array(parts.train), np.array(parts.test)
         bits = ecfp4([self.graphs[k].smiles for k in (*train, *test)])
         bits_train, bits_test = bits[: len(train)], bits[len(train) :]
@@ -297,9 +298,9 @@ class _Fitting:
         return found
 
     def point(self, share: float, parts: Split, out: Path) -> dict[str, Any]:
-        """A point of the learning curve: the same test part, a share of the training part."""
+        """Compute a point of the learning curve: same test part, `share` of the training part."""
         order = list(parts.train)
-        random.Random(self.settings.seed).shuffle(order)  # a smaller share is part of a larger
+        random.Random(self.settings.seed).shuffle(order)  # smaller shares are subsets of larger
         chosen = tuple(sorted(order[: max(2, round(share * len(order)))]))
         fewer = replace(parts, train=chosen)
         part = replace(self, tasks=table_tasks(self.targets, self.y[list(chosen)]))
@@ -309,14 +310,14 @@ class _Fitting:
 
 
 def _note(start: str | Path | None, table: CleanTable, graphs: Sequence[Data]) -> str:
-    """A warning where the weights to start from have met the labels of the table."""
+    """Return a warning if the starting weights seem to have been trained on the table's labels."""
     if start is None:
         return ""
     reasons = labels_met(load_checkpoint(locate(start)), graphs, table.y, table.targets)
     if not reasons:
         return ""
     return (
-        f"the weights {str(start)!r} seem to have been trained with these labels:"
-        f" {', '.join(reasons)}; if so, test labels were seen and the scores below are too good;"
-        " --start none gives honest ones"
+        f"the weights {str(start)!r} seem to have been trained on these labels:"
+        f" {', '.join(reasons)}; if so, they have seen test labels and the scores below are too"
+        " good; --start none gives honest scores"
     )

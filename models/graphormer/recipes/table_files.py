@@ -1,4 +1,4 @@
-"""What a run on a table of one's own writes beside the weights: card, scores, molecules."""
+"""What a run on your own table writes next to the weights: card, scores, molecules."""
 
 from __future__ import annotations
 
@@ -35,28 +35,30 @@ PREDICTORS = {
 
 
 def begin_run(out: Path, run: dict[str, Any], resume: bool) -> None:
-    """Make the folder of a run and write `run.json`, or check that it holds the same run."""
+    """Make a run's folder and write `run.json`, or check that it contains the same run."""
     stored = out / "run.json"
     text = json.dumps(run, indent=1) + "\n"
     if stored.exists() and (out / "state").exists():
         if not resume:
             raise ValueError(
-                f"{out} holds a run already: go on with --resume, or choose another folder."
+                f"{out} already contains a run: continue it with --resume, or choose another"
+                " folder."
             )
         before = json.loads(stored.read_text(encoding="utf-8"))
         differing = [name for name, value in json.loads(text).items() if before.get(name) != value]
         if differing:
             raise ValueError(
-                f"{out} holds a run with another {', '.join(differing)}: choose another folder."
+                f"{out} contains a run with different settings ({', '.join(differing)}): choose"
+                " another folder."
             )
     out.mkdir(parents=True, exist_ok=True)
     stored.write_text(text, encoding="utf-8")
 
 
 def split_rows(parts: Split, rows: Sequence[int]) -> dict[str, Any]:
-    """The split by row numbers of the file (the first after the header is 1).
+    """Return the split as row numbers of the file (the first after the header is 1).
 
-    Its keys are `train_rows` and so on, lest they be taken for positions.
+    The keys are `train_rows` and so on, to tell row numbers from positions.
     """
     named = {
         f"{name}_rows": [rows[k] for k in getattr(parts, name)]
@@ -66,14 +68,14 @@ def split_rows(parts: Split, rows: Sequence[int]) -> dict[str, Any]:
 
 
 def summary(scores: dict[str, Any]) -> str:
-    """The leading score of the first target, for a list of models."""
+    """Return the leading score of the first target, for a list of models."""
     name, found = next(iter(scores.items()))
     metric, value = next(iter(found["scores"].get("graphormer", {}).items()), ("", [None]))
     return "" if value[0] is None else f"{name}: {metric} {value[0]:.3f}"
 
 
 def write_scores(path: Path, metadata: dict[str, Any]) -> None:
-    """The scores of a run, and what they are of, as JSON."""
+    """Write a run's scores, and what they refer to, as JSON."""
     names = ["file", "sha256", "seed", "split", "forest_share", "temperature", "scores"]
     names += ["learning_curve", "notes"]
     content = {name: metadata[name] for name in names}
@@ -81,7 +83,7 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
 
 
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
-    """Row, canonical SMILES and labels of the training molecules, to look for neighbours in."""
+    """Write row, canonical SMILES and labels of the training molecules, for finding neighbours."""
     y = table.y
     header = ["row", "smiles", *(target.name for target in table.targets)]
     rows = ([table.rows[k], table.canonical[k], *_cells(table.targets, y[k])] for k in chosen)
@@ -95,9 +97,9 @@ def write_test(
     tasks: Sequence[Task],
     readings: Sequence[FloatArray],
 ) -> None:
-    """Test molecules as they stand in the file, their labels and what was predicted.
+    """Write the test molecules as in the file, with their labels and predictions.
 
-    readings: of each task, for the molecules `chosen`; see `table_scores.readings`.
+    readings: one array per task, for the molecules `chosen`; see `training.scores.readings`.
     """
     y = table.y
     predicted = [column for pair in zip(tasks, readings, strict=True) for column in _columns(*pair)]
@@ -111,12 +113,12 @@ def write_test(
 
 
 def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], command: str) -> str:
-    """The model card, in Markdown."""
+    """Return the model card, in Markdown."""
     names = ", ".join(target.name for target in table.targets)
     kind = (
         "by Murcko scaffold: test molecules have scaffolds that were never trained on"
         if parts.kind == "scaffold"
-        else f"at random with seed {parts.seed}: test molecules may resemble those trained on"
+        else f"at random with seed {parts.seed}: test molecules may resemble training molecules"
     )
     sizes = f"{len(parts.train):,} / {len(parts.valid):,} / {len(parts.test):,}"
     checks = [
@@ -130,39 +132,42 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         f"**Data.** `{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
         f" {len(table.graphs):,} different molecules with labels.",
         "\n".join(f"* {target}" for target in table.targets),
-        "Found before training:\n\n" + ("\n".join(checks) or "* nothing to remark"),
-        f"**Split.** {sizes} molecules to train, calibrate and test, {kind}. The row numbers stand"
+        "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
+        f"**Split.** {sizes} molecules to train, calibrate and test, {kind}. The row numbers are"
         " in `config.json`.",
         f"**Training.** {metadata['epochs']} epochs "
         + (f"from the weights `{start}`" if start else "from scratch")
-        + f", seed {metadata['seed']}. {_lessons(metadata)}The weights of the last epoch were kept;"
-        f" nothing was chosen on the test molecules. {_temperatures(metadata['temperature'])}",
+        + f", seed {metadata['seed']}. {_lessons(metadata)}The weights of the last epoch were kept."
+        " The test molecules were not used for any choice."
+        f" {_temperatures(metadata['temperature'])}",
         f"    {command}" if command else "",
-        *(f"**Mind.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
-        "**Test scores.** In brackets 95 % bootstrap intervals over molecules. Random forest: 500"
-        " trees on 2,048-bit ECFP4; dummy: the training mean, or the classes' shares. Difference:"
-        " this model less the forest; where its interval holds 0, this test part shows none.",
+        *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
+        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Random forest: 500"
+        " trees on 2,048-bit ECFP4. Dummy: predicts the training mean, or the class frequencies."
+        " Difference: this model minus the forest; if its interval includes 0, this test part"
+        " shows no clear difference.",
         *(_markdown(score_rows(name, found)) for name, found in metadata["scores"].items()),
         _curve(metadata["learning_curve"]),
-        "**Limits.** The scores hold for molecules like those tested. `training.csv` holds the"
-        " structures trained on: remove it before you pass the model on if they are confidential"
-        " (a look at nearest neighbours then has nothing to look in).",
+        "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
+        " training structures: if they are confidential, delete it before you share the model"
+        " (nearest neighbours can then no longer be shown).",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
 
 
 def _lessons(metadata: dict[str, Any]) -> str:
-    """What was learned from a forest, in a sentence or two; nothing if there was none."""
+    """Describe what was learned from a forest; empty if there was none."""
     shares = {name: s for name, s in metadata["forest_share"].items() if s}
     if not shares:
         return ""
     text = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
     return (
-        "It then learned from a teacher, the weighted mean of itself and a random forest on ECFP4"
-        f" and descriptors: the measured labels, drawn towards the forest's, and the teacher's of"
-        f" {metadata['recombined']:,} molecules recombined from the training molecules. Share of"
-        f" the forest, the best for the molecules to calibrate: {text}. Forest and new molecules"
-        " know the training molecules alone. "
+        "The network then learned from a teacher, the weighted mean of itself and a random forest"
+        " on ECFP4 and descriptors. Its labels were the measured ones, moved towards the forest's"
+        f" predictions, and the teacher's predictions for {metadata['recombined']:,} molecules"
+        " recombined from the training molecules. The forest's share was chosen on the calibration"
+        f" molecules: {text}. The forest and the new molecules are based only on the training"
+        " molecules. "
     )
 
 
@@ -170,13 +175,16 @@ def _temperatures(found: dict[str, float | None]) -> str:
     fitted = [f"{name} {value:.2f}" for name, value in found.items() if value is not None]
     if not fitted:
         return "Nothing was calibrated."
-    return f"Class read-outs are divided by a temperature fitted there: {', '.join(fitted)}."
+    return (
+        "Class logits are divided by a temperature fitted on the calibration molecules:"
+        f" {', '.join(fitted)}."
+    )
 
 
 def score_rows(name: str, found: dict[str, Any]) -> list[list[str]]:
-    """Scores of one target as text: a header, a row a predictor, the difference from the forest."""
+    """Format one target's scores: a header, a row per predictor, the difference from the forest."""
     if not found["n"]:
-        return [[name], ["no label among the test molecules, or none to train on"]]
+        return [[name], ["no labels among the test molecules, or none to train on"]]
     metrics = list(found["scores"]["graphormer"])
     of = f", {found['positives']} positive" if "positives" in found else ""
     rows = [[f"{name}, n = {found['n']}{of}", *metrics]]
@@ -192,13 +200,13 @@ def score_rows(name: str, found: dict[str, Any]) -> list[list[str]]:
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first row is its header."""
+    """Format a table; the first row is its header."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def _cell(value: Sequence[float | None], sign: str = "") -> str:
-    """A score with its interval, or a dash where it is undefined."""
+    """Format a score with its interval, or a dash if it is undefined."""
     middle, low, high = value
     if middle is None:
         return "–"
@@ -208,10 +216,10 @@ def _cell(value: Sequence[float | None], sign: str = "") -> str:
 
 
 def _curve(points: Sequence[dict[str, Any]]) -> str:
-    """The learning curve of every target in Markdown; nothing if there is none."""
+    """Return the learning curve of every target in Markdown; empty if there is none."""
     if not points:
         return ""
-    rows = [["target", "molecules trained on", "score", "this model", "forest"]]
+    rows = [["target", "training molecules", "score", "this model", "forest"]]
     for name in points[0]["targets"]:
         for point in points:
             found = point["targets"][name]
@@ -219,11 +227,11 @@ def _curve(points: Sequence[dict[str, Any]]) -> str:
                 metric = next(iter(found["scores"]["graphormer"]))
                 cells = [_cell(found["scores"][key][metric]) for key in ("graphormer", "forest")]
                 rows.append([name, f"{point['n']:,}", metric, *cells])
-    return "**Learning curve.** The test molecules are the same.\n\n" + _markdown(rows)
+    return "**Learning curve.** All points use the same test molecules.\n\n" + _markdown(rows)
 
 
 def _columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
-    """Named columns of a task's readings."""
+    """Return the named columns of a task's readings."""
     if task.kind == "regression":
         return [(f"{task.name}: predicted", values)]
     if task.kind == "binary":
@@ -234,7 +242,7 @@ def _columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
 
 
 def _cells(targets: Sequence[Target], y: FloatArray) -> list[str]:
-    """Labels as a table holds them: names of classes, values, nothing where there is none."""
+    """Format labels as in a table: class names, values, empty if missing."""
     return [
         "" if np.isnan(v) else target.classes[int(v)] if target.classes else f"{v:.7g}"
         for target, v in zip(targets, y, strict=True)

@@ -1,1 +1,1 @@
-"""Training of any Graphormer: the loop, its objectives, scores and teachers."""
+"""Train any Graphormer: the loop, its objectives, scores and teachers."""

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: one temperature for a task's outputs (Guo 2017)."""
+"""Calibrate probabilities with one temperature per task (Guo 2017)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["fit_temperature", "scale_logits"]
 
 
 def fit_temperature(logits: Tensor, active: Tensor) -> float:
-    """The number T that makes sigmoid(logits / T) fit the labels best (Guo 2017).
+    """Find the temperature T for which sigmoid(logits / T) fits the labels best (Guo 2017).
 
-    logits, active (G,): validation graphs. Searched from 0.25 to 4 on a fine logarithmic grid.
+    logits and labels `active` (G,): of validation graphs. T is searched from 0.25 to 4 on a fine
+    logarithmic grid.
     """
     grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()
     losses = [
@@ -31,7 +32,7 @@ def fit_temperature(logits: Tensor, active: Tensor) -> float:
 
 @torch.no_grad()
 def scale_logits(model: Graphormer, task: str, temperature: float) -> None:
-    """Divide a task's outputs by `temperature`, in the weights of a linear head itself."""
+    """Divide a task's outputs by `temperature`, by scaling the weights of the linear head."""
     if not isinstance(model.head, torch.nn.Linear):
         raise ValueError("the temperature can only be folded into a linear head.")
     _, columns = model.config.task_columns(task)

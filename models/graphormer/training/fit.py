@@ -1,4 +1,4 @@
-"""Training a Graphormer with Lightning: one function, `fit`, for every data set.
+"""Train a Graphormer with Lightning: one function, `fit`, for every data set.
 
 Lightning (extra `train`) is imported when training starts, not before.
 """
@@ -29,7 +29,7 @@ __all__ = ["FitResult", "evaluate", "fit", "initialise", "predict", "require_lig
 
 @dataclass(frozen=True)
 class FitResult:
-    """What came out of a training run; `scores` are those of the validation graphs, by task."""
+    """The result of a training run; `scores` are for the validation graphs, by task."""
 
     model: Graphormer
     epoch: int
@@ -48,15 +48,15 @@ def fit(
 ) -> FitResult:
     """Train `model` in place on graphs with labels `y` (1, tasks), NaN where one is missing.
 
-    `out` gets `metrics.csv`, `settings.json` and `state/`. An interrupted run goes on from there
-    when `fit` is called again with the same arguments; a finished one is read back. `resume=False`
-    refuses to touch a folder that holds a run.
-    Structure is encoded where it is missing. Without validation graphs the last weights are kept.
+    `out` gets `metrics.csv`, `settings.json` and `state/`. Calling `fit` again with the same
+    arguments continues an interrupted run and reads back a finished one. With `resume=False`, a
+    folder that contains a run is never touched. Structure is encoded if missing. Without validation
+    graphs the last weights are kept.
 
     Raises:
         ImportError: the extra `train` is not installed.
-        ValueError: no training graphs; or `out` holds a run already and `resume` is False, or that
-            run has other settings.
+        ValueError: no training graphs; or `out` already contains a run and `resume` is False, or
+            that run has different settings.
     """
     require_lightning()
     from .lightning import run
@@ -66,7 +66,7 @@ def fit(
     out = Path(out)
     if (out / "state").exists() and not resume:
         raise ValueError(
-            f"{out} holds a run already: resume it (resume=True, --resume) or choose another "
+            f"{out} already contains a run: resume it (resume=True, --resume) or choose another "
             "folder."
         )
     out.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def fit(
 
 
 def require_lightning() -> None:
-    """Raise an ImportError that says what to install where Lightning is missing."""
+    """Raise an ImportError that says what to install if Lightning is missing."""
     try:
         importlib.import_module("lightning.pytorch")
     except ImportError as error:
@@ -92,7 +92,7 @@ def require_lightning() -> None:
 
 
 def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> Graphormer:
-    """Copy the weights of `source`, with its head or (the default) without, into `model`.
+    """Copy the weights of `source` into `model`; its head only if `head` is true.
 
     Raises:
         ValueError: a size differs; the message names the parameter.
@@ -105,7 +105,7 @@ def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> 
             found = tuple(own[name].shape) if name in own else "none"
             raise ValueError(
                 f"the two models differ in {name!r}: {tuple(value.shape)} and {found}. Give the "
-                "new model the configuration of the pre-trained one."
+                "new model the pre-trained model's configuration."
             )
         own[name].copy_(value)
     return model
@@ -113,7 +113,7 @@ def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> 
 
 @torch.no_grad()
 def predict(model: Graphormer, graphs: Sequence[Data], batch_size: int = 64) -> torch.Tensor:
-    """Outputs (G, num_outputs) of the model for graphs, on the CPU and in the given order."""
+    """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order."""
     encoded = encode_all(graphs, model.config)
     sizes = [int(graph.num_nodes or 0) for graph in encoded]
     device = next(model.parameters()).device
@@ -128,13 +128,13 @@ def predict(model: Graphormer, graphs: Sequence[Data], batch_size: int = 64) -> 
 
 
 def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
-    """Score of each task on graphs with labels (see `scores`)."""
+    """Score each task on graphs with labels (see `scores`)."""
     y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
     return scores(model.config, predict(model, graphs), y)
 
 
 def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
-    """Write the settings of a new run; refuse to go on with an old one under other settings."""
+    """Write the settings of a new run; refuse to continue an old one under different settings."""
     free = {"accelerator", "devices", "strategy", "num_workers", "progress"}
     wanted: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
     text = json.dumps(wanted, indent=1, default=str) + "\n"
@@ -149,7 +149,7 @@ def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSett
         differ += ["the model"] if before["model"] != now["model"] else []
         if differ:
             raise ValueError(
-                f"{path.parent} holds a run with another setting of {', '.join(differ)}: "
-                "choose another folder, or delete it to start afresh."
+                f"{path.parent} contains a run with different settings ({', '.join(differ)}): "
+                "choose another folder, or delete it to start over."
             )
     path.write_text(text, encoding="utf-8")

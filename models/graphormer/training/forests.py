@@ -1,4 +1,4 @@
-"""Random forests (Breiman 2001) on molecules: the bar a model must reach, and what may teach it.
+"""Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher.
 
 Needs scikit-learn (extra `train`).
 """
@@ -24,11 +24,11 @@ TREES = 500
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """A forest fitted to labels of one task.
+    """A forest fitted to the labels of one task.
 
-    out_of_bag (n,) is the prediction of those trees that did not see a training molecule: the
-    value, or the probability of the second class; NaN for a task of more classes, and where it was
-    not asked for.
+    out_of_bag (n,): for each training molecule, the prediction by the trees that did not see it: a
+    value, or the probability of the second class. NaN for a task with more classes, and if it was
+    not requested.
     """
 
     task: Task
@@ -47,10 +47,10 @@ class Forest:
         out_of_bag: bool = False,
         seed: int = 0,
     ) -> Forest:
-        """Learn class numbers or values y (n,) of inputs (n, F).
+        """Learn class numbers or values y (n,) from inputs (n, F).
 
-        trees: 500 by default. max_features: of a regression, the share of the features that a
-        split looks at; a classification looks at the square root of their number.
+        trees: 500 by default. max_features: for regression, the share of the features that a split
+        considers; classification considers the square root of their number.
         """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -67,7 +67,7 @@ class Forest:
         return cls(task, classes, unseen_by)
 
     def predict(self, inputs: NDArray[Any]) -> FloatArray:
-        """Probabilities of the second class (m,) or of all classes (m, C), or values (m,)."""
+        """Predict probabilities of the second class (m,) or all classes (m, C), or values (m,)."""
         if self.task.kind == "regression":
             return self.trees.predict(inputs)
         probabilities = self.trees.predict_proba(inputs)
@@ -79,14 +79,14 @@ class Forest:
 
 
 def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
-    """Probability of class 1, also where the training molecules held only one class."""
+    """Return the probability of class 1, even if the training molecules had only one class."""
     return probabilities[:, np.flatnonzero(trees.classes_ == 1.0)].sum(1)
 
 
 def reference_forest(
     smiles: Sequence[str], active: NDArray[Any], test: Sequence[str], seed: int = 0
 ) -> NDArray[np.float32]:
-    """Probability of the class for `test` from 500 trees on ECFP4, trained on `smiles`."""
+    """Predict the class probability of `test` with 500 trees on ECFP4, trained on `smiles`."""
     task = Task("class", "binary", ("no", "yes"))
     found = forest_predictions(task, ecfp4(smiles), active, ecfp4(test), seed)
     return found.astype(np.float32)
@@ -95,22 +95,22 @@ def reference_forest(
 def forest_predictions(
     task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any], seed: int = 0
 ) -> FloatArray:
-    """Predictions for `test` of 500 trees trained on `features` and labels y (n,).
+    """Predict `test` with 500 trees trained on `features` and labels y (n,).
 
-    Shapes as for `Forest.predict`. A regression looks at a third of the features a split, as
-    Breiman advises.
+    Shapes as for `Forest.predict`. A regression considers a third of the features per split, as
+    Breiman recommends.
     """
     return Forest.fit(task, features, y, max_features=1 / 3, seed=seed).predict(test)
 
 
 class Forests:
-    """Forests for every task of a table, two kinds of fingerprint averaged.
+    """Forests for every task of a table, averaged over two kinds of fingerprint.
 
-    `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are the training molecules
-    alone. Multi-class tasks are not supported.
+    `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are only the training molecules.
+    Multi-class tasks are not supported.
 
-    `tick` is called with 1 for every forest, two a task. `out_of_bag` (n, tasks) is what the trees
-    that did not see a molecule say of it; NaN where its label is missing.
+    `tick` is called with 1 for every forest, two per task. `out_of_bag` (n, tasks): predictions by
+    the trees that did not see the molecule; NaN where its label is missing.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Forests:
         tick: Tick = unseen,
     ) -> None:
         if any(task.kind == "multiclass" for task in tasks):
-            raise ValueError("forests teach binary and regression tasks, not multi-class ones.")
+            raise ValueError("forests can teach binary and regression tasks, not multi-class ones.")
         inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
         self._fitted: list[list[Forest]] = []
         self.out_of_bag = np.full(y.shape, np.nan)
@@ -138,7 +138,7 @@ class Forests:
             self.out_of_bag[known, k] = np.mean([f.out_of_bag for f in forests], axis=0)
 
     def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
-        """Probabilities (binary) and values (regression), (n, tasks)."""
+        """Predict probabilities (binary) and values (regression), (n, tasks)."""
         inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
         columns = [
             np.mean([f.predict(x) for f, x in zip(forests, inputs, strict=True)], axis=0)

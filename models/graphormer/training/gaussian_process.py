@@ -1,4 +1,4 @@
-"""A Gaussian process on fingerprints: how alike molecules are says how alike their values are."""
+"""A Gaussian process on fingerprints: similar molecules have similar values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ __all__ = ["TanimotoProcess", "tanimoto"]
 
 FloatArray = NDArray[np.float64]
 Counts = tuple[NDArray[np.float32], ...]
-NOISE = 0.05  # variance of a measurement over that of the process
+NOISE = 0.05  # ratio of measurement variance to process variance
 
 
 def tanimoto(a: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
-    """Similarity of counts a (n, bits) and b (m, bits), (n, m): Ralaivola 2005's min-max kernel.
+    """Return the similarity (n, m) of counts a (n, bits) and b (m, bits).
 
-    Sum of minima over sum of maxima; for bits it is Tanimoto's coefficient.
+    The min-max kernel of Ralaivola 2005: sum of minima over sum of maxima. For bits it is the
+    Tanimoto coefficient.
     """
     columns, sizes = np.ascontiguousarray(b.T), b.sum(1)
     rows = []
@@ -33,18 +34,17 @@ def tanimoto(a: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
 class TanimotoProcess:
     """The posterior mean of a Gaussian process on fingerprints, for every column of a table.
 
-    Its kernel is the mean of the similarities of ECFP6 and of atom pairs (Carhart 1985), both
-    counted and without stereo: surroundings of atoms, and what stands how far apart. A class of 0
-    and 1 is regressed like a value (Rasmussen 2006, section 6.5), and what is read of it may lie
-    outside of 0 to 1.
+    The kernel is the mean of two similarities, of ECFP6 counts (atom environments) and of atom-pair
+    counts (Carhart 1985: which atoms are how far apart), both without stereo. Classes 0 and 1 are
+    regressed like values (Rasmussen 2006, section 6.5), so a prediction may lie outside 0 to 1.
 
     Args:
         smiles: the training molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
 
     Attributes:
-        left_out: (n, tasks), of each training molecule what the others say (eq. 5.12); NaN where
-            its label is missing.
+        left_out: (n, tasks), leave-one-out predictions for the training molecules (eq. 5.12); NaN
+            where the label is missing.
     """
 
     def __init__(self, smiles: Sequence[str], y: NDArray[np.floating]) -> None:
@@ -64,7 +64,7 @@ class TanimotoProcess:
             self.left_out[known, k] = column[known] - weights / np.diag(inverse)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
-        """What it says of molecules, (n, tasks) (eq. 2.25)."""
+        """Predict molecules, (n, tasks) (eq. 2.25)."""
         return _similarity(_counts(smiles), self._counts) @ self._weights + self._means
 
 
@@ -73,5 +73,5 @@ def _counts(smiles: Sequence[str]) -> Counts:
 
 
 def _similarity(a: Counts, b: Counts) -> FloatArray:
-    """The kernel (n, m) of molecules with counts a and b, of each fingerprint one array."""
+    """Return the kernel (n, m) of molecules with counts a and b, one array per fingerprint."""
     return np.mean([tanimoto(*pair) for pair in zip(a, b, strict=True)], axis=0)

@@ -30,7 +30,7 @@ from .settings import TrainingSettings
 
 @dataclass
 class Kept:
-    """The weights worth keeping (a checkpoint folder, None: the model as it is)."""
+    """The weights worth keeping (a checkpoint folder; None: the model's current ones)."""
 
     weights: Path | None = None
     epoch: int = -1
@@ -78,7 +78,7 @@ class GraphormerModule(pl.LightningModule):
             self.averaged.update_parameters(self.model)
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the outputs of the last validation; average without dropout."""
+        """Forget the outputs of the last validation; switch dropout off."""
         self._seen = []
         self.current_model.eval()
 
@@ -146,7 +146,7 @@ class GraphormerModule(pl.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store what a resumed run must know about the best epoch so far."""
+        """Store what a resumed run needs to know about the best epoch so far."""
         k = self.kept
         checkpoint["graphxai"] = {
             "kept": [k.weights is not None, k.epoch, k.value, k.loss, dict(k.scores)],
@@ -154,7 +154,7 @@ class GraphormerModule(pl.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Read it back."""
+        """Restore what `on_save_checkpoint` stored."""
         exists, *rest = checkpoint["graphxai"]["kept"]
         self.kept = Kept(self.folder / "best" if exists else None, *rest)
         self.stale = checkpoint["graphxai"]["stale"]
@@ -167,7 +167,7 @@ def run(
     settings: TrainingSettings,
     out: Path,
 ) -> Kept:
-    """Train on encoded graphs, going on from `out/state/last.ckpt` where there is one."""
+    """Train on encoded graphs, continuing from `out/state/last.ckpt` if it exists."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     _quiet()
     module = GraphormerModule(model, settings, out)
@@ -198,7 +198,7 @@ def run(
         log_every_n_steps=1,
     )
     loaders = make_loaders(train, valid, settings, module)
-    earlier = _read_metrics(out)  # Lightning starts the file afresh
+    earlier = _read_metrics(out)  # Lightning overwrites the file
     trainer.fit(
         module,
         *loaders,
@@ -222,7 +222,7 @@ def _read_metrics(out: Path) -> list[dict[str, str]]:
 
 
 def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
-    """Put the rows of the epochs before an interruption in front of those after it."""
+    """Join the metrics of the epochs before and after an interruption."""
     if not earlier:
         return
     later = _read_metrics(out)
@@ -248,7 +248,7 @@ def _moving_average(decay: float) -> Any:
 
 
 def _quiet() -> None:
-    """Hide Lightning's advice about workers and its greetings; warnings of ours stay."""
+    """Hide Lightning's greetings and its advice about workers; our own warnings stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for words in (
         ".*does not have many workers.*",

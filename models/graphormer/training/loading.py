@@ -1,4 +1,4 @@
-"""Batches for training: graphs of like size together, in an order that the seed fixes."""
+"""Make batches for training: graphs of similar size together, in an order fixed by the seed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["SizeBuckets", "encode_all", "make_loader", "make_loaders"]
 
 
 class SizeBuckets(Sampler[list[int]]):
-    """Batches of graphs of like size, so that little is padded; a new order every epoch.
+    """Batches of graphs of similar size, so that padding is small; a new order every epoch.
 
-    The graphs are shuffled and cut into pools of `pool` batches; a pool is sorted by size and
-    cut into batches, and the batches are shuffled. The order depends on the seed and the epoch
-    alone, so a resumed run sees what an uninterrupted one would have seen. With several
-    processes each takes its share of the batches, all of them equally many.
+    The graphs are shuffled and cut into pools of `pool` batches. Each pool is sorted by size and
+    cut into batches, and the batches are shuffled. The order depends only on the seed and the
+    epoch, so a resumed run sees the same batches as an uninterrupted one. With several processes,
+    each takes an equal number of batches.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SizeBuckets(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, world = self.share()
-        batches = self._batches()  # not before the first batch is drawn: a run may be resuming
+        batches = self._batches()  # only when the first batch is drawn: a run may be resuming
         batches += batches[: len(self) * world - len(batches)]
         yield from batches[rank::world]
 
@@ -74,7 +74,7 @@ class SizeBuckets(Sampler[list[int]]):
 
 
 def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
-    """The graphs with their structure encoded (see `StructureEncoding`); the input is kept."""
+    """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
     encode = StructureEncoding.from_config(config)
     return [encode(graph.clone()) for graph in graphs]
 
@@ -82,7 +82,7 @@ def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
 def make_loader(
     graphs: list[Data], sampler: SizeBuckets, num_workers: int = 0
 ) -> DataLoader[GraphBatch]:
-    """A loader of `GraphBatch` over encoded graphs."""
+    """Make a loader of `GraphBatch` over encoded graphs."""
     return DataLoader(
         graphs,  # type: ignore[arg-type]
         batch_sampler=sampler,
@@ -94,7 +94,7 @@ def make_loader(
 def make_loaders(
     train: list[Data], valid: list[Data], settings: TrainingSettings, module: Any
 ) -> tuple[Any, Any]:
-    """Loaders of the training and the validation graphs for a Lightning module."""
+    """Make the loaders of training and validation graphs for a Lightning module."""
 
     def sampler(graphs: list[Data], *, shuffle: bool) -> SizeBuckets:
         return SizeBuckets(

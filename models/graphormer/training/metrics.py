@@ -1,8 +1,8 @@
-"""Figures of merit of predictions, each a function of arrays.
+"""Metrics of predictions, each a function of arrays.
 
 Predictions are scores or probabilities of the second class (n,) for a binary task, probabilities of
-every class (n, C) for a multi-class one, values (n,) for a regression; `truth` (n,) holds class
-numbers or values. NaN where a figure is undefined.
+every class (n, C) for a multi-class task, values (n,) for a regression; `truth` (n,) has class
+numbers or values. Undefined metrics are NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def roc_auc(score: FloatArray, truth: FloatArray) -> float:
-    """Probability that a positive has the larger score, ties counting half (Mann-Whitney)."""
+    """Probability that a positive scores higher than a negative, ties count half (Mann-Whitney)."""
     positive = truth > 0.5
     n = int(positive.sum())
     if n == 0 or n == len(truth):
@@ -27,7 +27,7 @@ def roc_auc(score: FloatArray, truth: FloatArray) -> float:
 
 
 def average_precision(score: FloatArray, truth: FloatArray) -> float:
-    """Area under precision over recall as a step function: sum of precision x gain of recall."""
+    """Area under the precision-recall step function: sum of precision x increase in recall."""
     positive = truth > 0.5
     if not positive.any():
         return math.nan
@@ -39,7 +39,7 @@ def average_precision(score: FloatArray, truth: FloatArray) -> float:
 
 
 def brier(probability: FloatArray, truth: FloatArray) -> float:
-    """Mean squared error of the probability; of several classes summed over them (Brier 1950)."""
+    """Mean squared error of the probability, summed over classes if several (Brier 1950)."""
     if probability.ndim == 1:
         return float(np.mean((probability - truth) ** 2))
     hot = np.eye(probability.shape[1])[truth.astype(int)]
@@ -47,7 +47,7 @@ def brier(probability: FloatArray, truth: FloatArray) -> float:
 
 
 def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
-    """Expected calibration error, ten bins of equal width; of several classes for the likeliest."""
+    """Expected calibration error, ten equal-width bins; for several classes, of the likeliest."""
     right = truth
     if probability.ndim == 2:
         right = (probability.argmax(1) == truth).astype(np.float64)
@@ -58,12 +58,12 @@ def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
 
 
 def accuracy(probability: FloatArray, truth: FloatArray) -> float:
-    """Share of graphs whose likeliest class is theirs."""
+    """Share of graphs whose likeliest class is the true one."""
     return float(np.mean(probability.argmax(1) == truth))
 
 
 def mean_roc_auc(probability: FloatArray, truth: FloatArray) -> float:
-    """Mean over the classes that occur of the ROC-AUC of one class against the others."""
+    """Mean one-against-the-rest ROC-AUC over the classes that occur."""
     each = [roc_auc(p, (truth == c).astype(float)) for c, p in enumerate(probability.T)]
     found = [value for value in each if not math.isnan(value)]
     return float(np.mean(found)) if found else math.nan

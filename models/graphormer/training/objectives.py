@@ -1,4 +1,4 @@
-"""What a Graphormer is trained for and judged by: masked multi-task loss, and scores of outputs."""
+"""The training loss (multi-task, missing labels masked) and the scores of a model's outputs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Columns:
 
 
 class Objective:
-    """The loss of all tasks of a model; a label that is NaN takes no part.
+    """The loss over all tasks of a model; labels that are NaN are ignored.
 
-    Binary tasks: cross-entropy with a sigmoid, and a label may be any probability. Multi-class:
+    Binary tasks: cross-entropy with a sigmoid; a label may be any probability. Multi-class:
     cross-entropy with a softmax. Regression: squared error in standardised units. The result is
-    the mean over the labels present, each weighted by its task's weight.
+    the mean over the labels present, weighted by task.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Objective:
         }
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of outputs (B, num_outputs) for labels y (B, tasks); zero if all are NaN."""
+        """Return the loss of outputs (B, num_outputs) for labels y (B, tasks); 0 if all are NaN."""
         outputs = outputs.float()
         weights = self.weights.to(y.device) * ~y.isnan()  # (B, tasks)
         target = y.nan_to_num()
@@ -79,10 +79,10 @@ class Objective:
 
 
 def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, float]:
-    """Per task the score of outputs (G, num_outputs) for labels y (G, tasks), by task name.
+    """Score outputs (G, num_outputs) for labels y (G, tasks), by task name.
 
     ROC-AUC for binary tasks, accuracy for multi-class, R squared for regression: higher is
-    better. A task without labels, or with one class only, is left out.
+    better. A task without labels, or with a single class, is left out.
     """
     found = {}
     start = 0
@@ -97,7 +97,7 @@ def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, fl
 
 
 def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
-    """Score of one task's outputs (G, columns) for labels y (G,); None where it is undefined."""
+    """Score one task's outputs (G, columns) for labels y (G,); None if undefined."""
     if not len(y):
         return None
     truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()

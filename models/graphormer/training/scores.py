@@ -1,4 +1,4 @@
-"""Scores of a model's predictions with bootstrap intervals, by kind of task; see `metrics`."""
+"""Score a model's predictions with bootstrap intervals, by kind of task; see `metrics`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 MIN_FOR_TEMPERATURE = 20
-PREDICTORS = ("graphormer", "dummy", "forest")  # whose scores are compared in words
+PREDICTORS = ("graphormer", "dummy", "forest")  # compared in the verdicts
 
 
 METRICS: dict[TaskKind, dict[str, Metric]] = {
@@ -75,13 +75,13 @@ def measure(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Scores of several predictors on the same graphs, as JSON values.
+    """Score several predictors on the same graphs; return JSON values.
 
     Returns:
         `n`; for a binary task `positives`; `scores`, by predictor and metric
-        [value, low, high]: 95 % percentile bootstrap over graphs; and `differences` of the first
-        predictor from each other one, by metric, from the same resamples. What is undefined (one
-        class only) is None. The ECE has no interval: resampling inflates it.
+        [value, low, high], a 95 % percentile bootstrap over graphs; and `differences`, the first
+        predictor minus each other one, by metric, from the same resamples. Undefined values
+        (single class) are None. The ECE has no interval, because resampling inflates it.
     """
     metrics = METRICS[kind]
     rng = np.random.default_rng(seed)
@@ -114,7 +114,7 @@ def measure(
 
 @dataclass(frozen=True)
 class ClassifierReport:
-    """Scores of probabilities for one class on `n` graphs, `positives` of them of that class.
+    """Scores of the probabilities of one class on `n` graphs, `positives` of them in that class.
 
     `roc_auc_low`, `roc_auc_high`: 95 % percentile bootstrap over graphs. `brier`: mean squared
     error of the probability. `ece`: expected calibration error, ten bins of equal width.
@@ -142,7 +142,7 @@ class ClassifierReport:
 def report_classifier(
     probability: Tensor, active: Tensor, *, resamples: int = 2000, seed: int = 0
 ) -> ClassifierReport:
-    """Scores of probabilities (G,) for labels `active` (G,), of which both kinds must occur."""
+    """Score probabilities (G,) against labels `active` (G,); both classes must occur."""
     p, truth = probability.double().numpy(), (active > 0.5).double().numpy()
     value = roc_auc(p, truth)
     if math.isnan(value):
@@ -165,7 +165,7 @@ def report_classifier(
 
 
 def readings(task: Task, outputs: Tensor) -> FloatArray:
-    """Probabilities or values, as `measure` takes them, from a task's outputs (n, columns)."""
+    """Turn a task's outputs (n, columns) into probabilities or values, as `measure` takes them."""
     if task.kind == "multiclass":
         return outputs.double().softmax(1).numpy()
     if task.kind == "binary":
@@ -174,19 +174,19 @@ def readings(task: Task, outputs: Tensor) -> FloatArray:
 
 
 def task_outputs(model: Graphormer, graphs: Sequence[Data]) -> list[Tensor]:
-    """A model's outputs for graphs, (n, columns) a task."""
+    """Return a model's outputs for graphs, (n, columns) per task."""
     found = predict(model, graphs)
     return [found[:, model.config.task_columns(task.name)[1]] for task in model.config.tasks]
 
 
 def task_readings(model: Graphormer, graphs: Sequence[Data]) -> list[FloatArray]:
-    """A model's probabilities and values for graphs, by task."""
+    """Return a model's probabilities and values for graphs, by task."""
     each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
     return [readings(task, outputs) for task, outputs in each]
 
 
 def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
-    """The training mean of values, or the classes' shares, for every one of n molecules."""
+    """Predict the training mean, or the class frequencies, for each of n molecules."""
     if task.kind == "multiclass":
         shares = np.bincount(y.astype(int), minlength=len(task.classes)) / len(y)
         return np.tile(shares, (n, 1))
@@ -194,9 +194,9 @@ def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
 
 
 def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
-    """The number to divide a task's outputs (n, columns) by, fitted to labels y (n,) (Guo 2017).
+    """Fit the temperature of a task's outputs (n, columns) to labels y (n,) (Guo 2017).
 
-    None for a regression, and where there are fewer than 20 labels or fewer than two classes.
+    None for a regression, and if there are fewer than 20 labels or fewer than two classes.
     """
     present = ~y.isnan()
     outputs, y = outputs[present].double(), y[present]
@@ -209,9 +209,9 @@ def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
 
 
 def verdicts(scores: Mapping[str, Any]) -> list[str]:
-    """Sentences on the targets that a dummy, or else a forest, predicts better; of test scores.
+    """Warn of targets that a dummy, or else a forest, predicts better on the test molecules.
 
-    scores: by target, as `measure` gives them. The first metric decides: ROC-AUC, or R2.
+    scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
     """
     found = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
     for name, of_target in scores.items():
@@ -220,7 +220,7 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
             continue
         metric, difference = next(iter(of_target["differences"]["forest"].items()))
         high = difference[2]
-        chance = "" if high is not None and high < 0 else "; the difference may be chance"
+        chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
         found.append(
             f"this model is worse than a random forest for {name}"
             f" ({metric} {model:z.2f} against {forest:z.2f} on test molecules{chance})"
@@ -229,9 +229,9 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
 
 
 def useless_tasks(scores: Any) -> list[str]:
-    """What of a model is worse than a dummy, in words, from the scores in any metadata.
+    """Name the tasks for which a model is worse than a dummy, from the scores in its metadata.
 
-    Empty for scores of another shape than `measure` gives.
+    Empty if the scores do not have the form that `measure` returns.
     """
     found = []
     for name, of_target in scores.items() if isinstance(scores, Mapping) else ():
@@ -239,14 +239,14 @@ def useless_tasks(scores: Any) -> list[str]:
         if model < dummy:
             regression = of_target.get("kind") == "regression"
             metric = "R2" if regression else "ROC-AUC"
-            what = "the training mean" if regression else "the shares of the classes"
+            what = "the training mean" if regression else "the class frequencies"
             figures = f"{metric} {model:z.2f} against {dummy:z.2f} on test molecules"
             found.append(f"worse than predicting {what} of {name} ({figures})")
     return found
 
 
 def _leading(of_target: Any, predictor: str) -> float:
-    """A predictor's first score for a target; NaN, which no score is less than, without one."""
+    """Return a predictor's first score for a target, or NaN, which fails every comparison."""
     try:
         value = next(iter(of_target["scores"][predictor].values()))[0]
     except (AttributeError, IndexError, KeyError, StopIteration, TypeError):
@@ -255,7 +255,7 @@ def _leading(of_target: Any, predictor: str) -> float:
 
 
 def _interval(values: FloatArray) -> list[float | None]:
-    """The value, and the 2.5 % and 97.5 % quantiles of those after it; None for what is NaN."""
+    """Return the first value and the 2.5 % and 97.5 % quantiles of the rest; None for NaN."""
     defined = values[1:][~np.isnan(values[1:])]
     low, high = np.quantile(defined, (0.025, 0.975)) if defined.size else (math.nan, math.nan)
     return [None if math.isnan(v) else float(v) for v in (values[0], low, high)]

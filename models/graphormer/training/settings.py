@@ -1,4 +1,4 @@
-"""How a Graphormer is trained."""
+"""Settings for training a Graphormer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train. `warmup` is a fraction of all steps, `monitor` one of "score" and "loss".
+    """How to train. `warmup` is a fraction of all steps, `monitor` is "score" or "loss".
 
     The learning rate rises linearly and then falls to zero along a cosine. `ema_decay`: the
-    weights that are validated and kept are an exponential moving average of those trained; None
-    keeps the last ones. `patience`: epochs without an improvement after which training stops;
-    None trains to the end. `keep_best` keeps the weights of the best validation epoch, else the
-    last. `score` is the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R
-    squared (regression), or that of `monitor_task` alone. `head_learning_rate`: for the read-out
-    head; None means that of the rest. `accelerator`, `devices`, `strategy` and `precision` are
-    Lightning's own.
+    weights validated and kept are an exponential moving average of the trained ones; None keeps
+    the trained ones. `patience`: number of epochs without improvement after which training stops;
+    None trains to the end. `keep_best` keeps the weights of the best validation epoch instead of
+    the last. The score is the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R
+    squared (regression), or that of `monitor_task` only. `head_learning_rate`: learning rate of
+    the read-out head; None means the same as the rest. `accelerator`, `devices`, `strategy` and
+    `precision` are Lightning's.
     """
 
     epochs: int = 50
@@ -44,7 +44,7 @@ class TrainingSettings:
 
     @property
     def show(self) -> bool | None:
-        """`show` of `progress_bar`: a bar where stderr is a terminal, or none at all."""
+        """`show` of `progress_bar`: a bar if stderr is a terminal, or no bar at all."""
         return None if self.progress else False
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Models that teach a Graphormer: a forest for a table's task, and an ensemble for BACE.
 
-All learn from the training molecules alone. Needs scikit-learn (extra `train`).
+All of them learn only from the training molecules. Needs scikit-learn (extra `train`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
-MIN_LABELS = 20  # fewer teach nothing
-PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds within BACE's training molecules
+MIN_LABELS = 20  # too few below this
+PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds among BACE's training molecules
 _PROPERTIES = rdMolDescriptors.Properties()
 _DESCRIPTORS = (
     lambda mol: list(_PROPERTIES.ComputeProperties(mol)),
@@ -45,9 +45,9 @@ _DESCRIPTORS = (
 
 
 def forest_inputs(smiles: Sequence[str]) -> NDArray[np.float32]:
-    """ECFP4 bits beside 313 RDKit descriptors: properties, surface areas, counts, correlations.
+    """Return ECFP4 bits and 313 RDKit descriptors, (n, 2361); undefined values are 0.
 
-    (n, 2361); what is undefined is 0.
+    The descriptors are properties, surface areas, counts and autocorrelations.
     """
     with rdBase.BlockLogs():
         rows = [
@@ -61,10 +61,10 @@ def forest_inputs(smiles: Sequence[str]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """A forest fitted to one task, and what it says of the molecules it was fitted to.
+    """A forest fitted to one task, and its out-of-bag predictions for the training molecules.
 
-    `out_of_bag` (n,) is NaN where the label was missing, and elsewhere the prediction of those
-    trees that did not see the molecule; for a task of several classes it is all NaN.
+    `out_of_bag` (n,): the predictions by trees that did not see the molecule; NaN where the label
+    is missing, and everywhere for a task with several classes.
     """
 
     forest: Forest
@@ -74,7 +74,7 @@ class Teacher:
     def fit(
         cls, task: Task, inputs: NDArray[np.float32], y: FloatArray, seed: int = 0
     ) -> Teacher | None:
-        """Learn labels y (n,), NaN where missing; None with fewer than 20, or all of them equal."""
+        """Learn labels y (n,), NaN where missing; None if fewer than 20, or if all are equal."""
         known = ~np.isnan(y)
         if known.sum() < MIN_LABELS or len(np.unique(y[known])) < 2:
             return None
@@ -84,16 +84,15 @@ class Teacher:
         return cls(forest, out_of_bag)
 
     def readings(self, inputs: NDArray[np.float32]) -> FloatArray:
-        """Probabilities or values for molecules, in the form of `scores.readings`."""
+        """Return probabilities or values for molecules, in the form of `scores.readings`."""
         return self.forest.predict(inputs)
 
 
 def stacking_share(forest: FloatArray, network: FloatArray, y: FloatArray) -> float:
-    """The share s of the forest in s forest + (1 - s) network with the least squared error.
+    """Find the forest's share s in s forest + (1 - s) network with the least squared error.
 
-    Stacking with weights that are not negative and sum to 1 (Breiman 1996). Predictions are
-    readings (n,) or (n, C) for labels y (n,), NaN where missing; with fewer than 20 labels it is
-    one half.
+    Stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are readings (n,)
+    or (n, C) for labels y (n,), NaN where missing; with fewer than 20 labels s is one half.
     """
     known = ~np.isnan(y)
     if known.sum() < MIN_LABELS:
@@ -107,18 +106,18 @@ def stacking_share(forest: FloatArray, network: FloatArray, y: FloatArray) -> fl
 
 
 def mixed_labels(y: FloatArray, out_of_bag: FloatArray, share: float) -> FloatArray:
-    """Labels (n,) of the training molecules: half the forest's share is its own prediction.
+    """Mix training labels y (n,) with the forest's out-of-bag predictions, at half its share.
 
-    (1 - s / 2) y + s / 2 t for the share s and the prediction t out of bag; y where t is missing.
+    (1 - s / 2) y + s / 2 t for the share s and the out-of-bag prediction t; y where t is missing.
     """
     mixed = (1 - share / 2) * y + share / 2 * out_of_bag
     return np.where(np.isnan(mixed), y, mixed)
 
 
 def soft_labels(readings: FloatArray, seed: int = 0) -> FloatArray:
-    """Labels (n,) that teach `readings`: themselves, or of several classes one drawn from them.
+    """Return labels (n,) that teach `readings`: the readings, or a class drawn from several.
 
-    A class drawn from the probabilities has, in expectation, the cross-entropy with them.
+    In expectation, a drawn class has the same cross-entropy as the probabilities.
     """
     if readings.ndim == 1:
         return readings
@@ -131,7 +130,7 @@ def soft_labels(readings: FloatArray, seed: int = 0) -> FloatArray:
 class Link:
     """A binary task that says whether a regression task's value reaches a threshold.
 
-    A teacher then reads the class from the value too: sigmoid(slope * (value - threshold)).
+    A teacher then also derives the class from the value: sigmoid(slope * (value - threshold)).
     """
 
     binary: str
@@ -140,11 +139,11 @@ class Link:
     slope: float = 1.5
 
     def agreeing(self, classes: NDArray[np.floating], values: NDArray[np.floating]) -> FloatArray:
-        """The values (n,) of which the class is read: those that contradict theirs give way.
+        """Return the values (n,) from which the class is derived, contradictory ones replaced.
 
-        A value on the wrong side of the threshold, such as that of a weak binder listed as active
-        because its crystal structure is known, says nothing of why it was given its class. The mean
-        of the class stands in its place; NaN where the class has no other value.
+        A value on the wrong side of the threshold does not explain its class: an example is a weak
+        binder listed as active because its crystal structure is known. It is replaced by the mean
+        of its class, or NaN if the class has no other value.
         """
         reached = values >= self.threshold
         agreed = np.isnan(classes) | np.isnan(values) | (reached == (classes > 0.5))
@@ -156,12 +155,12 @@ class Link:
 
 
 class Ensemble:
-    """The weighted mean of a Gaussian process and forests, fitted to training molecules alone.
+    """The weighted mean of a Gaussian process and forests, fitted only to training molecules.
 
-    The process, which foretells new scaffolds better, has `PROCESS_SHARE` of the say. A linked
-    class is half what is said of it and half what is read of its value (`Link.agreeing`). `smiles`
-    (n,) and `y` (n, tasks), NaN where a label is missing; no multi-class tasks. `show`: as
-    for `progress_bar`.
+    The process, which predicts new scaffolds better, has the weight `PROCESS_SHARE`. A linked class
+    is half its own prediction and half derived from its value (`Link.agreeing`). `smiles` (n,) and
+    `y` (n, tasks), NaN where a label is missing; no multi-class tasks. `show`: as for
+    `progress_bar`.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class Ensemble:
         self._tasks, self._links = tuple(tasks), tuple(links)
         names = [task.name for task in tasks]
         self._linked_columns = [names.index(link.binary) for link in links]
-        # Columns of y, then one a link: the values that its class is read of.
+        # Columns of y, then one per link: the values from which its class is derived.
         read = [
             link.agreeing(y[:, k], y[:, names.index(link.regression)])
             for link, k in zip(links, self._linked_columns, strict=True)
@@ -187,15 +186,14 @@ class Ensemble:
             self._process = TanimotoProcess(smiles, labels)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
-        """Probabilities (binary) and values (regression), (n, tasks)."""
+        """Predict probabilities (binary) and values (regression), (n, tasks)."""
         forests = self._forests.predict(smiles).astype(np.float64)
         return self._weighted(self._process.predict(smiles), forests)
 
     def left_out(self) -> FloatArray:
-        """What it says of each training molecule without having seen it; NaN without a label.
+        """Predict each training molecule without having seen it, (n, tasks); NaN without a label.
 
-        (n, tasks): of the trees that were grown without the molecule, and of the process that was
-        fitted to all others.
+        From the trees grown without the molecule, and the process fitted to all others.
         """
         return self._weighted(self._process.left_out, self._forests.out_of_bag)
 
@@ -204,7 +202,7 @@ class Ensemble:
         return PROCESS_SHARE * own[0] + (1 - PROCESS_SHARE) * own[1]
 
     def _linked(self, values: FloatArray) -> FloatArray:
-        """Columns of the tasks, of values (n, tasks + links); classes within 0 to 1."""
+        """Return the tasks' columns from values (n, tasks + links); classes clipped to 0 to 1."""
         count = len(self._tasks)
         is_binary = np.array([task.kind == "binary" for task in self._tasks])
         found = np.where(is_binary, values[:, :count].clip(0, 1), values[:, :count])

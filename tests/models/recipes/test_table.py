@@ -195,10 +195,10 @@ def test_a_small_lead_of_the_forest_may_be_chance():
     (printed_text,) = verdicts({"toxic": found | {"kind": "binary"}})
     low, high = found["differences"]["forest"]["ROC-AUC"][1:]
     assert low <= 0 <= high
-    assert printed_text.endswith("the difference may be chance)")
+    assert printed_text.endswith("the difference may be due to chance)")
     swapped = measure("binary", {"graphormer": 1 - own, "forest": forest, "dummy": dummy}, truth)
     (printed_text,) = useless_tasks({"toxic": swapped | {"kind": "binary"}})
-    assert "the shares of the classes of toxic (ROC-AUC 0.45 against 0.50" in printed_text
+    assert "the class frequencies of toxic (ROC-AUC 0.45 against 0.50" in printed_text
 
 
 @pytest.mark.parametrize(
@@ -283,14 +283,14 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
 
     code, _, error = run(*arguments, *options)
     assert code == 1
-    assert "holds a run already: go on with --resume" in error
+    assert "already contains a run: continue it with --resume" in error
     before = scores
     code, _, error = run(*arguments, *options, "--resume")
     assert code == 0, error
     assert json.loads((out / "model" / "scores.json").read_text())["scores"] == before
     code, _, error = run(*arguments, "--split", "random", "--epochs", 1, "--resume")
     assert code == 1
-    assert "another seed" in error
+    assert "different settings (seed)" in error
 
 
 def test_an_interrupted_training_says_how_to_go_on(run, table, tmp_path, monkeypatch):
@@ -336,7 +336,7 @@ def test_weights_that_saw_a_column_of_that_name_are_told(table, tmp_path):
         clean, tmp_path / "out", split="random", epochs=1, start=start, progress=False,
         say=said.append,
     )  # fmt: skip
-    assert "trained with these labels: 'size' (a label of that name)" in said[0]
+    assert "trained on these labels: 'size' (a label of that name)" in said[0]
     assert "too good" in (folder / "README.md").read_text()
 
 
@@ -359,7 +359,7 @@ def test_a_congeneric_series_is_not_split_by_scaffold(others, tmp_path):
     rows = [f"{smiles},{k}.5" for k, smiles in enumerate(series)]
     path.write_text("smiles,pIC50\n" + "\n".join(rows) + "\n")
     clean = clean_table(path, "smiles", ["pIC50"])
-    with pytest.raises(ValueError, match=r"one scaffold has most of them.*Try --split random"):
+    with pytest.raises(ValueError, match=r"most share one scaffold.*Try --split random"):
         table_split(clean)
     assert table_split(clean, "random").test
 

@@ -97,7 +97,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     with pytest.raises(RuntimeError, match="killed"):
         fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already contains a run"):
         fit(tiny(), graphs, graphs, settings(), tmp_path / "broken", resume=False)
     resumed = fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
     assert same_weights(whole.model, resumed.model)
@@ -124,7 +124,7 @@ def test_other_settings_for_a_run_that_exists_are_refused(tmp_path: Path) -> Non
     pytest.importorskip("lightning")
     graphs = twenty_molecules()[:4]
     fit(tiny(), graphs, [], settings(epochs=1), tmp_path)
-    with pytest.raises(ValueError, match="another setting of learning_rate"):
+    with pytest.raises(ValueError, match=r"different settings \(learning_rate\)"):
         fit(tiny(), graphs, [], settings(epochs=1, learning_rate=1.0), tmp_path)
     with pytest.raises(ValueError, match="no graphs to train on"):
         fit(tiny(), [], [], settings(), tmp_path / "new")
