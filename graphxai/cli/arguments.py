@@ -14,6 +14,11 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 NameOption = Annotated[
     str | None, typer.Option(help="Column with compound names, for a table [default: none].")
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
+]
+ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
 def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
@@ -73,3 +78,9 @@ def require_kind(model: "Graphormer", source: str, kind: str) -> None:
     if reads_molecules(model.config) != (kind in ("smiles", "table")):
         wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
         raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
+
+
+def require_no_names(name_column: str | None) -> None:
+    """Raise an error if names are asked for where there is no table."""
+    if name_column is not None:
+        raise typer.BadParameter("--name-column is for tables.")

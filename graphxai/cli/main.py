@@ -1,29 +1,21 @@
 """The command line: parse, call, print. Heavy imports wait until a command runs."""
 
 import sys
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from graphxai.datasets.progress import progress_bar
-
-from .arguments import NameOption, kind_of, load_with_warning, require_kind, value_of
 from .benchmark import benchmark
+from .explain import explain
 from .fragments import fragments
 from .help import Command, Group
+from .predict import predict
 from .report import report
 from .train import train
 
-if TYPE_CHECKING:
-    from graphxai.explanation.explanation import Explanation
-    from graphxai.models.graphormer import Graphormer
-
 INTERRUPTED = 130
-PICTURES = (".svg", ".png", ".pdf")
-WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
 
 app = typer.Typer(
     name="graphxai",
@@ -34,13 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-
-
-class Palette(StrEnum):
-    """Colours of the pictures; the second is colour-blind safe."""
-
-    red_blue = "red-blue"
-    orange_purple = "orange-purple"
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,167 +49,8 @@ def _options(
     pass
 
 
-ModelOption = Annotated[
-    str | None,
-    typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
-]
-ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
-
-
-@app.command(cls=Command)
-def explain(
-    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
-    model: ModelOption = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="Explanation method; see `graphxai methods`. Repeat to compare several."),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Class or task to explain [default: the predicted class, or the second of two]."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write: picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet,"
-            " .json) or structure with values (.sdf, .smi); for a table, a folder."
-        ),
-    ] = None,
-    smiles_column: ColumnOption = "smiles",
-    name_column: NameOption = None,
-    palette: Annotated[Palette, typer.Option(help="Colours of the pictures.")] = Palette.red_blue,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="Colour scale: 'own' for each picture, 'shared' by the whole table, or a number:"
-            " the relevance shown in full colour."
-        ),
-    ] = "own",
-    pictures: Annotated[
-        str, typer.Option(help="Pictures for a table: 'svg', 'png' or 'none'.")
-    ] = "svg",
-    formats: Annotated[
-        str,
-        typer.Option("--format", help="Files for a table: csv (always written), parquet, sdf."),
-    ] = "csv",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
-    ] = False,
-) -> None:
-    """Explain a molecule, a table of molecules, or a picture of a digit.
-
-    **Examples**
-
-    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --out aspirin.svg`
-
-    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --method lrp --method gae --out compared.png`
-
-    `graphxai explain molecules.csv --smiles-column smiles --out results/ --scale shared`
-
-    `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
-
-    `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
-    """
-    kind = kind_of(source)
-    name = model or ("mnist-superpixels" if kind == "image" else "bace")
-    chosen = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
-    limit = _limit(scale)
-    if kind == "table":
-        if len(chosen) > 1:
-            raise typer.BadParameter("a table takes one --method at a time.")
-        if pictures not in ("svg", "png", "none"):
-            raise typer.BadParameter("--pictures is 'svg', 'png' or 'none'.")
-        if out is not None and out.suffix.lower() in WRITABLE and not out.is_dir():
-            raise typer.BadParameter(f"--out {out}: for a table, name a folder, not a file.")
-        files = [name.strip() for name in formats.split(",") if name.strip()]
-        _explain_table(
-            source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            pictures, files, resume,
-        )  # fmt: skip
-        return
-    _require_no_names(name_column)
-    if formats != "csv":
-        raise typer.BadParameter(
-            "--format is for tables; for one molecule, the suffix of --out sets the format."
-        )
-    if out is not None and out.suffix.lower() not in WRITABLE:
-        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
-    if out is not None and len(chosen) > 1 and out.suffix.lower() not in PICTURES:
-        allowed = ", ".join(PICTURES)
-        raise typer.BadParameter(
-            f"several methods go into one picture: --out must end in {allowed}."
-        )
-    from .printing import print_explanation, print_glossary
-
-    loaded = load_with_warning(name)
-    require_kind(loaded, source, kind)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
-    for explanation in found:
-        print_explanation(explanation)
-    print_glossary(found)
-    if out is not None:
-        _save(found, out, palette, limit)
-        typer.echo(f"written: {out}")
-
-
-@app.command(cls=Command)
-def predict(
-    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
-    model: ModelOption = None,
-    out: Annotated[Path | None, typer.Option(help="CSV file to write [default: print].")] = None,
-    smiles_column: ColumnOption = "smiles",
-    name_column: NameOption = None,
-) -> None:
-    """Predict a molecule, a table of molecules, or a digit.
-
-    **Examples**
-
-    `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
-
-    `graphxai predict molecules.csv --name-column ID --out predictions.csv`
-    """
-    kind = kind_of(source)
-    if kind != "table":
-        _require_no_names(name_column)
-    loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
-    require_kind(loaded, source, kind)
-    if kind != "table":
-        from graphxai.api import predict as predict_one
-
-        for prediction in predict_one(loaded, value_of(source, kind)).values():
-            typer.echo(f"{prediction.task}: {prediction}")
-        return
-    from graphxai.tables.run import count_rows, predict_table
-
-    columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
-    partial = out.with_name(out.name + ".partial") if out else None
-    if partial:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-    with progress_bar("predicting", count_rows(source)) as tick:
-        if partial is None:
-            counts, rejected = predict_table(loaded, source, sys.stdout, tick=tick, **columns)
-        else:
-            try:
-                with partial.open("w", encoding="utf-8", newline="") as file:
-                    counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
-    if partial and out:
-        partial.replace(out)
-        typer.echo(f"{counts.done} predicted: {out}")
-    for row in rejected[:10]:
-        typer.echo(f"left out: {row}", err=True)
-    if len(rejected) > 10:
-        typer.echo(f"left out: {len(rejected) - 10} more rows", err=True)
-    if rejected and not counts.done:
-        raise typer.Exit(1)
-
-
+app.command(cls=Command)(explain)
+app.command(cls=Command)(predict)
 app.command(cls=Command)(benchmark)
 app.command(cls=Command)(report)
 app.command(cls=Command)(fragments)
@@ -301,84 +127,6 @@ def main() -> None:
 def _interrupted() -> SystemExit:
     typer.echo("interrupted; continue a table, benchmark or training run with --resume.", err=True)
     return SystemExit(INTERRUPTED)
-
-
-def _require_no_names(name_column: str | None) -> None:
-    if name_column is not None:
-        raise typer.BadParameter("--name-column is for tables.")
-
-
-def _limit(scale: str) -> float | None:
-    if scale in ("own", "shared"):
-        return None
-    try:
-        limit = float(scale)
-    except ValueError:
-        limit = 0.0
-    if not 0 < limit < float("inf"):
-        raise typer.BadParameter(f"--scale is 'own', 'shared' or a positive number, not {scale!r}.")
-    return limit
-
-
-def _explain_one(
-    model: "Graphormer", source: str, kind: str, method: str, target: str | None
-) -> "Explanation":
-    from graphxai.api import explain as explain_one
-
-    found: Explanation = explain_one(model, value_of(source, kind), method, target=target)
-    return found
-
-
-def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float | None) -> None:
-    from graphxai.visualization import Scale
-
-    scale = None if limit is None else Scale(limit, palette.value)
-    if len(found) == 1:
-        options: dict[str, Any] = {}
-        if out.suffix.lower() in (*PICTURES, ".html"):
-            options = {"scale": scale, "palette": palette.value}
-        found[0].save(out, **options)
-        return
-    from graphxai.explanation.grid import side_by_side
-
-    side_by_side(found, palette=palette.value, scale=scale).save(out)
-
-
-def _explain_table(
-    source: str,
-    name: str,
-    method: str,
-    target: str | None,
-    out: Path | None,
-    smiles_column: str,
-    name_column: str | None,
-    palette: Palette,
-    scale: str,
-    pictures: str,
-    formats: list[str],
-    resume: bool,
-) -> None:
-    from graphxai.explainers import get_explainer
-    from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
-
-    folder = out or Path("results")
-    model, explainer = load_with_warning(name), get_explainer(method)
-    common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
-    rows = count_rows(source)
-    limit = _limit(scale)
-    if scale == "shared" and pictures != "none":
-        with progress_bar("colour scale", rows) as tick:
-            limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
-    wanted = None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit)
-    common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
-    with progress_bar("explaining", rows) as tick:
-        counts = explain_table(model, source, folder, explainer, resume=resume, tick=tick, **common)
-    earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
-    typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
-    if counts.rejected:
-        typer.echo(f"reasons: {folder / 'rejected.csv'}", err=True)
-    if counts.rejected and not counts.done and not counts.earlier:
-        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""`graphxai predict`: a molecule, a table of molecules, or a digit."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphxai.datasets.progress import progress_bar
+
+from .arguments import (
+    ColumnOption,
+    ModelOption,
+    NameOption,
+    kind_of,
+    load_with_warning,
+    require_kind,
+    require_no_names,
+    value_of,
+)
+
+
+def predict(
+    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
+    model: ModelOption = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write [default: print].")] = None,
+    smiles_column: ColumnOption = "smiles",
+    name_column: NameOption = None,
+) -> None:
+    """Predict a molecule, a table of molecules, or a digit.
+
+    **Examples**
+
+    `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
+
+    `graphxai predict molecules.csv --name-column ID --out predictions.csv`
+    """
+    kind = kind_of(source)
+    if kind != "table":
+        require_no_names(name_column)
+    loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
+    require_kind(loaded, source, kind)
+    if kind != "table":
+        from graphxai.api import predict as predict_one
+
+        for prediction in predict_one(loaded, value_of(source, kind)).values():
+            typer.echo(f"{prediction.task}: {prediction}")
+        return
+    from graphxai.tables.run import count_rows, predict_table
+
+    columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
+    partial = out.with_name(out.name + ".partial") if out else None
+    if partial:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+    with progress_bar("predicting", count_rows(source)) as tick:
+        if partial is None:
+            counts, rejected = predict_table(loaded, source, sys.stdout, tick=tick, **columns)
+        else:
+            try:
+                with partial.open("w", encoding="utf-8", newline="") as file:
+                    counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+    if partial and out:
+        partial.replace(out)
+        typer.echo(f"{counts.done} predicted: {out}")
+    for row in rejected[:10]:
+        typer.echo(f"left out: {row}", err=True)
+    if len(rejected) > 10:
+        typer.echo(f"left out: {len(rejected) - 10} more rows", err=True)
+    if rejected and not counts.done:
+        raise typer.Exit(1)
