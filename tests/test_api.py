@@ -365,7 +365,7 @@ def test_graphs_in_other_codes_are_refused(model):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": torch.full((4, 1), torch.nan)}, "x holds values that are not finite"),
+        ({"x": torch.full((4, 1), torch.nan)}, "x contains values that are not finite"),
         ({"x": torch.full((4, 1), 255.0)}, r"x must lie in \[0, 1\]"),
         ({"pos": torch.full((4, 2), 14.0)}, "from_mnist_superpixels"),
     ],

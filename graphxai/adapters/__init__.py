@@ -1,4 +1,4 @@
-"""Explain models of others: rules and recordings without a change to their code."""
+"""Explain any PyTorch model: apply rules and make recordings without changing its code."""
 
 from .interception import intercepted
 from .layout import Layout

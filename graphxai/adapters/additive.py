@@ -1,9 +1,9 @@
-"""Constants that enter by addition or by being put in place, each with itself as tangent.
+"""Constants that enter by addition or assignment, each with itself as tangent.
 
-In an operation that is linear in all of its terms together, also by pieces, as a sum, a
-concatenation, a maximum or an assignment, the value is the sum of the terms' shares: each term
-times the operation's slope there (Euler). With tangents of their own for the terms that do not
-depend on the nodes, forward mode carries their share to the output.
+Sums, concatenations, maxima and assignments are linear, at least piecewise, in all of their terms
+together. Their value is then the sum of the terms' shares: each term times the slope of the
+operation there (Euler). If the terms that do not depend on the nodes get themselves as tangents,
+forward mode carries their share to the output.
 """
 
 import math
@@ -37,7 +37,7 @@ TAKE_NUMBERS = {"add", "sub", "rsub", "subtract", "where", "fill", "clamp", "cla
                 "clamp_max", "masked_fill", "setitem", "index_fill", "scatter"}  # fmt: skip
 PADDING = {"pad": 3, "constant_pad_nd": 2, "pad_sequence": 2}  # position of the padding's value
 MASKS = {"masked_fill", "where", "index_fill", "setitem", "fill"}
-A_MASK = 1e4  # what is put in place of logits: from here on it hides, and is no share
+A_MASK = 1e4  # values this large, put in place of logits, mask them and are not a share
 
 
 def as_constant(value: Tensor) -> Tensor:
@@ -48,9 +48,9 @@ def as_constant(value: Tensor) -> Tensor:
 
 
 def with_tangents(traces: Traces, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of an operation, constant terms with themselves as tangents.
+    """The arguments of an operation, with constant terms as their own tangents.
 
-    Only beside something that depends on the nodes. What is written to gets its tangent in place.
+    Only if another argument depends on the nodes. A tensor written to gets its tangent in place.
     """
     if name not in TERMS:
         return args, kwargs
@@ -83,7 +83,7 @@ def with_tangents(traces: Traces, name: str, args: Any, kwargs: Any) -> tuple[An
 
 
 def plus_offset(name: str, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    """The result of an operation that pads, with what it fills up with as a share of its own."""
+    """The result of a padding operation, with the padding value as a separate share."""
     if name not in PADDING or not out.is_floating_point():
         return out
     place = PADDING[name]
@@ -107,7 +107,7 @@ def _number(base: str, value: float, like: Tensor, args: Any, kwargs: Any) -> An
 
 
 def _in_place(traces: Traces, written_to: Tensor) -> None:
-    """A constant that is written to gets itself as tangent; where it is a part of more, all."""
+    """Give a constant that is written to itself as tangent; of a view, the whole base."""
     whole = written_to if written_to._base is None else written_to._base
     if whole.is_floating_point() and traces.of(whole) is None and traces.of(written_to) is None:
         traces.mark_if_new(whole)

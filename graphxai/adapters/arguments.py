@@ -1,4 +1,4 @@
-"""The arguments of a call, changed at any depth; a call as a function of some of them."""
+"""Replace arguments of a call at any depth; turn a call into a function of some of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ def mapped(values: Any, change: Callable[[Any], Any], of: type = Tensor) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands in a call's arguments for the input with this number."""
+    """Placeholder in a call's arguments for the input with this number."""
 
     number: int
 
 
 def in_terms_of(inputs: list[Tensor], func: Any, args: Any, kwargs: Any) -> Callable[..., Tensor]:
-    """The operation as a function of these inputs; all else stays as it is."""
+    """The operation as a function of these inputs; everything else stays the same."""
     numbers = {id(t): _Place(i) for i, t in enumerate(inputs)}
     places = mapped((args, kwargs), lambda t: numbers.get(id(t), t.detach()))
 

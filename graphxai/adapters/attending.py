@@ -1,9 +1,9 @@
-"""Attention as it goes by: recognised, recorded, held constant.
+"""Recognise attention during a pass, record it and hold it constant.
 
-A softmax is not known to be attention before its result enters a product. Until then its result
-carries the role "probability"; then it is recorded and, under AH, held constant: detached, or where
-its own gradient is asked for, cut off from what it was computed of. Factors on the way to that
-product, as a mask or a gate of every pair, are part of what is recorded.
+A softmax counts as attention only once its result enters a product. Until then its result has the
+role "probability". Then it is recorded and, under AH, held constant: detached, or, if its gradient
+is needed, disconnected from its inputs. Factors on the way to that product, such as a mask or a
+gate for every pair, are part of the recorded attention.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ ON_THE_WAY = FACTORS | TERMS
 
 
 class AttentionWatch:
-    """Attention of the passes in one block; `layout` says where nodes stand, for recording."""
+    """Attention of the passes in one block; `layout` has the nodes' positions, for recording."""
 
     def __init__(self, traces: Traces, layout: Layout | None) -> None:
         self._traces, self._layout = traces, layout
@@ -48,7 +48,7 @@ class AttentionWatch:
     # -- softmax -------------------------------------------------------------------------------
 
     def softmax(self, out: Tensor, softmax: Softmax, curves: frozenset[Nonlinearity]) -> Tensor:
-        """A softmax's result, of which nobody knows yet whether it is attention."""
+        """A softmax's result, which may or may not turn out to be attention."""
         out = self._recordable(out, softmax)
         curves -= {
             Nonlinearity("activation", "exp", softmax.place)
@@ -58,7 +58,7 @@ class AttentionWatch:
     def rescaled(
         self, name: str, inputs: list[Tensor], trace: Trace, out: Any
     ) -> tuple[Trace, Any]:
-        """Attention with entries scaled or taken out: the result, not the softmax's, is read."""
+        """Attention with entries scaled or removed: this result is read, not the softmax's."""
         old = trace.softmax
         if trace.role != "probability" or name not in ON_THE_WAY or old is None or old.used:
             return trace, out
@@ -145,7 +145,7 @@ class AttentionWatch:
         return tuple(self._halved(value) for value in held)
 
     def _note_other_attention(self, name: str, values: tuple[Any, ...]) -> None:
-        """What mixes values and is no softmax, as gates or exponentials of pairs."""
+        """Note operations that mix values without a softmax, such as gates of pairs."""
         if self.softless.meets_values(name, values):
             self.left_out.add(self._traces.place() or "the model")
         several = name in MIXING and self._count(values) > 1
@@ -156,7 +156,7 @@ class AttentionWatch:
                 self.left_out.add(self._traces.place() or "the model")
 
     def is_renormalised(self, name: str, tensors: list[Tensor]) -> bool:
-        """Whether attention, of which entries were taken out, is divided by its own sums."""
+        """Whether attention with removed entries is divided by its own sums."""
         if name not in ("div", "div_") or len(tensors) != 2:
             return False
         above, below = map(self._traces.of, tensors)
@@ -260,7 +260,7 @@ class AttentionWatch:
         return weights
 
     def keys(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, N): True at the rows of x (B, N, D) that are tokens; mask: what the model says."""
+        """(B, N): True at the rows of x (B, N, D) that are tokens; mask: the model's own mask."""
         layout = self._layout
         if layout is not None and len(x) == len(layout.mask) and layout.fits(x.shape[1]):
             return layout.key_mask[:, : x.shape[1]]
@@ -269,7 +269,7 @@ class AttentionWatch:
     # -- recording -----------------------------------------------------------------------------
 
     def note_results(self, traces: Iterable[Trace]) -> None:
-        """Of what the results were made of: a softmax that mixed values in another way."""
+        """Note softmaxes behind the results that mixed values in some other way."""
         for trace in traces:
             if trace.role != "probability":  # a result may be a softmax itself
                 found = (c for c in trace.curves if c == Nonlinearity("attention", UNMET, c.place))
@@ -302,7 +302,7 @@ class AttentionWatch:
 
 
 def _unmet(softmax: Softmax) -> Nonlinearity:
-    """What a softmax is until it meets values."""
+    """The nonlinearity that a softmax is until it meets values."""
     return Nonlinearity("attention", UNMET, softmax.place)
 
 
@@ -312,14 +312,14 @@ def _records_attention() -> bool:
 
 
 def _gradients_of_constants() -> bool:
-    """Whether attention that is held constant must still have a gradient of its own."""
+    """Whether attention that is held constant still needs a gradient."""
     tape = propagation.current_tape()
     asked = tape is not None and tape.attention_gradients
     return asked and propagation.current_rules().attention
 
 
 def _cut_when_used(out: Tensor, softmax: Softmax) -> Tensor:
-    """The result of a softmax, from which no gradient flows on once it is known as attention."""
+    """The result of a softmax whose gradient is cut once it is known to be attention."""
     out = out.view_as(out) if out.requires_grad else out.detach().requires_grad_()
     out.register_hook(lambda gradient: torch.zeros_like(gradient) if softmax.used else gradient)
     return out

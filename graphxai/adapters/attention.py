@@ -1,7 +1,7 @@
-"""Attention as PyTorch offers it, written out so that its probabilities can be held and recorded.
+"""PyTorch's attention written out, so that its probabilities can be held constant and recorded.
 
-The definitions are those of the documentation of `scaled_dot_product_attention` and
-`nn.MultiheadAttention` (Vaswani 2017, section 3.2); the softmax is `propagation`'s.
+The definitions follow the documentation of `scaled_dot_product_attention` and
+`nn.MultiheadAttention` (Vaswani 2017, section 3.2); the softmax is that of `rules.conservative`.
 """
 
 import math
@@ -69,8 +69,8 @@ def multi_head(
 ) -> tuple[Tensor, Tensor | None]:
     """`F.multi_head_attention_forward`: query (Q, B, D) or (Q, D) in, the same shape out.
 
-    `constant` is applied to the learned extra value `bias_v`. Attention is given back where the
-    caller needs it.
+    `constant` is applied to the learned extra value `bias_v`. Attention is returned if the caller
+    needs it.
     """
     bound = _MULTI_HEAD.bind(*args, **kwargs)
     bound.apply_defaults()

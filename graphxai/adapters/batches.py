@@ -1,4 +1,4 @@
-"""From a user's inputs to batches of a wrapped model: PyG graphs, or dense rows of tokens."""
+"""Turn a user's inputs into batches for a wrapped model: PyG graphs, or dense rows of tokens."""
 
 from collections.abc import Collection
 from copy import copy
@@ -22,11 +22,10 @@ from .subgraphs import part, roles_of
 class WrappedBatch:
     """B inputs of at most N nodes.
 
-    mask (B, N), True at nodes; x (B, N, ...): what stands at each node in the input; graphs: the
-    PyG batch for models of graphs; dense: the model's input (B, ...) for models of tokens.
-    `has_graph_token`: whether the model's own sequence begins with one; if not, `readout` (B, N)
-    are the weights with which nodes enter the output, where attention methods start. singles: the
-    graphs one by one.
+    mask (B, N), True at nodes; x (B, N, ...): each node's input; graphs: the PyG batch, for graph
+    models; dense: the model's input (B, ...), for token models. `has_graph_token`: whether the
+    model's sequence begins with one; if not, attention methods start from `readout` (B, N), the
+    weights with which nodes enter the output. singles: the graphs one by one.
     """
 
     mask: Tensor
@@ -48,14 +47,14 @@ class WrappedBatch:
 
     @property
     def layout(self) -> Layout:
-        """Where the nodes stand."""
+        """The positions of the nodes."""
         return Layout.of(self.mask, self.has_graph_token)
 
     def distances(self) -> list[IntArray]:
         """Distances (n, n) between the nodes of each input, -1 where there is no path.
 
-        In graphs the edges on the shortest path from column to row, along which messages go; of
-        tokens |i - j|, as a sequence is a path.
+        For graphs the number of edges on the shortest path from column to row, the direction of
+        messages; for tokens |i - j|.
         """
         if self.graphs is None:
             places = [np.arange(n) for n in self.num_nodes.tolist()]
@@ -63,7 +62,7 @@ class WrappedBatch:
         return [_path_lengths(graph) for graph in self.examples()]
 
     def examples(self) -> list[Data]:
-        """The graphs one by one, where the batch is. PyG cannot take sparse matrices apart."""
+        """The graphs one by one, on the batch's device. PyG cannot split sparse matrices."""
         device = self.mask.device
         return [g if g.x.device == device else copy(g).to(device) for g in self.singles]
 
@@ -73,7 +72,7 @@ class WrappedBatch:
         return replace(self, **moved)
 
     def repeated(self, times: int) -> "WrappedBatch":
-        """The whole batch so many times over."""
+        """The whole batch repeated."""
         if times == 1:
             return self
         wide: dict[str, Any] = {
@@ -91,8 +90,8 @@ class WrappedBatch:
     ) -> "WrappedBatch":
         """Only the nodes where keep (B, N) is True; in graphs, only the edges between them.
 
-        The whole graph number `last` follows as one more: PyG's pooling counts the graphs by
-        the last one that is not empty. read: names of the attributes that matter; None: all.
+        The whole graph number `last` is appended, because PyG's pooling counts graphs up to the
+        last one that is not empty. read: names of the attributes that matter; None: all.
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
@@ -104,14 +103,14 @@ class WrappedBatch:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """What a model of tokens is called with: x (B, S, ...), and mask (B, S), True at tokens."""
+    """Input of a token model: x (B, S, ...), and mask (B, S), True at tokens."""
 
     x: Tensor
     mask: Tensor
 
 
 def read_graph(value: Any, categorical: bool) -> Input:
-    """One PyG graph. Raises InputError for what is not, or has no usable `x`."""
+    """Check one PyG graph. Raises InputError for anything else, or without a usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
     if not isinstance(value.x, Tensor) or not value.num_nodes:
@@ -120,16 +119,16 @@ def read_graph(value: Any, categorical: bool) -> Input:
         low, high = int(value.edge_index.min()), int(value.edge_index.max())
         if low < 0 or high >= value.num_nodes:
             raise InputError(
-                f"edge_index names node {high if low >= 0 else low}; there are"
-                f" {value.num_nodes} nodes, from 0."
+                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
+                f" {value.num_nodes} nodes, counted from 0."
             )
     if not categorical and not value.x.is_floating_point():
         raise InputError(
-            f"x holds {value.x.dtype} codes, through which no gradient passes: name the embedding"
-            " layer with wrap(..., at=...)."
+            f"x has {value.x.dtype} values, which cannot carry gradients: name the embedding layer"
+            " with wrap(..., at=...)."
         )
     if not categorical and not bool(torch.isfinite(value.x).all()):
-        raise InputError("x holds values that are not finite.")
+        raise InputError("x contains values that are not finite.")
     smiles = value.get("smiles")
     if not isinstance(smiles, str) or _atoms(smiles) != value.num_nodes:
         return Input(value)
@@ -144,8 +143,8 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
     if not categorical and (x.dim() != 2 or not x.is_floating_point()):
         raise InputError(
             f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
-            " Hand over several as a list; for codes or images name the embedding with"
-            " wrap(..., at=...)."
+            " Pass several inputs as a list; for integer codes or images name the embedding layer"
+            " with wrap(..., at=...)."
         )
     if not x.numel():
         raise InputError("there are no tokens.")
@@ -153,7 +152,7 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
 
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
-    """PyG's batch of the graphs, and where its nodes stand."""
+    """PyG's batch of the graphs, with the positions of its nodes."""
     graphs = _with_common_attributes([_counted(graph) for graph in graphs])
     batch = Batch.from_data_list(graphs)
     num_nodes = torch.tensor([int(g.num_nodes or 0) for g in graphs], device=batch.x.device)
@@ -164,7 +163,7 @@ def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatc
 
 
 def _with_common_attributes(graphs: list[Data]) -> list[Data]:
-    """The graphs without what some of them lack: a batch has every attribute of each or none."""
+    """The graphs with only the attributes that all of them have, as a batch requires."""
     common = set.intersection(*(set(graph.keys()) for graph in graphs))
     made = [graph if len(graph.keys()) == len(common) else copy(graph) for graph in graphs]
     for graph in made:
@@ -174,7 +173,7 @@ def _with_common_attributes(graphs: list[Data]) -> list[Data]:
 
 
 def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
-    """Rows of tokens (N, ...) padded with zeros; inputs of another kind, as images, are stacked."""
+    """Rows of tokens (N, ...) padded with zeros; other inputs, such as images, are stacked."""
     values = [row["dense"] for row in rows]
     num_nodes = torch.tensor([int(row.num_nodes or 0) for row in rows], device=values[0].device)
     mask = _mask(num_nodes, pad_to)
@@ -202,9 +201,9 @@ def as_tokens(rows: Tensor, batch: WrappedBatch, at: str | None) -> Tensor:
         tokens[:, 1:][batch.mask] = rows
         return tokens
     if rows.dim() != 3 or rows.shape[:2] != (size, length):
-        where = f"the module {at!r} gives" if at else "the input has"
+        where = f"the module {at!r} returns" if at else "the input has"
         raise ValueError(
-            f"{where} {tuple(rows.shape)}; relevance needs one row a node of"
+            f"{where} shape {tuple(rows.shape)}; relevance needs one row per node for"
             f" {size} inputs of at most {nodes} nodes."
         )
     return rows if batch.has_graph_token else F.pad(rows, (0, 0, 1, 0))
@@ -218,7 +217,7 @@ def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
 
 
 def _edges(graph: Data) -> Tensor:
-    """Edges (2, E), of `adj_t` where there is no `edge_index`."""
+    """Edges (2, E), from `adj_t` if there is no `edge_index`."""
     if graph.edge_index is not None:
         return graph.edge_index
     matrix = graph.get("adj_t")
@@ -233,7 +232,7 @@ def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
 
 
 def _counted(graph: Data) -> Data:
-    """The graph with its number of nodes written down, as PyG cannot tell it without nodes."""
+    """The graph with `num_nodes` set, because PyG cannot infer it for an empty graph."""
     counted = copy(graph)
     counted.num_nodes = int(graph.num_nodes or 0)
     return counted

@@ -1,4 +1,4 @@
-"""How a user's module is called, and what is made of its answer."""
+"""Call a user's module and check its output."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
         elif parameter.default is Parameter.empty:
             raise TypeError(
                 f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
-                " have: give wrap(..., forward=lambda model, batch: ...)."
+                " have: pass wrap(..., forward=lambda model, batch: ...)."
             )
     return model(**values)
 
@@ -48,7 +48,7 @@ def names_read(model: nn.Module) -> set[str] | None:
 
 
 def tells_graphs(model: nn.Module) -> bool:
-    """Whether `model.forward` has an argument that tells the graphs of a batch apart."""
+    """Whether `model.forward` has an argument that assigns nodes to the graphs of a batch."""
     names = names_read(model)
     return names is None or any(re.search("batch|ptr|graph", name) for name in names)
 
@@ -71,36 +71,36 @@ def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
 
 @contextmanager
 def without_fused_attention(model: nn.Module) -> Iterator[None]:
-    """Say what to do where PyTorch's `flex_attention` cannot be looked into, or has no gradient."""
+    """Explain what to do if the model uses `flex_attention`, which cannot be looked into."""
     try:
         yield
-    except RuntimeError as error:  # NotImplementedError and those of torch.compile are such too
+    except RuntimeError as error:  # also NotImplementedError and errors of torch.compile
         if re.search("flex_?attention", str(error), re.IGNORECASE) is None:
             raise
         raise ValueError(
-            f"{type(model).__name__} calls flex_attention, one fused kernel in which no rule acts,"
-            " no attention is seen, and which has no gradient on a CPU. To explain the model let it"
-            " call F.scaled_dot_product_attention instead (in Hugging Face's models"
-            " attn_implementation='sdpa')."
+            f"{type(model).__name__} calls flex_attention, a fused kernel that hides its attention,"
+            " cannot be given rules and has no gradient on a CPU. Let the model call"
+            " F.scaled_dot_product_attention instead (attn_implementation='sdpa' in Hugging Face"
+            " models)."
         ) from error
 
 
 def as_outputs(answer: Any, size: int, columns: int) -> Tensor:
-    """Outputs (B, columns) of what the model gave back. Raises ValueError for anything else."""
+    """The model's result as outputs (B, columns). Raises ValueError for anything else."""
     answer = getattr(answer, "logits", answer)
     if not isinstance(answer, Tensor):
         raise ValueError(
-            f"the model gives {type(answer).__name__}, not a tensor: give wrap(..., forward=...)"
-            " that picks one."
+            f"the model returns {type(answer).__name__}, not a tensor: pass a"
+            " wrap(..., forward=...) that picks one."
         )
     outputs = answer[:, None] if answer.dim() == 1 and len(answer) == size else answer
     if answer.dim() == 0 and size == 1:
         outputs = answer.reshape(1, 1)
     if outputs.shape != (size, columns):
         raise ValueError(
-            f"the model gives {tuple(answer.shape)} for {size} inputs; the tasks ask for"
-            f" ({size}, {columns}). For one row a node pick or pool rows with wrap(...,"
-            " forward=...)."
+            f"the model returns shape {tuple(answer.shape)} for {size} inputs; the tasks need"
+            f" ({size}, {columns}). If it returns one row per node, pick or pool rows with"
+            " wrap(..., forward=...)."
         )
     return outputs
 
@@ -113,7 +113,7 @@ def module_named(model: nn.Module, name: str) -> nn.Module:
     names = [known for known in modules if known]
     near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
     raise ValueError(
-        f"{type(model).__name__} has no module {name!r}; near it: {', '.join(near) or 'none'}."
+        f"{type(model).__name__} has no module {name!r}; similar: {', '.join(near) or 'none'}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Models under `torch.compile` run as they were written while they are intercepted."""
+"""Run models under `torch.compile` uncompiled while they are intercepted."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _stances = ExitStack()  # holds what the stance was before
 
 
 def as_written(model: nn.Module) -> nn.Module:
-    """The module inside one that `torch.compile` gave back; the weights are the same."""
+    """The module inside one that `torch.compile` returned; the weights are the same."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
@@ -22,8 +22,8 @@ def as_written(model: nn.Module) -> nn.Module:
 def uncompiled(model: nn.Module) -> Iterator[None]:
     """Within the block nothing is compiled, if any part of the model is.
 
-    Compiled code runs no hook and shows no operation. Meanwhile what other threads have compiled
-    runs eagerly too, with the same results: PyTorch has one such setting for all.
+    Compiled code runs no hooks and hides its operations. Compiled code in other threads runs
+    eagerly too in the meantime, with the same results: PyTorch has one setting for all threads.
     """
     if not any(_is_compiled(module) for module in model.modules()):
         yield
@@ -41,7 +41,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _count(change: int) -> None:
-    """The first user sets the eager stance, the last one puts back what there was."""
+    """The first user sets the eager stance, the last one restores the previous stance."""
     global _users
     with _lock:
         before, _users = _users, _users + change

@@ -1,4 +1,4 @@
-"""A copy of a model, whatever its last pass has left in it."""
+"""Copy a model, even if its last pass left tensors in it."""
 
 from copy import deepcopy
 from typing import Any, TypeVar
@@ -11,9 +11,10 @@ Model = TypeVar("Model")
 
 
 def copied(model: Model) -> Model:
-    """A deep copy, in which tensors that a pass has left behind are constants.
+    """A deep copy, in which tensors left behind by a pass are constants.
 
-    A model may keep some, as for an auxiliary loss; PyTorch copies no tensor with a history.
+    A model may keep some, for example for an auxiliary loss; PyTorch cannot copy a tensor with a
+    history.
     """
     inner: Any = getattr(model, "module", model)
     memo: dict[int, Any] = {}

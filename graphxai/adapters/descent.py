@@ -1,4 +1,4 @@
-"""Whether a tensor was computed of others, by what autograd knows."""
+"""Whether a tensor was computed from others, according to autograd."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Ancestors:
-    """Tensors, as they are now, of which others may descend."""
+    """Tensors, in their current state, from which others may be computed."""
 
     def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
         self._tensors = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
@@ -17,15 +17,15 @@ class Ancestors:
 
     @property
     def can_be_told(self) -> bool:
-        """Whether autograd knows what descends of them."""
+        """Whether autograd knows what is computed from them."""
         return bool(self._nodes or self._leaves) or any(map(_tangent, self._tensors))
 
     def in_forward_mode(self, value: Tensor) -> bool:
-        """Whether the tensors are followed by tangents, and this one has one."""
+        """Whether the tensors are tracked by tangents, and this one has one."""
         return any(map(_tangent, self._tensors)) and _tangent(value)
 
     def lead_to(self, value: Tensor) -> bool:
-        """Whether the value was computed of one of the tensors."""
+        """Whether the value was computed from one of the tensors."""
         if self.in_forward_mode(value):
             return True
         if not self._nodes and not self._leaves:

@@ -1,8 +1,8 @@
-"""Attention that can be recorded: where its entries stand, as (B, H, T, T), and what is made of it.
+"""Lay attention out as (B, H, T, T), so that it can be recorded.
 
-The model goes on with weights that are made of what is recorded, so that gradients reach it.
-Edges have a value each, and of them the indices tell by which the rows of their ends were gathered;
-a matrix has axes that `placing` reads.
+The model continues with weights computed from the recorded tensor, so that gradients reach it.
+Attention along edges has one value per edge; its nodes are found from the indices by which the rows
+of their ends were gathered. The axes of a matrix are read by `placing`.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ REMEMBERED = 16  # gathers of node rows among which the sources of edges are fou
 
 
 class LaidOut(NamedTuple):
-    """Where the nodes stand in these weights, and which axis is what; None: edges."""
+    """The nodes' positions in these weights, and the meaning of each axis; None: edges."""
 
     layout: Layout | None
     reading: Reading | None
@@ -31,9 +31,9 @@ class LaidOut(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """Rows were gathered by an index; score: how much speaks for ends of edges.
+    """Rows were gathered by an index; score: how likely it holds ends of edges.
 
-    of_nodes: whether the rows may be those of the nodes, by their number.
+    of_nodes: whether the rows may be those of the nodes, judging by their number.
     """
 
     score: int
@@ -44,26 +44,26 @@ class Gather(NamedTuple):
 class Exposure:
     """The softmaxes of the passes in one block that can be recorded, and how.
 
-    layout: where nodes stand in the batch. Of softmaxes, `unplaced` are those that are not known
-    to be between nodes, `guessed` those with graphs and heads on one axis, in either order.
+    layout: the nodes' positions in the batch. `unplaced`: softmaxes not known to be between nodes;
+    `guessed`: those with graphs and heads on one axis, in unknown order.
     """
 
     def __init__(self, traces: Traces, layout: Layout | None) -> None:
         self._traces, self._layout = traces, layout
-        # by what rows were gathered, the latest last, and how much speaks for ends of edges
+        # gathers of rows, the latest last, with how likely they hold ends of edges
         self._indices: list[Gather] = []
         self._readings = (layout and layout.readings) or Readings()
         self._counts: Counter[str] = Counter()  # of dense softmaxes, by module
         self.laid_out: dict[Softmax, LaidOut] = {}
         self.unplaced: set[Softmax] = set()
         self.guessed: set[Softmax] = set()
-        self.undecided: set[str] = set()  # what may weigh nodes of graphs, or edges of nodes
+        self.undecided: set[str] = set()  # may weight nodes of graphs, or edges of nodes
         self.origins = Origins(None if layout is None else len(layout.graph))
-        self.operands: tuple[Any, ...] = ()  # of the operation at hand
-        self.within_map = False  # of torch.vmap, where the graphs of a batch come one by one
+        self.operands: tuple[Any, ...] = ()  # of the current operation
+        self.within_map = False  # of torch.vmap, where graphs of a batch run one by one
 
     def expose(self, weights: Tensor, softmax: Softmax) -> Tensor:
-        """The weights, made of attention that can be recorded, which the softmax then has."""
+        """The weights, computed from attention that can be recorded and kept with the softmax."""
         tape = propagation.current_tape()
         if self.within_map or (tape is not None and tape.with_biases and self._layout is not None):
             return weights
@@ -101,12 +101,12 @@ class Exposure:
         return Place(softmax.place, self._counts[softmax.place], axes)
 
     def _layout_here(self) -> Layout | None:
-        """Where the nodes stand in the operation at hand."""
+        """The nodes' positions in the current operation."""
         order = self.origins.order_among(self.operands)
         return None if self._layout is None else self._layout.resorted(order)
 
     def _pools(self, target: Tensor) -> bool:
-        """Whether groups are graphs and entries their nodes: a read-out, not node to node."""
+        """Whether groups are graphs and entries their nodes: a readout, not node to node."""
         graph = None if self._layout is None else self._layout.graph
         if graph is None:
             return False
@@ -123,7 +123,7 @@ class Exposure:
     def _source_of(self, softmax: Softmax) -> Tensor | None:
         """The other end of the edges: the latest other index by which rows of nodes were gathered.
 
-        None also where the rows of another pass were no nodes': bonds that attend may be as many.
+        None also if the rows in another pass were not nodes: as many bonds may attend.
         """
         target = softmax.index
         assert target is not None
@@ -138,8 +138,8 @@ class Exposure:
     def gathered_by(self, length: int, rows_of_nodes: bool = False) -> list[Tensor]:
         """Indices of this length by which rows were gathered, the latest last.
 
-        Others have less that speaks for them: one of types of edges gathers rows of a parameter.
-        rows_of_nodes: only if these may be rows of nodes, and not, say, of bonds that attend.
+        Others are less likely: an index of edge types gathers rows of a parameter. rows_of_nodes:
+        only if these may be rows of nodes, and not, say, of bonds that attend.
         """
         known = [
             gather
@@ -162,12 +162,12 @@ class Exposure:
         return None
 
     def layout_of(self, softmax: Softmax) -> Layout | None:
-        """Where the nodes stand in attention."""
+        """The nodes' positions in attention."""
         known = self.laid_out.get(softmax)
         return self._layout if known is None else known.layout
 
     def note_index(self, inputs: list[Tensor]) -> None:
-        """Remember by which index rows were gathered: one of them names the sources of edges."""
+        """Remember the index by which rows were gathered: one of them has the sources of edges."""
         rows = None if self._layout is None else len(self._layout.graph)
         for index in inputs[1:]:
             if index.dtype == torch.long and index.dim() == 1:
@@ -181,7 +181,7 @@ class Exposure:
                 self._indices = [*self._indices[1 - REMEMBERED :], gather]
 
     def are_edges(self, length: int) -> bool:
-        """Whether an axis of this length may be of edges."""
+        """Whether an axis of this length may be one of edges."""
         return bool(self.gathered_by(length))
 
 
@@ -197,10 +197,10 @@ def axis_of_keys(weights: Tensor, softmax: Softmax) -> int:
 
 
 def _reads_out(weights: Tensor, key: int, graphs: int) -> bool:
-    """Whether weights that fit no nodes are a pooling's: one row a graph, or one gate a row."""
+    """Whether weights that fit no nodes belong to pooling: one row per graph or gate per row."""
     shape = weights.shape
     if weights.dim() == 2 and key == 1 and shape[0] == graphs:
-        return True  # as many graphs as nodes is no attention between nodes
+        return True  # even with as many graphs as nodes
     square = shape.count(shape[key]) > 1
     if weights.dim() == 2 or (weights.dim() == 3 and key == 1):
         return not square

@@ -1,12 +1,12 @@
 """Gates: factors between zero and one that let a value through.
 
 In `sigmoid(g) * v` the value is the signal. Under the rule AH it takes all relevance and the gate
-is held constant, as attention probabilities are (signal-take-all, Arras et al. 2017, 2019, for
-LSTMs). What is made of gates and constants alone is a gate, as `1 - sigmoid(g)` or the sum of the
-gates of a node's edges.
+is held constant, like attention probabilities (signal-take-all, Arras et al. 2017, 2019, for
+LSTMs). Anything computed only from gates and constants is a gate too, such as `1 - sigmoid(g)` or
+the sum of the gates of a node's edges.
 
-A gate of the very value it multiplies is no gate but an activation: in `x * sigmoid(a x)` the
-sigmoid is f(x) / x, and the activation rule holds it constant.
+If a gate is computed from the value it multiplies, it is an activation instead: in
+`x * sigmoid(a x)` the sigmoid is f(x) / x, and the activation rule holds it constant.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ SEEN_BY_GATES = GATES | MULTIPLE | STILL_A_GATE
 
 
 def described(traces: Traces, name: str, inputs: list[Tensor], trace: Trace) -> Trace:
-    """The trace of an operation's result, with what the result is as a gate or to one."""
+    """The trace of an operation's result, with its relation to gates."""
     if name not in SEEN_BY_GATES:
         return trace
     made_of = [(tensor, found) for tensor in inputs if (found := traces.of(tensor)) is not None]
@@ -39,7 +39,7 @@ def described(traces: Traces, name: str, inputs: list[Tensor], trace: Trace) -> 
 
 
 def held(traces: Traces, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """The arguments of a product, with gates of other values constant where a rule says so."""
+    """The arguments of a product, with gates of other values held constant if a rule says so."""
     values = tuple(values)
     term, factors = (values[:1], values[1:]) if name in PLUS_PRODUCT else ((), values)
     rules = propagation.current_rules()
@@ -56,13 +56,13 @@ def held(traces: Traces, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def rule_of_product(traces: Traces, inputs: list[Tensor]) -> Rule | None:
-    """The rule that a product of these is a matter of, if one of them is a gate of another."""
+    """The rule for a product of these, if one of them is a gate of another."""
     rules = [rule for _, rule in _with_rules(traces, inputs)]
     return rules[0] if rules else None
 
 
 def _with_rules(traces: Traces, tensors: Iterable[Tensor]) -> list[tuple[Tensor, Rule]]:
-    """The gates among factors that have something else to let through, each with its rule."""
+    """The gates among factors that let another factor through, each with its rule."""
     of_nodes = [(tensor, trace) for tensor in tensors if (trace := traces.of(tensor)) is not None]
     gates = [(tensor, trace) for tensor, trace in of_nodes if trace.role == "gate"]
     values = [_root(tensor, trace) for tensor, trace in of_nodes if trace.role != "gate"]
@@ -80,7 +80,7 @@ def _rule(traces: Traces, gate: Trace, values: list[Tensor]) -> Rule:
 
 
 def _root(tensor: Tensor, trace: Trace | None) -> Tensor:
-    """What the tensor is a constant multiple of: itself, or a tensor from before."""
+    """What the tensor is a constant multiple of: itself, or an earlier tensor."""
     return tensor if trace is None or trace.multiple_of is None else trace.multiple_of
 
 

@@ -1,17 +1,17 @@
-"""Apply the rules of `propagation` to a model that does not call it, for the length of a block.
+"""Apply `rules.conservative` to a model that does not call it, within a block.
 
-A `TorchFunctionMode` sees every PyTorch function the model calls, in this thread only, and sends
-softmax, attention, normalisation and activation through the formulas of `propagation`. Forward
-hooks, which know their own thread, tell which module is running; they belong to no module, so
-that the model's fast paths stay open in other threads. Both end with the block.
+A `TorchFunctionMode` sees every PyTorch function that the model calls, in this thread only, and
+routes softmax, attention, normalisation and activations through the formulas of
+`rules.conservative`. Forward hooks, which know their thread, show which module is running. They are
+global, so that the model's fast paths still work in other threads. Both end with the block.
 
 A softmax counts as attention once its result enters a product. That covers explicit softmax over
 dense logits as well as `exp(s) / sum(exp(s))` over the edges of a graph, as in
 `torch_geometric.utils.softmax`. In a module whose name says that it is a norm, square roots and
-standard deviations that divide or multiply something are its scale. What keeps its gradient
-although a rule asked for it to be constant is named in one warning.
+standard deviations that divide or multiply something are its scale. One warning lists whatever
+kept its gradient although a rule asked for it to be constant.
 
-What writes over its argument, or into `out`, does so under the rules too.
+In-place operations, and operations with `out`, follow the rules too.
 """
 
 import threading
@@ -77,10 +77,10 @@ def intercepted(
 ) -> Iterator["Interception"]:
     """Rules and recordings of this thread act on `model` within the block, and on nothing else.
 
-    layout: where nodes stand, for recording. always: act in the whole block instead of only while
-    `model` or a part of it is called. additive: every constant that enters by addition gets
-    itself as tangent (forward mode), which is how its share of the output is found. outputs:
-    functions applied to what these modules give back. Raises TypeError for what is no module.
+    layout: the nodes' positions, for recording. always: act in the whole block instead of only
+    while `model` or a part of it is called. additive: every constant that enters by addition gets
+    itself as tangent (forward mode), which yields its share of the output. outputs: functions
+    applied to the outputs of these modules. Raises TypeError for anything but a module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
@@ -123,7 +123,7 @@ class Interception(TorchFunctionMode):
         self._traces = Traces(self._place)
         self._attention = AttentionWatch(self._traces, layout)
         self._running: list[nn.Module] = []
-        self._skipped: nn.Module | None = None  # what its forward does is written out afterwards
+        self._skipped: nn.Module | None = None  # its forward is written out afterwards
         self._notices = Notices(self._root)
         self._transformed: set[Nonlinearity] = set()  # where no trace leads in or out
         self._out_of_sight = False
@@ -132,26 +132,26 @@ class Interception(TorchFunctionMode):
     # -- blocks in blocks ----------------------------------------------------------------------
 
     def end(self) -> None:
-        """From here on the mode does nothing, should it still be on the stack of its thread."""
+        """Disable the mode, in case it is still on its thread's stack."""
         self._always = False
         self._running.clear()
 
     def nested(self) -> AbstractContextManager[None]:
-        """Within the block the modes of blocks around it stand aside where this one acts."""
+        """Within the block the modes of enclosing blocks are inactive where this one acts."""
         return self._nest.within(self)
 
     def acts(self) -> bool:
-        """Whether what runs now is the business of this mode."""
+        """Whether this mode handles what is running now."""
         return self._always or bool(self._running)
 
     def _stands_aside(self, module: nn.Module | None = None) -> bool:
-        """Whether a block inside of this one acts, or would act on the module."""
+        """Whether an inner block acts, or would act on the module."""
         return any(m.acts() or id(module) in m._paths for m in self._nest.inner)
 
     # -- which module is running ---------------------------------------------------------------
 
     def before_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Note that a part of the model begins; at the outermost its inputs begin to be traced."""
+        """Note that a part of the model begins; the inputs of the outermost part are traced."""
         if id(module) not in self._paths or (self._nest.inner and self._stands_aside(module)):
             return
         if threading.get_ident() != self._thread:
@@ -166,7 +166,7 @@ class Interception(TorchFunctionMode):
             layer_inputs.enter(module, args)
 
     def after_module(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Note that it ends; replace the output of modules that are treated as a whole."""
+        """Note that a part ends; replace the output of modules that are treated as a whole."""
         mine = threading.get_ident() == self._thread
         if not mine or not self._running or self._running[-1] is not module:
             return None
@@ -189,31 +189,31 @@ class Interception(TorchFunctionMode):
         return replaced
 
     def trace_inputs(self, values: Any) -> None:
-        """From here on these tensors are what the explanation is about."""
+        """Trace these tensors from here on: they are what is explained."""
         floats = [t for t in tensors_in(values) if t.is_floating_point()]
         wanted = [t for t in floats if t.requires_grad and not isinstance(t, nn.Parameter)]
         self._traces.begin(wanted or floats, all_seen=self._always)
 
     def trace_indices(self, graphs: Any) -> None:
-        """Of these PyG graphs' indices, one names graphs and one the ends of edges."""
+        """Trace the indices of these PyG graphs: of nodes to graphs, and of edges to nodes."""
         self._attention.exposure.origins.note(graphs.get("batch"), "graphs")
         self._attention.exposure.origins.note(graphs.get("ptr"), "sizes")
         self._attention.exposure.origins.note(graphs.get("edge_index"), "edges")
 
     def warn_of(self, output: Any) -> None:
-        """One warning that names what kept its gradient on the way to the output."""
+        """Warn once about whatever kept its gradient on the way to the output."""
         traces = list(filter(None, map(self._traces.of, tensors_in([output]))))
         self._attention.note_results(traces)
         self._warn_of_unseen()
         self._notices.of_curves(self._transformed.union(*(trace.curves for trace in traces)))
 
     def warn_of_chance(self) -> None:
-        """One warning that names where random numbers decide about the output."""
+        """Warn once about random numbers that affect the output."""
         self._notices.of_chance()
 
     @contextmanager
     def mapped(self) -> Iterator[None]:
-        """Within the block one graph, or a part of one, comes after the other (`torch.vmap`)."""
+        """Within the block graphs, or parts of them, run one after another (`torch.vmap`)."""
         watch = self._attention.exposure
         before, watch.within_map = watch.within_map, True
         try:
@@ -223,7 +223,7 @@ class Interception(TorchFunctionMode):
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """Within the block TorchScript runs; what shows of it is not the user's."""
+        """Within the block TorchScript runs; visible operations are not the user's."""
         before, self._out_of_sight = self._out_of_sight, True
         try:
             yield
@@ -243,7 +243,7 @@ class Interception(TorchFunctionMode):
         return self._paths[id(self._running[-1])] if self._running else ""
 
     def _module(self) -> nn.Module | None:
-        """What is running."""
+        """The running module."""
         return self._running[-1] if self._running else None
 
     def _kind(self) -> str:
@@ -261,16 +261,16 @@ class Interception(TorchFunctionMode):
             return None
         with torch._C.DisableTorchFunction():
             if self._kind() == "PerformerProjection" and len(args) == 3:
-                self._attention.left_out.discard(self._place())  # what its own code multiplied
+                self._attention.left_out.discard(self._place())  # products in its own code
                 return self._like(args[2], self._attention.performer(module, *args))
             if propagation.current_rules().activation and is_activation(module, args, output):
                 by_ratio = propagation.by_ratio(args[0], module.forward)
-                if torch.allclose(by_ratio, output, rtol=1e-2, atol=1e-3):  # else not by entry
+                if torch.allclose(by_ratio, output, rtol=1e-2, atol=1e-3):  # else not elementwise
                     return self._like(args[0], by_ratio, by_entry=True)
         return None
 
     def _written_out(self, module: nn.Module, args: tuple[Any, ...]) -> Tensor:
-        """The output of linear attention whose matrix is made, in operations that the mode sees."""
+        """The output of linear attention, in operations that the mode sees, with its matrix."""
         x, mask = args[0], args[1] if len(args) > 1 else None
         forward, watch = WRITTEN_OUT[type(module).__name__], self._attention
         before = set(watch.left_out)
@@ -279,7 +279,7 @@ class Interception(TorchFunctionMode):
         return out
 
     def _as_attention(self, weights: Tensor) -> Tensor:
-        """Weights (B, H, N, N), made in any way, as the probabilities of a softmax."""
+        """Treat weights (B, H, N, N), however computed, as the probabilities of a softmax."""
         trace = self._traces.of(weights)
         if trace is None:
             return weights
@@ -322,7 +322,7 @@ class Interception(TorchFunctionMode):
             draws.seen = True
 
     def _put_into(self, written: Any, result: Any) -> Any:
-        """A result in the tensor, or tensors, that were given as `out`."""
+        """Put a result into the tensor, or tensors, passed as `out`."""
         if not isinstance(written, Tensor):
             for one, other in zip(written, result, strict=True):
                 self._put_into(one, other)
@@ -338,7 +338,7 @@ class Interception(TorchFunctionMode):
         return out
 
     def _mark_written(self, tensor: Tensor, trace: Trace) -> None:
-        """Note what was written to a tensor, and so to what it is a view of."""
+        """Note what was written to a tensor, and thus to its base."""
         self._traces.mark(tensor, trace)
         if tensor._base is not None:
             self._traces.mark(tensor._base, trace)
@@ -351,7 +351,7 @@ class Interception(TorchFunctionMode):
             values = self._attention.factors(name, values, halve, equal)
             kwargs = dict(zip(kwargs, values[len(args) :], strict=True))
             written_to, args = args[:1], values[: len(args)]
-            if name.endswith("_") and args[0] is not written_to[0]:  # it is held, and so another
+            if name.endswith("_") and args[0] is not written_to[0]:  # a held-constant copy
                 plain = getattr(Tensor, name[:-1])(*args, **kwargs)
                 out = self._carry(name[:-1], args, kwargs, plain)
                 return self._put_into(written_to[0], out)
@@ -432,7 +432,7 @@ class Interception(TorchFunctionMode):
     # -- traces --------------------------------------------------------------------------------
 
     def _carry(self, name: str, args: Any, kwargs: Any, out: Any) -> Any:
-        """Give the result the trace of what it was made of."""
+        """Give the result the trace of its inputs."""
         name = by_arguments(name, args, kwargs)
         inputs = list(tensors_in((*args, *kwargs.values())))
         if name in LIKE_ANOTHER:
@@ -467,11 +467,11 @@ class Interception(TorchFunctionMode):
         if trace is not None:
             product = trace.product if by_entry else mapped(trace.product, x, out)
             return self._traces.mark(out, Trace(trace.curves, product=product))
-        self._traces.mark_if_new(out)  # made outside of the mode by a hook, of constants
+        self._traces.mark_if_new(out)  # made by a hook outside of the mode, from constants
         return out
 
     # -- additive constants --------------------------------------------------------------------
 
     def _constant(self, value: Tensor) -> Tensor:
-        """The constant with itself as tangent, where additive shares are asked for."""
+        """The constant, with itself as tangent if additive shares are needed."""
         return as_constant(value) if self._additive else value

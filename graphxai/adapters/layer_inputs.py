@@ -1,4 +1,4 @@
-"""Which rows of tokens enter each module that attends, for methods that read them."""
+"""The token rows that enter each attention module, for methods that need them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ from .trace import tensors_in
 
 @dataclass(frozen=True, eq=False)
 class LayerInput:
-    """Rows (n, D), (B, S, D) or (S, B, D) that enter a module: the very tensor, with its graph."""
+    """Rows (n, D), (B, S, D) or (S, B, D) that enter a module: the same tensor, with its graph."""
 
     rows: Tensor
     layout: Layout
     sequence_first: bool = False
 
     def per_token(self, values: Tensor) -> Tensor:
-        """A value of each row, (n,), (B, S) or (S, B), as (B, T); zero where there is no token."""
+        """One value per row, (n,), (B, S) or (S, B), as (B, T); zero where there is no token."""
         layout = self.layout
         if values.dim() == 1:
             placed = values.new_zeros(len(layout.mask), layout.tokens)
@@ -40,10 +40,10 @@ class LayerInput:
 
 @dataclass(eq=False)
 class LayerInputs:
-    """What entered the modules of a pass; `found`, one for each attention that was recorded.
+    """The inputs of the modules in a pass; `found`: one for each recorded attention.
 
-    The rows are the first tensor given to the innermost running module that was given one row a
-    node: the query of `nn.MultiheadAttention`, x of a convolution. None where no module was.
+    The rows are the first tensor passed to the innermost running module that receives one row per
+    node: the query of `nn.MultiheadAttention`, x of a convolution. None if there is no such module.
     """
 
     found: list[LayerInput | None] = field(default_factory=list)
@@ -67,15 +67,15 @@ _layer_inputs: ContextVar[LayerInputs | None] = ContextVar("graphxai_layer_input
 
 
 def current_layer_inputs() -> LayerInputs | None:
-    """Where the innermost `layer_inputs` block of this thread notes them."""
+    """The layer inputs of the innermost `layer_inputs` block in this thread."""
     return _layer_inputs.get()
 
 
 @contextmanager
 def layer_inputs() -> Iterator[LayerInputs]:
-    """Note what enters the attending modules of intercepted passes in the block.
+    """Note the inputs of attention modules in intercepted passes within the block.
 
-    Attention must be recorded as well (`propagation.record`); the two lists go together.
+    Attention must be recorded as well (`rules.conservative.record`); the two lists correspond.
     """
     noted = LayerInputs()
     token = _layer_inputs.set(noted)
@@ -88,7 +88,7 @@ def layer_inputs() -> Iterator[LayerInputs]:
 def _layer_input(
     module: nn.Module, args: tuple[Any, ...], layout: Layout | None
 ) -> LayerInput | None:
-    """The first tensor given to a module, if it has one row a node."""
+    """The first tensor passed to a module, if it has one row per node."""
     rows = next(tensors_in(args), None)
     if rows is None or layout is None or not rows.requires_grad:
         return None

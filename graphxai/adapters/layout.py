@@ -1,4 +1,4 @@
-"""Where nodes stand in a batch, so that attention of any layout is recorded as (B, H, T, T).
+"""Positions of nodes in a batch, so that attention of any layout is recorded as (B, H, T, T).
 
 Sparse attention has one value per edge; the axes of dense attention are read by `placing`. Without
 a graph token, row and column 0 of the recorded matrix are zero.
@@ -19,10 +19,10 @@ from .reading import Reading
 class Layout:
     """Graph and slot of every node, both (n,), in the order of the model's node rows.
 
-    mask (B, N) is True at nodes; `graph_token`: the model's own sequence has one, first.
-    readings: how the model's attention is read, as earlier passes have shown (a
-    `placing.Readings`). rank (n,): the place of every row in the model's own sequence of its
-    graph, where the model has sorted its rows.
+    mask (B, N) is True at nodes; `graph_token`: the model's sequence starts with one. readings: how
+    to read the model's attention, as found in earlier passes (a `placing.Readings`). rank (n,):
+    the position of every row in the model's sequence of its graph, if the model has sorted its
+    rows.
     """
 
     graph: Tensor
@@ -48,22 +48,22 @@ class Layout:
 
     @property
     def tokens(self) -> int:
-        """T, with the place of the graph token."""
+        """T, including the graph token."""
         return self.mask.shape[1] + 1
 
     @property
     def key_mask(self) -> Tensor:
-        """(B, S): True at tokens of the model's own sequence that exist."""
+        """(B, S): True at existing tokens of the model's sequence."""
         return F.pad(self.mask, (1, 0), value=True) if self.graph_token else self.mask
 
     def fits(self, length: int) -> bool:
-        """Whether a sequence is as long as the model's own: the longest graph, or all padding."""
+        """Whether a sequence is as long as the model's: the longest graph, or all padding."""
         own = self.key_mask
         return length in (own.shape[1], int(own.sum(-1).max()))
 
     @property
     def lengths(self) -> frozenset[int]:
-        """How long an axis of nodes may be: that of all graphs', or of one sequence a graph."""
+        """Possible lengths of a node axis: of all graphs, or of one sequence per graph."""
         own = self.key_mask
         return frozenset((len(self.graph), own.shape[1], int(own.sum(-1).max())))
 
@@ -71,10 +71,10 @@ class Layout:
 def expose_dense(
     weights: Tensor, layout: Layout | None, reading: Reading | None = None
 ) -> tuple[Tensor | None, Tensor]:
-    """Recorded attention (B, H, T, T), or the graph token's row of it, and the weights made of it.
+    """Recorded attention (B, H, T, T), or its graph token's row, and weights computed from it.
 
-    The model goes on with the second, so that gradients reach the first. (None, weights) if the
-    layout is not that of self-attention over the batch. reading: which axis is what.
+    The model continues with the second, so that gradients reach the first. (None, weights) if the
+    layout is not that of self-attention over the batch. reading: the meaning of each axis.
     """
     if layout is None:
         return (weights, weights) if weights.dim() == 4 else (None, weights)
@@ -100,7 +100,7 @@ def expose_dense(
 
 
 def _expose_blocks(weights: Tensor, layout: Layout) -> tuple[Tensor | None, Tensor]:
-    """Weights (H, n, n) between all nodes of a batch, of which each graph's own are recorded."""
+    """Weights (H, n, n) between all nodes of a batch; those within each graph are recorded."""
     target, source = (layout.graph[:, None] == layout.graph).nonzero(as_tuple=True)
     by_pair = weights[:, target, source].T  # (P, H)
     attention, exposed = expose_sparse(by_pair, target, source, layout)
@@ -109,7 +109,7 @@ def _expose_blocks(weights: Tensor, layout: Layout) -> tuple[Tensor | None, Tens
 
 
 def _slots(layout: Layout, length: int) -> tuple[Tensor, Tensor]:
-    """Both (B, L): the slot in the input of each slot of a model that sorted, and the inverse."""
+    """Input slot of each slot of a model that sorted its rows, and the inverse, both (B, L)."""
     assert layout.rank is not None
     size, device = len(layout.mask), layout.slot.device
     back = torch.arange(length, device=device).repeat(size, 1)
@@ -130,7 +130,7 @@ def expose_sparse(
 ) -> tuple[Tensor | None, Tensor]:
     """As `expose_dense` for weights (E, ...) of edges from nodes `source` to `target`, both (E,).
 
-    Values of parallel edges are added. Without a layout all nodes are one graph's.
+    Values of parallel edges are added. Without a layout all nodes belong to one graph.
     """
     if layout is None:
         nodes = 1 + max((int(index.max()) for index in (target, source) if len(index)), default=0)

@@ -1,7 +1,7 @@
-"""Linear attention with its matrix written out, as a module's forward pass that can be recorded.
+"""Linear attention modules with their attention matrix written out, so that it can be recorded.
 
-PyG's modules sum over the keys first and never make the matrix. Here padded nodes are no keys, as
-if each graph were alone; PyG's own sums over a padded batch count them. `attention` is applied to
+PyG's modules sum over the keys first and never compute the matrix. Here padded nodes are not keys,
+as if each graph were alone; PyG's sums over a padded batch count them. `attention` is applied to
 the matrix (B, H, N, N) before it mixes values; `keys` (B, N) is True at nodes.
 """
 
@@ -66,7 +66,7 @@ def is_written_out(module: nn.Module) -> bool:
 def in_one_type(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments of an operation of such a module, floats in the type of the first.
 
-    PyG's SGFormer makes constants of the default type, also in a model of another precision.
+    PyG's SGFormer creates constants of the default type, even in a model of another precision.
     """
     floats = [v.dtype for v in args if isinstance(v, Tensor) and v.is_floating_point()]
     if len(set(floats)) < 2:

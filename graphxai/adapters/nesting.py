@@ -1,4 +1,4 @@
-"""Modes of blocks inside of blocks, which may end in any order."""
+"""Modes of nested blocks, which may end in any order."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from graphxai.rules.scope import Blocks
 
 
 class Nest:
-    """The modes of blocks that were opened within a mode's own, in its thread."""
+    """The modes of blocks that were opened within a mode's block, in its thread."""
 
     def __init__(self) -> None:
         self.inner: list[Any] = []
 
     @contextmanager
     def within(self, mode: TorchFunctionMode) -> Iterator[None]:
-        """For the length of the block the mode, whose nest this is, is in those around it."""
+        """Within the block, add the mode that owns this nest to the enclosing nests."""
         around = _nests.get()
         for nest in around:
             nest.inner.append(mode)
@@ -34,7 +34,7 @@ _nests: Blocks[tuple[Nest, ...]] = Blocks("graphxai_nests", ())
 
 
 def take_off(mode: TorchFunctionMode) -> None:
-    """Take the mode off this thread's stack, if it is there, from wherever in it."""
+    """Remove the mode from this thread's stack, wherever it is, if it is there."""
     above = []
     while torch._C._len_torch_function_stack():
         top = _pop_mode()

@@ -1,4 +1,4 @@
-"""What an operation does that is not linear in what depends on nodes, and by which rule it goes."""
+"""How an operation is nonlinear in its node-dependent inputs, and which rule applies to it."""
 
 from torch import Tensor, nn
 
@@ -21,13 +21,13 @@ from .vocabulary import (
 def nonlinearity_of(
     traces: Traces, name: str, inputs: list[Tensor], module: nn.Module | None
 ) -> Nonlinearity | None:
-    """The curve that an operation on these tensors is in the running module; None: it is linear."""
+    """The nonlinearity of an operation on these tensors in the running module; None: linear."""
     place = traces.place()
     if name in QUOTIENTS or name == "addcdiv":
         above, below = (traces.of(t) is not None for t in (inputs[0], inputs[-1]))
         if below and not above:
             return Nonlinearity(
-                "activation", f"a quotient ({name}) with the input below the line", place
+                "activation", f"a quotient ({name}) with the input in the denominator", place
             )
     if name in PRODUCTS:
         factors = inputs[1:] if name in PLUS_PRODUCT else inputs
@@ -47,19 +47,19 @@ def nonlinearity_of(
 
 
 def factors_are_equal(name: str, module: nn.Module | None) -> bool:
-    """Whether a product is of two signals, each of which gets half of its relevance."""
+    """Whether a product is of two equal signals, each of which gets half of its relevance."""
     if name not in MULTIPLICATIONS or not propagation.current_rules().attention:
         return False
     return any(kind.__name__ in EQUAL_FACTORS for kind in type(module).__mro__)
 
 
 def is_norm(module: nn.Module | None) -> bool:
-    """Whether the class of a module says that it normalises."""
+    """Whether the class name of a module says that it normalises."""
     return "norm" in type(module).__name__.lower()
 
 
 def _rule_in(module: nn.Module | None) -> Rule:
-    """The rule that a product in this module would be a matter of."""
+    """The rule that would apply to a product in this module."""
     if is_norm(module):
         return "layernorm"
     return "activation" if ACTIVATION_MODULE.search(type(module).__name__) else "attention"

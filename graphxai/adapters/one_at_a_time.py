@@ -1,4 +1,4 @@
-"""Graphs that cannot share a pass go through the model one at a time."""
+"""Pass graphs through the model one at a time if they cannot share a pass."""
 
 import warnings
 from typing import Any
@@ -23,8 +23,8 @@ def one_by_one(
 ) -> Tensor:
     """Outputs (K * B, C) of tokens (K * B, T, D) of a batch of B; keep (K * B, N) as in `encode`.
 
-    nothing (1, C): the output where no node is left; None: what the model says of no nodes. If
-    that is no number, then all nodes stand there as zeros, which a warning says.
+    nothing (1, C): the output if no node is left; None: the model's output for an empty graph. If
+    that is not finite, the nodes are set to zero instead, with a warning.
     """
     graphs, times = batch.examples(), len(tokens) // len(batch)
     shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
@@ -45,7 +45,7 @@ def one_by_one(
 
 
 def _of_nothing(model: Wrapped, graph: Data, empty: Data, like: Tensor) -> Tensor:
-    """Output (1, C) of a graph all of whose nodes are hidden; like (N, D)."""
+    """Output (1, C) of a graph with all nodes hidden; like (N, D)."""
     if (found := _finite_output(model, empty, like[:0])) is not None:
         return found
     warn_of_nothing(model)
@@ -62,7 +62,7 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
 
 
 def _finite_output(model: Wrapped, empty: Data, rows: Tensor | None = None) -> Tensor | None:
-    """What the model says of no nodes, (1, C), if that is a number; rows (0, D) of its tokens."""
+    """The model's output (1, C) for an empty graph, or None if not finite; rows: tokens (0, D)."""
     try:
         batch = model.collate([empty])
         found = model.pass_on(model.embed(batch)[0, :0] if rows is None else rows, batch)
@@ -72,18 +72,18 @@ def _finite_output(model: Wrapped, empty: Data, rows: Tensor | None = None) -> T
 
 
 def warn_of_nothing(model: Wrapped) -> None:
-    """Say what stands for the output of no nodes, where that is no number."""
+    """Warn that nodes were set to zero because the output of an empty graph is not finite."""
     warnings.warn(
-        f"{type(model.module).__name__} has no finite output of a graph without nodes: where all"
-        " are hidden, they stood there as zeros instead.",
+        f"{type(model.module).__name__} has no finite output for a graph without nodes: where all"
+        " nodes are hidden, they were set to zero instead.",
         stacklevel=5,
     )
 
 
 def warn_of_empty(model: Wrapped) -> None:
-    """Say that what is read of graphs without nodes is no number."""
+    """Warn that the output of graphs without nodes is not finite."""
     warnings.warn(
-        f"{type(model.module).__name__} has no finite output of a graph without nodes, and what is"
-        " made of it, as curves by the operator 'delete', is no number: use 'mask' or 'zero'.",
+        f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"
+        " that need it, such as curves with the operator 'delete', are NaN: use 'mask' or 'zero'.",
         stacklevel=5,
     )

@@ -1,7 +1,7 @@
-"""PyTorch's normalisations, activations and affine maps in the formulas of `propagation`.
+"""PyTorch's normalisations, activations and affine maps in the formulas of `rules.conservative`.
 
-Every function takes the PyTorch function `func` it stands for, then `constant`, which is applied to
-each additive parameter, then what `func` takes.
+Every function takes the PyTorch function `func` that it replaces, then `constant`, which is applied
+to each additive parameter, then the arguments of `func`.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def normalize(
     eps: float = 1e-12,
     **_: Any,
 ) -> Tensor:
-    """Vectors divided by their length, which the rule LN holds constant as a norm's scale."""
+    """Vectors divided by their length, which the rule LN holds constant like a norm's scale."""
     held = input.detach() if propagation.current_rules().layernorm else input
     return input / held.norm(p, dim, keepdim=True).clamp_min(eps)
 
@@ -113,7 +113,7 @@ def log_softmax(func: Any, constant: Constant, input: Tensor, dim: int, **_: Any
 
 
 def activation(func: Any, constant: Constant, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """An elementwise function with f(0) = 0; what writes over its argument does so here too."""
+    """An elementwise function with f(0) = 0; in-place variants work in place here too."""
     if propagation.current_rules().activation is None:
         plain: Tensor = func(input, *args, **kwargs)
         return plain
@@ -133,7 +133,7 @@ def activation(func: Any, constant: Constant, input: Tensor, *args: Any, **kwarg
 
 
 def vanishes_at_zero(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Whether f(0) = 0, which `hardtanh` between other bounds has not."""
+    """Whether f(0) = 0, which does not hold for every choice of `hardtanh` bounds."""
     if not name_of(func).startswith("hardtanh"):
         return True
     return not func(input.detach().new_zeros(1), *args, **kwargs).any()
@@ -164,13 +164,13 @@ def convolution(
 
 
 def linear_written_out(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` in operations in which either factor may be a constant."""
+    """`F.linear` in operations that allow either factor to be a constant."""
     out = input @ weight.T
     return out if bias is None else out + bias
 
 
 def is_activation(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> bool:
-    """Whether a module of the user's is an activation: by its name, its shape and f(0) = 0."""
+    """Whether a user's module is an activation: by its name, its shape and f(0) = 0."""
     kind = type(module)
     if kind.__module__.startswith("torch.nn.") or not ACTIVATION_MODULE.search(kind.__name__):
         return False
@@ -204,7 +204,7 @@ AFFINE: dict[
 
 
 def _standardised(x: Tensor, eps: float) -> Tensor:
-    """x (..., D) less its mean, over its standard deviation."""
+    """x (..., D) minus its mean, divided by its standard deviation."""
     ones = x.new_ones(x.shape[-1])
     with propagation.unrecorded():
         return propagation.layer_norm(x, ones, torch.zeros_like(ones), eps)

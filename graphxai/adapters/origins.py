@@ -1,11 +1,11 @@
-"""Where the indices in a pass come from: the batch vector, which names graphs, or the edges.
+"""Where the indices in a pass come from: the batch vector, which numbers graphs, or the edges.
 
-By its values alone an index of groups does not tell graphs from nodes: in a batch of graphs of one
-node each the two have the same numbers. Sizes of graphs, or where they begin, are followed too: a
-model may make a batch vector of them.
+The values of a group index do not show whether it numbers graphs or nodes: in a batch of graphs
+with one node each the numbers are the same. Indices are therefore tracked through the pass. So are
+sizes and offsets of graphs, from which a model may build its own batch vector.
 
-Rows of nodes that a model has sorted are followed as well: attention between them is recorded where
-the nodes stand in the input.
+Rows of nodes that a model has sorted are tracked as well, so that attention between them is
+recorded at the nodes' input positions.
 """
 
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from .vocabulary import GATHERED_SUMS, SAME_VALUES
 Origin = Literal["graphs", "edges", "sizes"]
 
 _COUNTS = {"bincount", "unique", "unique_consecutive"}  # of a batch vector: its graphs' sizes
-_BY_SIZES = {"repeat_interleave", "bucketize", "searchsorted"}  # make a batch vector of sizes
+_BY_SIZES = {"repeat_interleave", "bucketize", "searchsorted"}  # turn sizes into a batch vector
 _TAKES_ROWS = {"getitem", "index_select", "gather"}
 _PUTS_ROWS = {
     "setitem",
@@ -36,44 +36,44 @@ _GATHERS = {"getitem", "index_select", "gather", "take", "take_along_dim", "repe
 
 
 class Origins:
-    """What the integers of a pass name, as far as it is known."""
+    """What the integers of a pass refer to, as far as known."""
 
     def __init__(self, nodes: int | None = None) -> None:
         self._known = WeakTensorKeyDictionary()
-        self._nodes = nodes  # how many rows of nodes there are, where that is known
-        self._orders = WeakTensorKeyDictionary()  # which node stands in each row, if sorted
+        self._nodes = nodes  # number of node rows, if known
+        self._orders = WeakTensorKeyDictionary()  # the node in each row, if sorted
 
     def of(self, index: Tensor) -> Origin | None:
-        """Graphs, nodes as ends of edges, or sizes of graphs; None where none of it is known."""
+        """Graphs, nodes as ends of edges, or sizes of graphs; None if unknown."""
         found: Origin | None = self._known.get(index)
         return found
 
     def note(self, index: Any, origin: Origin) -> None:
-        """The index comes from there; what is no tensor is passed over."""
+        """Note where an index comes from; anything but a tensor is ignored."""
         if isinstance(index, Tensor):
             self._known[index] = origin
 
     def copy(self, index: Tensor, other: Tensor) -> Tensor:
-        """`other`, which holds numbers of the index, comes from where that does."""
+        """Give `other`, which has values of the index, the same origin."""
         origin = self.of(index)
         if origin is not None:
             self._known[other] = origin
         return other
 
     def order(self, value: Tensor) -> Tensor | None:
-        """(n,): the node in each of the rows that this was computed of; None: in the input's."""
+        """(n,): the node in each row that this was computed from; None: the order of the input."""
         found: Tensor | None = self._orders.get(value)
         return found
 
     def order_among(self, values: tuple[Any, ...]) -> Tensor | None:
-        """`order` of the first of the tensors of which it is known."""
+        """`order` of the first tensor for which it is known."""
         if not self._orders:
             return None
         found = (self.order(tensor) for tensor in tensors_in(values))
         return next((order for order in found if order is not None), None)
 
     def follow(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """An operation was done: note where integers come from, and how rows of nodes stand."""
+        """After an operation, note where integers come from and how node rows are ordered."""
         self._follow_indices(name, args, kwargs, out)
         if self._orders or name in _TAKES_ROWS:
             self._follow_rows(name, args, kwargs, out)
@@ -100,7 +100,7 @@ class Origins:
                 self._orders[tensor] = order
 
     def _sorted(self, inputs: list[Tensor]) -> Tensor | None:
-        """The index (n,), or a column of one (n, D), by which rows of all nodes change places."""
+        """The index (n,), or a column of one (n, D), that permutes the rows of all nodes."""
         if not inputs or inputs[0].dim() == 0 or len(inputs[0]) != self._nodes:
             return None
         for index in inputs[1:]:
@@ -115,7 +115,7 @@ class Origins:
         return None
 
     def _follow_indices(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """What is gathered names what it named before."""
+        """Gathered values refer to the same things as before."""
         made = [t for t in tensors_in([out]) if t.dtype == torch.long]
         if not made or not self._known:
             return
@@ -127,7 +127,7 @@ class Origins:
 
 
 def _made_by(name: str, inputs: list[Origin | None]) -> Origin | None:
-    """What the integers name that an operation makes of tensors with these origins."""
+    """What an operation's integer results refer to, given the origins of its inputs."""
     if name in _BY_SIZES and "sizes" in inputs:
         return "graphs"
     found = set(inputs[:1] if name in _GATHERS else inputs)

@@ -1,12 +1,11 @@
-"""Which axis of a matrix of attention is what: graphs, heads, queries or keys.
+"""Find the axes of an attention matrix: graphs, heads, queries and keys.
 
-Its shape alone does not tell: heads may come before graphs, and what is (N, N) may be attention
-between latents of which there happen to be N. Three things do. The keys lie on the axis of the
+The shape alone is ambiguous: heads may come before graphs, and an (N, N) matrix may be attention
+between latents of which there happen to be N. Three facts decide. The keys are on the axis of the
 softmax. Padded keys have no weight for real queries. And an axis of nodes is as long as the longest
-graph in every batch: a small pass on one graph less one and less two of its nodes (and, of a small
-one, on several copies of it as one), once per model, shows all of them at other
-lengths. Of rows of tokens a pass on one input more shows which axis is
-theirs.
+graph in every batch. To see that, one small pass per model runs on a graph without one and without
+two of its nodes (for a small graph, also on several copies joined into one), which changes the
+lengths of all node axes. For rows of tokens a pass on one more input shows their axis.
 """
 
 import warnings
@@ -26,11 +25,11 @@ from .layout import Layout
 from .reading import Reading
 
 NUMBER_OF_HEADS = ("heads", "num_heads", "n_heads", "nhead", "n_head", "num_attention_heads")
-FEW = 6  # nodes; a graph of fewer is shown to a model in several copies
+FEW = 6  # nodes; smaller graphs are also probed as several copies
 
 
 class Place(NamedTuple):
-    """A softmax of a pass: the path of its module, which one there, and its number of axes."""
+    """A softmax of a pass: its module's path, its number within the module, its number of axes."""
 
     path: str
     number: int
@@ -38,7 +37,7 @@ class Place(NamedTuple):
 
 
 class OneGraphAtATime(ValueError):
-    """Attention of a batch cannot be read, as its graphs are attended in one after the other.
+    """Attention of a batch cannot be read because the model attends in one graph after another.
 
     batches: the graphs of the batch, each alone.
     """
@@ -52,7 +51,7 @@ class OneGraphAtATime(ValueError):
 
 
 class Readings:
-    """How the attention of one model is read, as far as passes have shown; kept with the model."""
+    """How to read the attention of one model, as far as passes have shown; kept with the model."""
 
     def __init__(self) -> None:
         self.form: tuple[Any, ...] = ()  # of the model when it was probed
@@ -63,7 +62,7 @@ class Readings:
         self.one_by_one = False  # whether the model attends in one graph after the other
         self.guessed = False  # whether the last reading is one of several
         self._known: dict[Place, frozenset[Reading]] = {}
-        self._heads: dict[tuple[Place, Reading], int] = {}  # which no number of nodes changes
+        self._heads: dict[tuple[Place, Reading], int] = {}  # the same for all numbers of nodes
         self._lengths: dict[str, list[int]] = {}  # of square attention, by module
         self._held: set[tuple[Place, str]] = set()
 
@@ -71,7 +70,7 @@ class Readings:
         return self
 
     def choose(self, place: Place, weights: Tensor, key: int, layout: Layout) -> Reading | None:
-        """The reading of weights whose keys are on the axis `key`; None: not between nodes."""
+        """The reading of weights with keys on the axis `key`; None: not between nodes."""
         length = weights.shape[key]
         if weights.shape.count(length) > 1:
             self._lengths.setdefault(place.path, []).append(length)
@@ -94,12 +93,12 @@ class Readings:
         return (place, what) in self._held
 
     def probe(self, model: Any, batch: Any) -> None:
-        """Let the model attend to graphs of two other sizes, apart from all rules and records.
+        """Run the model on graphs of two other sizes, without rules or recording.
 
-        Rows of tokens may have to keep their length: of those there is one more.
+        Rows of tokens may have a fixed length: there is one more of them instead.
         """
         form = _form(model.module)
-        if form != self.form:  # a part was put in place of another
+        if form != self.form:  # a part was replaced
             self._forget()
             self.form = form
         if self.probed:
@@ -133,7 +132,7 @@ class Readings:
 
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
-    """What a module is made of; the same of its copies."""
+    """What a module is made of; the same for its copies."""
     parts = list(module.modules())
     heads = (vars(part).get(name) for part in parts for name in NUMBER_OF_HEADS)
     weights = (p for part in parts for p in part._parameters.values() if p is not None)
@@ -141,32 +140,32 @@ def _form(module: nn.Module) -> tuple[Any, ...]:
 
 
 def remarks(name: str, left_out: set[str], guessed: set[str]) -> list[str]:
-    """What is to be said of attention, by module, not between nodes or of uncertain axes."""
+    """Warnings about attention that is not between nodes or has uncertain axes, by module."""
     found = []
     if left_out:
         found.append(
-            f"{name} weighs values in a way that is not, or is not known to be, between the nodes"
-            " of the graphs (latents, clusters, experts or a token of its own have a part in it,"
-            " its axes are laid out in an unknown way, it has no softmax, or this is mixed with"
-            " others before it meets the values); methods that read attention leave it out:"
+            f"{name} weights values in a way that is not, or may not be, attention between the"
+            " nodes of the graphs (it involves latents, clusters, experts or an extra token, its"
+            " axes have an unknown layout, it has no softmax, or several softmaxes are mixed before"
+            " they meet the values); methods that read attention leave it out:"
             f" {'; '.join(sorted(left_out))}."
         )
     if guessed:
         found.append(
-            f"{name} has graphs and heads on one axis of attention, and nothing tells which come"
-            " first; methods that read attention took the heads of a graph to stand together:"
-            f" {'; '.join(sorted(guessed))}. To be sure explain one input at a time."
+            f"{name} has graphs and heads on one axis of attention in unknown order; methods that"
+            " read attention assumed that the heads of a graph are adjacent:"
+            f" {'; '.join(sorted(guessed))}. To be sure, explain one input at a time."
         )
     return found
 
 
 def fitting(shape: Sequence[int], key: int, layout: Layout) -> list[Reading]:
-    """Readings that agree with a shape, the most usual first: graphs have an axis, then heads."""
+    """Readings that fit a shape, the most common first: graphs have an axis, then heads."""
     size, length = len(layout.mask), shape[key]
     near = sorted((a for a in range(len(shape)) if a != key), key=lambda a: (abs(a - key), -a))
     found: list[tuple[bool, Reading]] = []
     for query in near:
-        one = layout.graph_token and shape[query] == 1  # a last layer of which one token is read
+        one = layout.graph_token and shape[query] == 1  # a last layer with one token read
         if not (one or shape[query] == length):
             continue
         for graphs in sorted(set(near) - {query}):
@@ -181,7 +180,7 @@ def fitting(shape: Sequence[int], key: int, layout: Layout) -> list[Reading]:
 
 
 def leaves_padding_out(weights: Tensor, reading: Reading, layout: Layout) -> bool:
-    """Whether, so read, real queries give no weight to padded keys nor to other graphs."""
+    """Whether, read this way, real queries give no weight to padded keys or to other graphs."""
     with torch.no_grad():
         parts = reading.apart(weights, len(layout.mask))
         if reading.graphs is None:
@@ -194,7 +193,7 @@ def leaves_padding_out(weights: Tensor, reading: Reading, layout: Layout) -> boo
 
 
 def _alone(model: Any, batch: Any, row: int) -> Any:
-    """One graph of a batch, read out as there."""
+    """One graph of a batch, with its readout weights."""
     one = model.collate([batch.examples()[row]])
     if batch.readout is None:
         return one
@@ -205,10 +204,10 @@ Two = tuple[tuple[int, int], Callable[[], list[Data]]]
 
 
 def _of_other_sizes(model: Any, graph: Data, size: int) -> list[Two]:
-    """Pairs of graphs made of one with `size` nodes: their sizes, and a function that makes them.
+    """Pairs of graphs made from one with `size` nodes: their sizes, and a function that makes them.
 
-    One is less one and less two of its nodes. A graph of few nodes, whose number many other things
-    of a model may have by chance, comes in several copies too, unjoined and less one node.
+    The first pair lacks one and two nodes. A small graph, whose size may equal other dimensions of
+    the model by chance, also comes as several disconnected copies with one node removed.
     """
     pairs: list[Two] = []
     if size < FEW:
@@ -238,20 +237,20 @@ def _one_more(batch: Any) -> Any:
 
 
 def _copied(model: Any) -> Any:
-    """A copy of a wrapped model, which may keep what it likes of a pass; None: there is none."""
+    """A copy of a wrapped model, which may keep state from a pass; None: it cannot be copied."""
     try:
         return copied(model)
-    except Exception:  # of what the user's code holds
+    except Exception:  # the user's code may raise anything
         return None
 
 
 def _attend(model: Any, make: Callable[[], Any]) -> None:
-    """A pass of a wrapped model on a batch, of which only the readings are kept."""
+    """Run a wrapped model on a batch and keep only the readings."""
     try:
         batch = make()
-        random = torch.random.fork_rng(devices=[])  # the passes to come draw what they would have
+        random = torch.random.fork_rng(devices=[])  # leaves later draws as they were
         with random, torch.no_grad(), warnings.catch_warnings(), record(all_queries=True):
             warnings.simplefilter("ignore")
             model.encode(model.embed(batch), batch)
-    except Exception:  # of the user's code, on a graph that is not the user's
+    except Exception:  # the user's code may raise anything on this graph
         return

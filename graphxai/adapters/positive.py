@@ -1,21 +1,21 @@
-"""Hand relevance down through any PyTorch model by the positive rules of Chefer et al., CVPR 2021.
+"""Pass relevance back through any PyTorch model by the positive rules of Chefer et al., CVPR 2021.
 
-Within `handing_down` every operation of an intercepted pass computes what it always does, but its
-backward pass is the rule of `positive_rules` for it: what autograd then gives as
-"gradient" is relevance.
+Within `relevance_pass` every operation of an intercepted pass computes its usual result, but its
+backward pass is the operation's rule in `rules.positive`: what autograd then returns as "gradient"
+is relevance.
 
 * affine maps and products with a constant: Eq. 5; their biases take no part;
 * sums and means over nodes, entries or channels: Eq. 5;
-* `u + v`: the addition rule, per graph. A constant of the size of a whole input, as a structural
-  bias or a position, takes its share where relevance goes into queries and keys;
+* `u + v`: the addition rule, per graph. A constant of the size of a whole input, such as a
+  structural bias or a position, takes its share where relevance goes into queries and keys;
 * attention times values, and queries times keys: the product rule;
-* normalisations, activations, softmax and quotients: passed on unchanged (of a quotient to what
-  stands above the line);
-* what only moves values: as autograd has it.
+* normalisations, activations, softmax and quotients: passed on unchanged (for a quotient to the
+  numerator);
+* operations that only move values: the ordinary backward pass.
 
 A gate passes all relevance to what it lets through (see `gates`); any other product of two
-quantities that depend on the input gives each factor half. What is none of these gets Eq. 2, and
-is named in one warning.
+quantities that depend on the input gives each factor half. All other operations use Eq. 2 and are
+listed in one warning.
 """
 
 import math
@@ -77,7 +77,7 @@ KEPT_IN_PLACE = {name for name in MOVING if name.endswith("_")} | {"setitem"}
 def relevance_pass(
     rules: Rules, important: Tensor | None = None, reads_attention: bool = True
 ) -> Iterator[RelevancePass]:
-    """Passes intercepted in the block hand relevance down by `rules`; the first one is recorded."""
+    """Intercepted passes in the block pass relevance back by `rules`; the first is recorded."""
     state = RelevancePass(rules, important, reads_attention)
 
     def make(*args: Any) -> Interception:
@@ -92,7 +92,7 @@ def relevance_pass(
 
 @dataclass(eq=False)
 class _Kept:
-    """What went into an operation, as it was."""
+    """An operation's input, unmodified."""
 
     tensor: Tensor
 
@@ -106,13 +106,13 @@ class _PositiveInterception(Interception):
         self._traces = MadeTraces(self._place)
         self._attention: PositiveWatch = PositiveWatch(self._traces, layout, state)
         self._terms = WeakTensorKeyDictionary()  # products whose sum is one matrix product
-        self._kept: dict[int, list[_Kept]] = {}  # by their memory
+        self._kept: dict[int, list[_Kept]] = {}  # by memory address
 
     def _records_attention(self) -> bool:
         return self._state.reads_attention
 
     def warn_of(self, output: Any) -> None:
-        """Name what has no rule."""
+        """Warn about operations without a rule."""
         self._state.unknown |= {(place, OUT_OF_SIGHT) for place in self._traces.hidden}
         self._warn_of_unseen()
         self._state.unknown |= {(curve.place, curve.what) for curve in self._transformed}
@@ -155,14 +155,14 @@ class _PositiveInterception(Interception):
 
     def _multi_head(self, func: Any, args: Any, kwargs: Any) -> Any:
         if kwargs.get("static_k") is not None or kwargs.get("static_v") is not None:
-            raise ValueError("the positive rules do not know attention with static_k or static_v.")
+            raise ValueError("the positive rules do not support static_k or static_v.")
         with self:
             return multi_head(self._attend, F.linear, lambda bias: bias, *args, **kwargs)
 
     # -- one operation -------------------------------------------------------------------------
 
     def _apply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        if is_transformed():  # what the user's code differentiates has its own gradient
+        if is_transformed():  # the user's code differentiates here: keep its gradient
             return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             with self:
@@ -210,7 +210,7 @@ class _PositiveInterception(Interception):
                 self._state.unknown.add((place, f"{what}, which has its own backward pass"))
 
     def _keep(self, value: Tensor) -> _Kept:
-        """The tensor for the backward pass, where nobody wrote over it meanwhile."""
+        """Keep the tensor for the backward pass, unless it is overwritten meanwhile."""
         kept = _Kept(value.detach())
         self._kept.setdefault(value.untyped_storage().data_ptr(), []).append(kept)
         return kept
@@ -241,7 +241,7 @@ class _PositiveInterception(Interception):
         return out
 
     def _in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Tensor:
-        """The result of an operation that gives a new tensor, put where the old one was."""
+        """Put the result of an out-of-place operation into the old tensor."""
         old: Tensor = args[0]
         before = old.clone()
         trace = self._traces.of(old)
@@ -255,7 +255,7 @@ class _PositiveInterception(Interception):
     def _by_rule(
         self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor
     ) -> Tensor:
-        """The value of an operation, handing down relevance by its rule."""
+        """The value of an operation, which passes relevance back by its rule."""
         if name in ADDITIONS:
             return self._added(name, args, kwargs, inputs, value)
         if name in QUOTIENTS:
@@ -270,7 +270,7 @@ class _PositiveInterception(Interception):
     def _of_one(
         self, name: str, func: Any, args: Any, kwargs: Any, x: Tensor, value: Tensor
     ) -> Tensor:
-        """Operations on one quantity that depends on the input, and on constants."""
+        """Operations on one quantity that depends on the input, and constants."""
         kept = self._keep(x)
         if name == "linear" and x is args[0]:
             weight = (args[1] if len(args) > 1 else kwargs["weight"]).detach()
@@ -298,7 +298,7 @@ class _PositiveInterception(Interception):
     def _weighted(
         self, func: Any, args: Any, kwargs: Any, x: Tensor, value: Tensor, weight: Tensor
     ) -> Tensor:
-        """A map that is linear in x and in a weight, but for an offset."""
+        """A map that is linear in x and in a weight, except for an offset."""
         f = in_terms_of([x, weight], func, args, kwargs)
         kept, held = self._keep(x), weight.detach()
         offset = f(torch.zeros_like(x), held)
@@ -349,7 +349,7 @@ class _PositiveInterception(Interception):
             return lambda u, v, r: self._rules.addition(u, v, r, graph)
 
         def by_column(u: Tensor, v: Tensor, r: Tensor) -> tuple[Tensor, ...]:
-            u, v, r = (t.transpose(0, 1) for t in (u, v, r))  # tokens came before inputs
+            u, v, r = (t.transpose(0, 1) for t in (u, v, r))  # tokens were before graphs
             return tuple(t.transpose(0, 1) for t in self._rules.addition(u, v, r, None))
 
         return by_column
@@ -394,7 +394,7 @@ class _PositiveInterception(Interception):
     def _through(self, heads: Tensor, relevance: Tensor, name: str, graph: Tensor | None) -> Tensor:
         """Relevance of mixed values that important heads (B or 1, K, H) pass on.
 
-        graph (E,): that of each edge, where values are mixed along edges.
+        graph (E,): the graph of each edge, if values are mixed along edges.
         """
         count, size = heads.shape[-1], self._attention.graphs or len(relevance)
         if name in MULTIPLICATIONS:  # along edges: (E, H, d)
@@ -409,7 +409,7 @@ class _PositiveInterception(Interception):
     def _in_proportion(
         self, name: str, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], value: Tensor
     ) -> Tensor:
-        """Eq. 2 for what has no rule of its own."""
+        """Eq. 2 for operations without a rule."""
         if not self._in_norm():  # a norm as a whole passes relevance on unchanged
             self._state.unknown.add((self._place(), name))
         f = in_terms_of(inputs, func, args, kwargs)
@@ -426,7 +426,7 @@ class _PositiveInterception(Interception):
         return handed(value, hand, *inputs)
 
     def _unchanged(self, x: Tensor, value: Tensor) -> Tensor:
-        """Relevance as it came, summed where x was broadcast."""
+        """Unchanged relevance, summed where x was broadcast."""
         alive = value.detach() != 0
         x = x if x.shape == value.shape else x.expand(value.shape)
         return handed(value, lambda relevance: (relevance * alive,), x)
@@ -447,5 +447,5 @@ def _plus_product(
 
 
 def _finite(term: Tensor) -> Tensor:
-    """A term of a sum without the keys that it excludes, whose probability is zero."""
+    """A term of a sum with zeros at the keys that it excludes, whose probability is zero."""
     return term.masked_fill(term.isinf(), 0.0)

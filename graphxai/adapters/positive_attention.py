@@ -1,4 +1,4 @@
-"""Attention in a pass under the positive rules: a quantity that relevance can be asked of."""
+"""Attention in a pass under the positive rules: a quantity whose relevance can be read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,9 @@ Bilinear = Callable[[Tensor, Tensor], Tensor]
 
 
 def through_heads_at(relevance: Tensor, important: Tensor, graphs: Tensor, heads: Tensor) -> Tensor:
-    """`positive_rules.through_important_heads` of relevance whose entries are of any order.
+    """`rules.positive.through_important_heads` for relevance with entries in any order.
 
-    important (B or 1, K, H); graphs, heads: those of every entry, of the shape of relevance.
+    important (B or 1, K, H); graphs, heads: of every entry, in the shape of relevance.
     """
     count = int(graphs.max()) + 1
     chosen = important.expand(count, -1, -1).to(relevance)
@@ -35,7 +35,7 @@ def through_heads_at(relevance: Tensor, important: Tensor, graphs: Tensor, heads
 
 
 class MadeTraces(Traces):
-    """As a custom function made the tensors here, those that are known need no second look."""
+    """Traces here: custom functions made all tensors, so known ones need no second look."""
 
     def of(self, value: Any) -> Trace | None:
         """The trace of a tensor; None for constants."""
@@ -44,7 +44,7 @@ class MadeTraces(Traces):
 
 
 class PositiveWatch(AttentionWatch):
-    """Attention becomes a quantity that relevance can be asked of."""
+    """Makes attention a quantity whose relevance can be read."""
 
     def __init__(self, traces: Traces, layout: Layout | None, state: RelevancePass) -> None:
         super().__init__(traces, layout)
@@ -66,7 +66,7 @@ class PositiveWatch(AttentionWatch):
         return self.exposure.expose(out, softmax)
 
     def heads(self, value: Tensor, shape: torch.Size) -> Tensor | None:
-        """Important heads (B or 1, K, H) of the layer that this attention (...) is of."""
+        """Important heads (B or 1, K, H) of the layer that this attention (...) belongs to."""
         trace, important = self._traces.of(value), self._state.important
         if important is None or trace is None or trace.softmax not in self._number:
             return None
@@ -99,7 +99,7 @@ class PositiveWatch(AttentionWatch):
         return tuple(f(reading.together(z, shape), ones).round().long() for z in (graphs, heads))
 
     def graph_of_entries(self, weights: Tensor) -> Tensor | None:
-        """The graph of each edge that these probabilities (E, ...) are of; None: unknown."""
+        """The graph of each edge with these probabilities (E, ...); None: unknown."""
         trace, layout = self._traces.of(weights), self._layout
         index = None if trace is None or trace.softmax is None else trace.softmax.index
         if (
@@ -117,7 +117,7 @@ class PositiveWatch(AttentionWatch):
         return trace is not None and trace.role == "probability"
 
     def graph_of_rows(self, length: int, size: int | None) -> Tensor | None:
-        """The graph of each entry of a first axis: nodes or edges; None: each is one by itself."""
+        """The graph of each entry of a first axis: nodes or edges; None: each is a graph."""
         layout = self._layout
         if layout is not None and self.exposure.within_map:
             return layout.graph.new_zeros(length)
@@ -132,7 +132,7 @@ class PositiveWatch(AttentionWatch):
 
     @property
     def graphs(self) -> int | None:
-        """How many graphs there are, where it is known."""
+        """The number of graphs, if known."""
         return None if self._layout is None else len(self._layout.mask)
 
     def _held(self, value: Any) -> Any:
@@ -152,6 +152,6 @@ class PositiveWatch(AttentionWatch):
 
 
 def _are_same(weights: Tensor, made: Tensor) -> bool:
-    """Whether weights are those that a softmax made, and not, say, transposed since."""
+    """Whether weights are exactly those of a softmax, not, for example, transposed since."""
     same_axes = weights.shape == made.shape
     return same_axes and torch.allclose(weights.double(), made.double(), rtol=1e-2, atol=1e-8)

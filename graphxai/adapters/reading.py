@@ -1,4 +1,4 @@
-"""The axes of one matrix of attention."""
+"""The axes of an attention matrix."""
 
 import math
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reading:
-    """The axes of a matrix of attention; those not named are heads.
+    """The axes of an attention matrix; all others are heads.
 
-    graphs: None where all nodes of the batch are on one axis, graph after graph. heads_first: on
-    an axis of graphs and heads (H * B) instead of (B * H).
+    graphs: None if all nodes of the batch are on one axis, graph after graph. heads_first: whether
+    an axis of graphs and heads is (H * B) instead of (B * H).
     """
 
     query: int
@@ -21,7 +21,7 @@ class Reading:
     heads_first: bool = False
 
     def apart(self, weights: Tensor, size: int) -> Tensor:
-        """Weights as (B, H, Q, K); as (H, n, n) where graphs have no axis."""
+        """Weights as (B, H, Q, K); as (H, n, n) if graphs have no axis."""
         axes = self._axes(weights.dim())
         moved = weights.permute(axes)
         ends = moved.shape[-2:]
@@ -42,7 +42,7 @@ class Reading:
         return parts.reshape(moved).permute(back)
 
     def heads(self, shape: Sequence[int], size: int) -> int:
-        """How many heads weights of this shape have, of `size` graphs."""
+        """The number of heads in weights of this shape, for `size` graphs."""
         rest = [n for axis, n in enumerate(shape) if axis not in (self.query, self.key)]
         return math.prod(rest) // (1 if self.graphs is None else size)
 

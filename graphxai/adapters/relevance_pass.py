@@ -1,4 +1,4 @@
-"""What a pass under the positive rules leaves behind, and how a rule becomes a backward pass."""
+"""What a pass under the positive rules records, and how a rule becomes a backward pass."""
 
 import warnings
 from collections.abc import Callable
@@ -18,11 +18,11 @@ Hand = Callable[[Tensor], tuple[Tensor, ...]]
 class RelevancePass:
     """One pass under the positive rules.
 
-    important (B or 1, K, L, H): through which heads relevance passes (see
-    `positive_rules.through_important_heads`); None: all. reads_attention: whether anybody asks for
-    its relevance. attention: probabilities (B, H, Q, T) of every layer, whose "gradient" is their
-    relevance; with rules that do not go into queries and keys they are leaves. unknown: operations
-    without a rule, with the path of their module.
+    important (B or 1, K, L, H): the heads that relevance passes through (see
+    `rules.positive.through_important_heads`); None: all. reads_attention: whether the relevance of
+    attention is needed. attention: probabilities (B, H, Q, T) of every layer, whose "gradient" is
+    their relevance; with rules that do not go into queries and keys they are leaves. unknown:
+    operations without a rule, with the path of their module.
     """
 
     rules: Rules
@@ -33,10 +33,10 @@ class RelevancePass:
     affine: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def explained(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """f_c = sum_c weights_c outputs_c, (B,), where a relevance of one begins.
+        """f_c = sum_c weights_c outputs_c, (B,), which starts with a relevance of one.
 
-        outputs, weights (B, C). If a linear map made the outputs, it and f_c are one map to one
-        number, so that the two classes of a single logit differ.
+        outputs, weights (B, C). If the outputs come from a linear map, it is merged with f_c into
+        one map to one number, so that the two classes of a single logit differ.
         """
         weights = weights.to(outputs)
         f = (outputs * weights).sum(-1)
@@ -52,18 +52,18 @@ class RelevancePass:
         return handed(f, hand, x)
 
     def warn(self, name: str) -> None:
-        """One warning that names the operations without a rule."""
+        """Warn once about operations without a rule."""
         if self.unknown:
             lines = sorted(f"{place or name}: {what}" for place, what in self.unknown)
             warnings.warn(
-                f"{name} has parts that the positive rules do not know; there every input got"
-                f" relevance in proportion to gradient x input: {'; '.join(lines)}.",
+                f"{name} has parts that no positive rule covers; their inputs got relevance in"
+                f" proportion to gradient x input: {'; '.join(lines)}.",
                 stacklevel=3,
             )
 
 
 def handed(value: Tensor, hand: Hand, *inputs: Tensor) -> Tensor:
-    """value, whose backward pass gives the inputs the relevance that `hand` makes of its own."""
+    """`value` with a backward pass that gives the inputs the relevance computed by `hand`."""
     out: Tensor = _Handed.apply([value.detach()], hand, *inputs)
     return out
 
@@ -77,7 +77,7 @@ class _Handed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: list[Tensor], hand: Hand, *inputs: Tensor) -> Tensor:
         ctx.hand = hand
-        return value[0]  # in a list it is no input, of which autograd would make a view
+        return value[0]  # inside a list, so that autograd does not turn it into a view
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -1,7 +1,7 @@
 """The scale of a norm: a square root or standard deviation that divides or multiplies a signal.
 
-The rule LN holds it constant where it meets the signal, whatever was made of it on the way with
-constants alone. A root that meets none is no scale: it keeps its gradient and is named.
+The rule LN holds it constant where it meets the signal, even if it was combined with constants on
+the way. A root that meets no signal is not a scale: it keeps its gradient and a warning names it.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ STILL_A_SCALE = SAME_VALUES | MULTIPLICATIONS | QUOTIENTS | {
 def described(
     traces: Traces, name: str, inputs: list[Tensor], trace: Trace, in_norm: bool
 ) -> Trace:
-    """The trace of an operation's result, with what the result is as a scale."""
+    """The trace of an operation's result, with its role as a scale."""
     if name in ROOTS and in_norm:
         traces.has_scales = True
         return replace(trace, role="scale")
@@ -36,7 +36,7 @@ def described(
 
 
 def held(traces: Traces, name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a product, with the scale of another factor constant under the rule LN."""
+    """The arguments of a product; under the rule LN the scale of another factor is constant."""
     if not traces.has_scales or not propagation.current_rules().layernorm:
         return values
     factors = values[1:] if name in PLUS_PRODUCT else values

@@ -1,10 +1,10 @@
-"""Attention without a softmax, which methods that read attention leave out: it must be seen.
+"""Detect attention without a softmax, which methods that read attention leave out.
 
-`relu(q k^T) v`, sparsemax and linear attention, `phi(q) (phi(k)^T v)`, give no probabilities that
-could be recorded. They are told by what is multiplied. A product of two signals may hold a number
-for each two nodes, or each edge ("pairs"), or may be summed over nodes ("moments"). If it is made
-in two steps, the first gives what will be summed: over channels ("by edge") or over nodes ("by
-node"). What is made of one entry by entry is still that. One that meets values again mixes nodes.
+`relu(q k^T) v`, sparsemax and linear attention, `phi(q) (phi(k)^T v)`, have no probabilities to
+record. They are recognised by their products. A product of two signals may have a number for each
+pair of nodes or each edge ("pairs"), or may be summed over nodes ("moments"). If it takes two
+steps, the first result is still to be summed: over channels ("by edge") or over nodes ("by node").
+Elementwise operations keep that status. When such a product meets values again, it mixes nodes.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ GATHERED = {"index_select", "getitem", "gather"}
 
 
 class Axes(NamedTuple):
-    """Lengths of the axes of a product: of both factors, or one; `summed`: not in the result."""
+    """Lengths of a product's axes: in both factors or in one; `summed`: not in the result."""
 
     both: set[int]
     summed: set[int]
@@ -38,9 +38,9 @@ Signal = tuple[Tensor, Trace]  # a tensor that depends on the input
 
 
 class Softless:
-    """What products of signals are in one block.
+    """Classifies products of signals in one block.
 
-    layout: where nodes stand; are_edges: whether an axis of this length may be of edges.
+    layout: the nodes' positions; are_edges: whether an axis of this length may be one of edges.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Softless:
     def described(
         self, name: str, args: tuple[Any, ...], signals: list[Signal], trace: Trace, out: Any
     ) -> Trace:
-        """The trace of an operation's result, with what the result is as a product of signals."""
+        """The trace of an operation's result, with its kind of product of signals."""
         if not self._lengths or not isinstance(out, Tensor):
             return trace
         if len(signals) == 1 and signals[0][1].product is None and name != "cdist":
@@ -90,14 +90,14 @@ class Softless:
         axes = axes_of(name, args) if name in MIXING else None
         if axes is None:
             return False
-        # the graphs may be as many as the nodes of one, but not as all of them
+        # a batch may have as many graphs as one graph has nodes, but not as all graphs have
         of_values = axes.first | axes.second | (axes.both & {self._rows})
         return bool((axes.summed if product == "pairs" else of_values) & self._lengths)
 
     def _made_by(
         self, name: str, args: tuple[Any, ...], signals: list[Signal], out: Tensor
     ) -> Product | None:
-        """What the product of two signals is."""
+        """The kind of the product of two signals."""
         if name == "cdist":
             return "pairs" if _last(out) in self._lengths else None
         if len(signals) != 2 or signals[0][0] is signals[1][0]:
@@ -129,14 +129,14 @@ class Softless:
 
 
 def mapped(product: Product | None, before: Tensor, out: Tensor) -> Product | None:
-    """What a linear map or a norm leaves: numbers of pairs, if only the channels are others."""
+    """The kind after a linear map or a norm: pairs, if only the channels changed."""
     same_axes = out.dim() == before.dim()
     others = sum(a != b for a, b in zip(before.shape, out.shape, strict=False))
     return product if product == "pairs" and same_axes and others < 2 else None
 
 
 def _kept(product: Product | None, name: str, before: Tensor, out: Tensor) -> Product | None:
-    """What the result of an operation on a product of signals, or on a constant, still is."""
+    """The kind that remains after an operation on a product of signals, or on a constant."""
     if product is None or name in MIXING:
         return None
     if name in SUMS_OF_ROWS:
@@ -152,7 +152,7 @@ def _are_no_attention(signals: list[Signal]) -> bool:
 
 
 def axes_of(name: str, args: tuple[Any, ...]) -> Axes | None:
-    """The axes of a product of two tensors; None: not told."""
+    """The axes of a product of two tensors; None: unknown."""
     if name == "einsum" and args and isinstance(args[0], str):
         tensors = list(tensors_in(args[1:]))
         return _of_equation(args[0], *tensors) if len(tensors) == 2 else None
@@ -182,7 +182,7 @@ def _of_equation(equation: str, first: Tensor, second: Tensor) -> Axes | None:
 
 
 def _by_letter(term: str, tensor: Tensor) -> dict[str, int]:
-    """The length of each axis that has a letter; those of an ellipsis have none."""
+    """The length of each axis with a letter; those of an ellipsis have none."""
     before, _, after = term.partition("...")
     lengths = tensor.shape
     found = dict(zip(before, lengths, strict=False))

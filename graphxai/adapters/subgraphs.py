@@ -1,10 +1,10 @@
-"""The part of a graph on some of its nodes, where every attribute follows what it belongs to.
+"""Subgraphs on some of a graph's nodes, with all attributes cut accordingly.
 
-`Data.subgraph` of PyG cuts `edge_index` and what has one row a node or an edge. Graphs hold more:
-other indices of nodes (`expander_edge_index`, `pair_index`), with attributes of their own
-(`pair_dist`), matrices over pairs of nodes, sparse ones too. An index is what PyG counts on when it
-makes a batch (`Data.__inc__`). What else an attribute belongs to is told by its length, in all
-graphs of a batch at once; where several lengths are the same, by its name.
+PyG's `Data.subgraph` cuts `edge_index` and attributes with one row per node or edge. Graphs can
+have more: other node indices (`expander_edge_index`, `pair_index`) with their own attributes
+(`pair_dist`), and matrices over node pairs, also sparse ones. An index is whatever PyG increments
+when it makes a batch (`Data.__inc__`). Other attributes are matched by length, in all graphs of a
+batch at once; if several lengths are equal, by name.
 """
 
 import re
@@ -23,7 +23,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import select
 
 NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups of entries; others: an index's name
-EVIDENCE = 64  # graphs by which it is told what an attribute belongs to
+EVIDENCE = 64  # graphs used to decide what an attribute belongs to
 
 OF_NODES = {"x", "mask", "pos", "z", "batch", "pe", "node", "feat", "tf", "id", "degree", "deg"}
 OF_GRAPHS = {"y", "u", "graph", "global", "target", "label"}
@@ -36,9 +36,9 @@ FEATURES = OF_NODES | {"h", "emb", "embedding", "enc", "encoding", "features", "
 class Role:
     """What an attribute belongs to.
 
-    along: the group of which it has one entry each (NODES, PAIRS or the name of an index); None: it
-    belongs to the graph as a whole. names: the group whose members its values number (NODES or
-    EDGES); rows: which of its rows do so, all if empty. square: (n, n), a matrix over pairs.
+    along: the group for which it has one entry each (NODES, PAIRS or the name of an index); None:
+    the graph as a whole. names: the group that its values refer to (NODES or EDGES); rows: which of
+    its rows do so, all if empty. square: (n, n), a matrix over pairs.
     """
 
     along: str | None = None
@@ -53,12 +53,12 @@ Roles = dict[str, Role]
 def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
     """The nodes that stay, with the edges and other entries between them; keep (N,).
 
-    roles: from `roles_of` all graphs of the batch, which tell more than one.
+    roles: from `roles_of` for all graphs of the batch, which is more reliable than for one.
     """
     roles = roles_of([graph]) if roles is None else roles
     kept, made = {NODES: keep}, copy(graph)
     indices = [key for key, role in roles.items() if role.names is not None and key in graph]
-    indices.sort(key=lambda key: roles[key].names != NODES)  # edges that stay must be known before
+    indices.sort(key=lambda key: roles[key].names != NODES)  # the edges that stay come first
     for key in indices:
         along = roles[key].along
         if along is not None and along != NODES:
@@ -76,7 +76,7 @@ def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
 
 
 def several(graph: Data, times: int) -> Data:
-    """So many copies of a graph as one graph, which no edge joins."""
+    """Disconnected copies of a graph as one graph."""
     roles, _ = roles_and_doubts([graph])
     joined, made = Batch.from_data_list([graph] * times), copy(graph)
     for key, role in roles.items():
@@ -89,7 +89,7 @@ def several(graph: Data, times: int) -> Data:
 
 
 def _blocks(matrix: Tensor, times: int) -> Tensor:
-    """A matrix (n, n, ...) so many times on the diagonal; all else is zero."""
+    """Block-diagonal matrix of copies of a matrix (n, n, ...)."""
     n = len(matrix)
     made = matrix.new_zeros(n * times, n * times, *matrix.shape[2:])
     for start in range(0, n * times, n):
@@ -98,7 +98,7 @@ def _blocks(matrix: Tensor, times: int) -> Tensor:
 
 
 def _plain(value: Tensor) -> Tensor:
-    """PyG's `EdgeIndex` as the tensor that it is."""
+    """PyG's `EdgeIndex` as a plain tensor."""
     as_tensor = getattr(value, "as_tensor", None)
     return value if as_tensor is None else as_tensor()
 
@@ -130,7 +130,7 @@ def _cut_sparse(matrix: Tensor, keep: Tensor) -> Tensor:
 
 
 def _numbers(values: Tensor, role: Role) -> Tensor:
-    """Which values are numbers of the group: all but -1 and the like, in the rows that name it."""
+    """Which values refer to the group: all but -1 and the like, in the rows that do so."""
     if not role.rows:
         return values >= 0
     rows = torch.tensor(role.rows, device=values.device)
@@ -138,20 +138,20 @@ def _numbers(values: Tensor, role: Role) -> Tensor:
 
 
 def _stay(values: Tensor, keep: Tensor, role: Role, key: str) -> Tensor:
-    """Where values name what stays, or nothing."""
+    """Where values refer to members that stay, or to none."""
     numbers = _numbers(values, role)
     named = torch.where(numbers, values, 0).long()
     if named.numel() and int(named.max()) >= len(keep):
         raise ValueError(
-            f"{key} holds {int(named.max())}, which is the number of none of {len(keep)}"
-            f" {'nodes' if role.names == NODES else 'edges'}: PyG takes an attribute of this name"
-            " for an index."
+            f"{key} contains {int(named.max())}, but there are only {len(keep)}"
+            f" {'nodes' if role.names == NODES else 'edges'}: PyG treats an attribute of this name"
+            " as an index."
         )
     return keep[named] | ~numbers if len(keep) else ~numbers
 
 
 def _entries_stay(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor]) -> Tensor:
-    """(M,): True at the entries of an index all of whose members stay."""
+    """(M,): True at the entries of an index whose members all stay."""
     assert role.names is not None
     values = _plain(graph[key])
     dim = graph.__cat_dim__(key, values) % values.dim()
@@ -161,7 +161,7 @@ def _entries_stay(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor])
 
 
 def _renumbered(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor]) -> Tensor:
-    """The entries of an index that stay, by the new numbers of what they name."""
+    """The entries of an index that stay, renumbered."""
     assert role.names is not None
     assert role.along is not None
     values, keep = _plain(graph[key]), kept[role.names]
@@ -175,7 +175,7 @@ def _renumbered(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor]) -
     if bool(stays.all()):
         return found
     warnings.warn(
-        f"{key} has one entry a node, of which some name nodes that are hidden: they name their own"
+        f"{key} has one entry per node, and some refer to hidden nodes: they now refer to their own"
         " node instead.",
         stacklevel=3,
     )
@@ -183,7 +183,7 @@ def _renumbered(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor]) -
 
 
 def has_matrices(graph: Data) -> bool:
-    """Whether a graph holds dense matrices over pairs of its nodes, which PyG cannot batch."""
+    """Whether a graph has dense matrices over node pairs, which PyG cannot batch."""
     n = int(graph.num_nodes or 0)
     square = [
         key
@@ -200,24 +200,24 @@ def has_matrices(graph: Data) -> bool:
 
 
 def roles_of(graphs: Sequence[Data], read: Collection[str] | None = None) -> Roles:
-    """What each attribute of the graphs belongs to. What cannot be told a warning names.
+    """What each attribute of the graphs belongs to, with a warning about uncertain ones.
 
-    read: names of the attributes that somebody reads; None: of all.
+    read: names of the attributes that the model reads; None: all.
     """
     found, doubts = roles_and_doubts(graphs)
     doubts = {key: doubt for key, doubt in doubts.items() if read is None or key in read}
     if doubts:
         text = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
         warnings.warn(
-            "where nodes are hidden every attribute of a graph must follow what it belongs to, and"
-            f" of some this cannot be told for certain: {text}.",
+            "when nodes are hidden, the attributes of a graph are cut to match, and for some it is"
+            f" uncertain what they belong to: {text}.",
             stacklevel=4,
         )
     return found
 
 
 def roles_and_doubts(graphs: Sequence[Data]) -> tuple[Roles, dict[str, str]]:
-    """The role of each attribute, and by its name in words what is not certain about it."""
+    """The role of each attribute, and by name in words what is uncertain about it."""
     graphs = graphs[:EVIDENCE]
     counts = {NODES: [int(graph.num_nodes or 0) for graph in graphs]}
     keys = [key for key in graphs[0].keys() if key != "num_nodes"]  # noqa: SIM118
@@ -238,7 +238,7 @@ def roles_and_doubts(graphs: Sequence[Data]) -> tuple[Roles, dict[str, str]]:
 def _role(
     graphs: Sequence[Data], key: str, index: Role | None, counts: Mapping[str, list[int]]
 ) -> tuple[Role, str]:
-    """The role of one attribute, and in words what is not certain about it."""
+    """The role of one attribute, and in words what is uncertain about it."""
     value = graphs[0][key]
     if isinstance(value, SparseTensor) or (_is_tensor(value) and value.layout != torch.strided):
         over_pairs = list(value.sizes() if isinstance(value, SparseTensor) else value.shape)[:2]
@@ -248,27 +248,27 @@ def _role(
         return Role(_own_group(key, value, lengths, counts), index.names, index.rows), ""
     if lengths is None:
         nested = isinstance(value, Mapping | list | tuple) and any(map(_is_tensor, _flat(value)))
-        return Role(), "it stays as it is, with all that is in it" if nested else ""
+        return Role(), "it is left unchanged, with everything in it" if nested else ""
     along, doubt = _group(key, lengths, counts)
     if along is None and not doubt and _may_name_nodes(value, counts[NODES][0]):
-        doubt = "its numbers may be of nodes, but no name with 'index' says so; they stay"
+        doubt = "its numbers may refer to nodes, but its name lacks 'index'; left unchanged"
     if along == NODES and _is_square(graphs, key):
         words = _words(key)
         if not words & FEATURES:
-            doubt = "" if words & OF_PAIRS else "it is taken for a matrix over pairs of nodes"
+            doubt = "" if words & OF_PAIRS else "it is treated as a matrix over pairs of nodes"
             return Role(NODES, square=True), doubt
     return Role(along), doubt
 
 
 def _own_group(key: str, value: Tensor, lengths: list[int], counts: Mapping[str, Any]) -> str:
-    """The entries of an index: its own, those of nodes, or of one that is another column of it."""
+    """The entries of an index: its own, the nodes', or those of another column of it."""
     if value.dim() > 1 or set(lengths) == {1}:
         return key
     return next(group for group, count in counts.items() if count == lengths)
 
 
 def _group(key: str, lengths: list[int], counts: Mapping[str, list[int]]) -> tuple[str | None, str]:
-    """The group that has as many members in every graph, and in words what is not certain."""
+    """The group that has as many members in every graph, and in words what is uncertain."""
     hits = [group for group, count in counts.items() if count == lengths]
     words, one_each = _words(key), set(lengths) == {1}
     if not hits:
@@ -287,16 +287,16 @@ def _group(key: str, lengths: list[int], counts: Mapping[str, list[int]]) -> tup
         return NODES, ""
     chosen = NODES if NODES in hits else hits[0]
     others = [group for group in hits if group != chosen] + ["the graph"] * one_each
-    return chosen, f"as long as {' and '.join([chosen, *others])}, it follows {chosen}"
+    return chosen, f"as long as {' and '.join([chosen, *others])}; it is cut with {chosen}"
 
 
 def _words(key: str) -> set[str]:
-    """The words of a name, without those that every index has."""
+    """The words of a name, without those common to all indices."""
     return set(re.split(r"[^a-z]+", key.lower())) - {"index", "edge", "edges", ""}
 
 
 def _names(graphs: Sequence[Data], key: str) -> Role | None:
-    """Whether and what an attribute's whole numbers name: by what PyG adds to them in a batch."""
+    """What an attribute's integers refer to, if anything: from what PyG adds to them in a batch."""
     value = graphs[0][key]
     whole = _is_tensor(value) and not value.is_floating_point() and value.dtype != torch.bool
     if not whole or value.layout != torch.strided or not value.dim() or "batch" in key:
@@ -318,7 +318,7 @@ def _names(graphs: Sequence[Data], key: str) -> Role | None:
 
 
 def _grows_with_nodes(graph: Data, key: str) -> bool:
-    """Whether PyG would add more to an index if there were a node more."""
+    """Whether PyG would add more to an index if there were one more node."""
     larger = copy(graph)
     larger.x, larger.num_nodes = torch.cat([graph.x, graph.x[:1]]), len(graph.x) + 1
     before, after = (torch.as_tensor(g.__inc__(key, g[key])) for g in (graph, larger))
@@ -326,7 +326,7 @@ def _grows_with_nodes(graph: Data, key: str) -> bool:
 
 
 def _lengths(graphs: Sequence[Data], key: str) -> list[int] | None:
-    """The number of entries in each graph; None of what has none."""
+    """The number of entries in each graph; None if it has no entries."""
     found = []
     for graph in graphs:
         value = graph.get(key)
@@ -341,7 +341,7 @@ def _lengths(graphs: Sequence[Data], key: str) -> list[int] | None:
 
 
 def _is_square(graphs: Sequence[Data], key: str) -> bool:
-    """Whether there is one column for each node too; of single nodes only its name tells."""
+    """Whether there is one column per node too; for single nodes only the name decides."""
     values, n = [graph[key] for graph in graphs], [int(graph.num_nodes or 0) for graph in graphs]
     tensors = all(_is_tensor(value) and value.dim() > 1 for value in values)
     text = max(n) > 1 or bool(_words(key) & OF_PAIRS)
@@ -349,7 +349,7 @@ def _is_square(graphs: Sequence[Data], key: str) -> bool:
 
 
 def _may_name_nodes(value: Any, n: int) -> bool:
-    """Whether whole numbers come in pairs, (M, 2) or (2, M), none as large as n."""
+    """Whether integers come in pairs, (M, 2) or (2, M), all less than n."""
     if not _is_tensor(value) or value.dtype not in (torch.long, torch.int) or value.dim() != 2:
         return False
     in_pairs = 2 in value.shape and max(value.shape) > 2

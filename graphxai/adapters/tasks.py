@@ -1,4 +1,4 @@
-"""What the output columns of a user's model are, as `wrap` is told."""
+"""The tasks of a user's model, from the arguments of `wrap`."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ def tasks_told(
     classes: Sequence[str] | int | None,
     task: str | None,
 ) -> tuple[Task, ...]:
-    """The tasks given, or the single one of this kind. Raises ValueError if neither is told."""
+    """The tasks given, or a single one of this kind. Raises ValueError if neither is given."""
     if tasks and task is not None:
-        raise ValueError(f"tasks have names of their own: task={task!r} goes with `kind`.")
+        raise ValueError(f"tasks already have names: task={task!r} goes with `kind`.")
     if isinstance(tasks, Task):
         return (tasks,)
     if tasks:

@@ -1,4 +1,4 @@
-"""What is known of a tensor on its way through a model that is being watched.
+"""What is known about a tensor during an intercepted pass.
 
 Tensors that depend on the explained nodes have a `Trace`; all others are constants of the pass.
 """
@@ -20,9 +20,9 @@ Product = Literal["pairs", "moments", "by edge", "by node", "probability"]
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """A step that keeps its gradient although `rule` was asked for: what it is and where.
+    """A step that keeps its gradient although `rule` was requested: what it is and where.
 
-    Without a rule: whichever was asked for.
+    Without a rule: whichever was requested.
     """
 
     rule: Rule | None
@@ -35,7 +35,7 @@ class Softmax:
     """One softmax: its group index (E,) if sparse, its attention (B, H, T, T) if recordable.
 
     `used`: whether it has mixed values, which makes it attention. `axis`: along which it sums to
-    one, if known. `pools`: whether it reads nodes out, as a pooling does.
+    one, if known. `pools`: whether it reads nodes out, like a pooling.
     """
 
     place: str
@@ -50,9 +50,8 @@ class Softmax:
 class Trace:
     """`curves` on the way here; `role` and `softmax` if the tensor is part of a softmax.
 
-    `multiple_of`: what the tensor is a constant multiple of, if that is known; `gate_of`: what a
-    gate was computed of (see `gates`); `product`: which product of two signals it is (see
-    `softless`).
+    `multiple_of`: what the tensor is a constant multiple of, if known; `gate_of`: what a gate was
+    computed from (see `gates`); `product`: which product of two signals it is (see `softless`).
     """
 
     curves: frozenset[Nonlinearity] = frozenset()
@@ -64,11 +63,11 @@ class Trace:
 
 
 OUTSIDE = Trace()  # stands for "never seen"
-OUT_OF_SIGHT = "something made out of sight (by TorchScript, in another thread or compiled)"
+OUT_OF_SIGHT = "hidden operations (TorchScript, another thread or compiled code)"
 
 
 class Traces:
-    """The traces of one pass, beside the tensors and not in them.
+    """The traces of one pass, kept separately from the tensors.
 
     place: gives the path of the module that runs.
     """
@@ -76,18 +75,18 @@ class Traces:
     def __init__(self, place: Callable[[], str] = str) -> None:
         self._known = WeakTensorKeyDictionary()
         self._inputs = Ancestors()
-        self._all_seen = False  # whether all that depends on nodes goes back to these inputs
-        self._elsewhere = ""  # the module that last ran out of sight
+        self._all_seen = False  # whether only these inputs bring in the nodes
+        self._elsewhere = ""  # the last module with hidden operations
         self.has_scales = False
-        self.hidden: set[str] = set()  # where something was made that nobody saw being made
-        self._customs = WeakTensorKeyDictionary()  # results of custom functions, with where
+        self.hidden: set[str] = set()  # places with hidden operations
+        self._customs = WeakTensorKeyDictionary()  # results of custom functions, with their place
         self.place = place
 
     def of(self, value: Any) -> Trace | None:
         """The trace of a tensor; None for constants.
 
         A tensor with a gradient that came from outside of the pass, other than a parameter, is an
-        input. What a custom autograd function gives depends on nodes: no mode sees inside.
+        input. The result of a custom autograd function depends on nodes: no mode sees inside.
         """
         if not isinstance(value, Tensor):
             return None
@@ -101,7 +100,7 @@ class Traces:
         return found
 
     def begin(self, inputs: Iterable[Tensor], all_seen: bool) -> None:
-        """From here on these tensors are the nodes; all_seen: and nothing else is."""
+        """Treat these tensors as the nodes from here on; all_seen: and nothing else."""
         inputs = list(inputs)
         self._inputs = Ancestors(inputs)
         self._all_seen = all_seen and self._inputs.can_be_told
@@ -111,7 +110,7 @@ class Traces:
     def note_out_of_sight(
         self, inputs: Iterable[Any], place: str, outputs: Iterable[Tensor] = ()
     ) -> None:
-        """Note what is made of known tensors by a module whose operations nobody sees."""
+        """Note what a module with hidden operations computes from known tensors."""
         found = [trace for t in tensors_in(inputs) if (trace := self._known.get(t)) is not None]
         if not found:
             return
@@ -123,10 +122,10 @@ class Traces:
             self.mark(tensor, Trace(before | {Nonlinearity(None, OUT_OF_SIGHT, place)}))
 
     def _of_unseen(self, value: Tensor) -> Trace | None:
-        """The trace of a tensor that no operation of the pass gave.
+        """The trace of a tensor that no operation of the pass returned.
 
-        It may come from outside. If it goes back to the nodes, it was made out of sight: by
-        TorchScript, in another thread or in compiled code.
+        It may come from outside. If it depends on the nodes, it comes from hidden operations: from
+        TorchScript, another thread or compiled code.
         """
         if not value.is_floating_point() or isinstance(value, nn.Parameter):
             return None
@@ -152,19 +151,19 @@ class Traces:
         return place
 
     def is_hidden_softmax(self, value: Any) -> bool:
-        """Whether a custom autograd function gave a softmax that was made inside of it."""
+        """Whether a custom autograd function returned a softmax computed inside it."""
         if not isinstance(value, Tensor) or custom_function(value) is None:
             return False
         found: Trace | None = self._known.get(value)
         return found is not None and found.role == "probability"
 
     def mark_if_new(self, value: Tensor) -> None:
-        """Note that a result of the pass without a trace is a constant, as one of parameters."""
+        """Note that a result without a trace is a constant, like a result of parameters."""
         if value not in self._known:
             self._known[value] = None
 
     def known_constant(self, value: Tensor) -> Tensor:
-        """Note that the tensor is a constant of the pass and give it back."""
+        """Note that the tensor is a constant of the pass, and return it."""
         self._known[value] = None
         return value
 
@@ -173,13 +172,13 @@ class Traces:
         return self.known_constant(value.view_as(value))
 
     def mark(self, value: Tensor, trace: Trace) -> Tensor:
-        """Note the trace of a tensor and give the tensor back."""
+        """Note the trace of a tensor, and return the tensor."""
         self._known[value] = trace
         return value
 
 
 def custom_function(value: Tensor) -> str | None:
-    """What a tensor that a custom autograd function made was made by."""
+    """The custom autograd function that a tensor comes from, in words; None: none."""
     node = value.grad_fn
     if not isinstance(node, torch.autograd.function.BackwardCFunction):
         return None

@@ -1,11 +1,11 @@
-"""Checkpoints, `torch.vmap` and scripted functions as plain calls, in which the rules act.
+"""Run checkpoints, `torch.vmap` and scripted functions as plain calls, so that rules apply.
 
-A checkpoint computes its block again in the backward pass, when no rule is in force any more; what
-`torch.vmap` maps over cannot be followed. PyTorch has no setting for either. Within a block of this
-file both are called directly: a checkpointed function as it stands, a mapped one on one entry after
-the other. A scripted function runs as the Python it was made of. What TorchScript has no Python of,
-as modules and traced functions, runs by itself, out of sight. Other threads' calls go on as ever,
-and with the last block nothing is left of it.
+A checkpoint recomputes its block in the backward pass, when rules are no longer in force;
+operations within `torch.vmap` cannot be followed. PyTorch has no setting for either. Within a block
+of this file both are called directly: a checkpointed function unchanged, a mapped one on one entry
+after another. A scripted function runs as its original Python. TorchScript without Python source,
+such as modules and traced functions, runs unchanged and hidden. Calls in other threads are not
+affected, and the last block undoes everything.
 """
 
 import threading
@@ -51,12 +51,12 @@ def plain_calls(mapped: Block | None = None, unseen: Block | None = None) -> Ite
 
 
 def is_transformed() -> bool:
-    """Whether what runs is inside of a transform of `torch.func`, as `grad` or `jvp`."""
+    """Whether the code is running inside a transform of `torch.func`, such as `grad` or `jvp`."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _count(change: int) -> None:
-    """The first user replaces PyTorch's functions, the last one puts them back."""
+    """The first user replaces PyTorch's functions, the last one restores them."""
     global _users
     with _lock:
         before, _users = _users, _users + change

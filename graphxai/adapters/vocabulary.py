@@ -1,6 +1,6 @@
-"""Names of PyTorch's operations, sorted by what the rules have to do with them.
+"""Names of PyTorch's operations, grouped by how the rules treat them.
 
-One name stands for the function, the method, the operator and the in-place variant.
+One name covers the function, the method, the operator and the in-place variant.
 """
 
 import re
@@ -43,7 +43,7 @@ STILL_A_GATE = SAME_VALUES | MULTIPLICATIONS | QUOTIENTS | GATHERED_SUMS | {
     "mean", "cat", "stack",
 }  # fmt: skip
 STILL_A_SUM = SAME_VALUES | {"add", "add_", "clamp", "clamp_", "clamp_min", "clamp_min_"}
-# linear, or linear by pieces; what is neither here nor above is named in a warning
+# linear or piecewise linear; operations listed neither here nor above cause a warning
 KNOWN: set[str] = {
     "mean", "sum", "max", "min", "amax", "amin", "maximum", "minimum", "cummax", "cummin",
     "abs", "neg", "relu", "relu_", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "clamp",

@@ -1,4 +1,4 @@
-"""A user's own model under the contract of `capture`, with no change to its code."""
+"""A user's model under the contract of `contract.model`, without changes to its code."""
 
 import threading
 import warnings
@@ -70,36 +70,35 @@ def wrap(
 ) -> "WrappedModel":
     """Make a PyTorch model explainable by every method of the toolkit.
 
-    tasks: what the output columns are; or `kind` ("binary", "multiclass", "regression"),
-    `classes` (names, or how many) and `task` (its name, as "logP"; default "output") for a single
-    one. The model should give logits.
-    inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D), where
-    `graph_token` says that the first token is a class token. at: name of the module whose output,
-    one row a node, is what relevance is given to, for models that begin with an embedding; by
-    default it is `x` itself. forward: `forward(model, batch) -> outputs (B, C)` for models that
-    are not called by the names of the graph's attributes; `batch` is a PyG batch, or `Tokens`
-    (x, mask). read: makes a graph (or tensor) of anything else, as a SMILES. transform: adds
-    structure to a graph whose nodes were removed by the operator `delete`. features: names of the
-    columns of `x`.
+    tasks: what the output columns are; for a single task, `kind` ("binary", "multiclass",
+    "regression") with `classes` (names, or how many) and `task` (its name, such as "logP"; default
+    "output"). The model should return logits.
+    inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D); `graph_token`: the
+    first token is a class token. at: for models that begin with an embedding, the name of the
+    module whose output, one row per node, gets the relevance; by default that is `x` itself.
+    forward: `forward(model, batch) -> outputs (B, C)` for models whose arguments are not attributes
+    of the graph; `batch` is a PyG batch, or `Tokens` (x, mask). read: turns other inputs, such as a
+    SMILES, into a graph (or tensor). transform: recomputes the structure of a graph after the
+    operator `delete` has removed nodes. features: names of the columns of `x`.
 
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
-    its edges, and from other indices and matrices over pairs (`adapters.parts`), so that it enters
-    no message, no attention and no pooling, while the other nodes' features stay as they were; for
-    tokens it is added to the padding mask (where nothing would be left, all tokens stand there as
-    zeros). Graphs that cannot share a pass, as `model.forward` takes no batch vector, go one at a
-    time. Raises ValueError for a module `at` that does not exist or tasks that are not told.
+    its edges, and from other indices and matrices over pairs (`adapters.subgraphs`), so that it
+    enters no message, attention or pooling; the features of other nodes stay the same. For tokens
+    it is added to the padding mask (if no token would be left, all are set to zero instead). Graphs
+    that cannot share a pass, because `model.forward` takes no batch vector, go one at a time.
+    Raises ValueError if the module `at` does not exist or no tasks are given.
     """
     config = TaskSet(tasks_told(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
     if graph_token and inputs == "graphs":
-        raise ValueError("graph_token=True is for inputs='tokens', whose first row it is.")
+        raise ValueError("graph_token=True needs inputs='tokens', whose first row it is.")
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
         raise ValueError(
-            f"{type(model).__name__} has weights on the device 'meta', which hold no values: load"
+            f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
             " them first."
         )
     return WrappedModel(
@@ -117,9 +116,9 @@ def wrap(
 
 
 class WrappedModel:
-    """The contract of `capture.ExplainableModel` over a module that knows nothing of it.
+    """A module that meets the contract `contract.model.ExplainableModel`; made by `wrap`.
 
-    Made by `wrap`. The module itself is `module`; its weights are neither copied nor changed.
+    The module itself is `module`; its weights are neither copied nor changed.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class WrappedModel:
         return any(m.training for m in self.module.modules())
 
     def train(self, mode: bool = True) -> "WrappedModel":
-        """Eval mode for every part; `train(True)` puts back the mode that each part had."""
+        """Eval mode for every part; `train(True)` restores the mode that each part had."""
         if not mode:
             self._modes = {m: m.training for m in self.module.modules()}
             self.module.eval()
@@ -201,7 +200,7 @@ class WrappedModel:
     # -- inputs --------------------------------------------------------------------------------
 
     def prepare(self, value: Any) -> Input:
-        """One input as `explain` takes it. Raises InputError for what cannot be used."""
+        """Prepare one input of `explain`. Raises InputError if it cannot be used."""
         smiles = value if isinstance(value, str) else None
         if self._read is not None and not isinstance(value, Data):
             value = self._read(value)
@@ -218,7 +217,7 @@ class WrappedModel:
                 tokens = self._embedded(self.collate([one]).to(self._device))
             nodes = tokens.shape[1] - int(self._graph_token)
         if nodes < 1:
-            raise InputError("there are no tokens beside the graph token.")
+            raise InputError("there are no tokens besides the graph token.")
         return Input(Data(x=x, dense=x, num_nodes=nodes))
 
     def collate(self, graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
@@ -230,21 +229,21 @@ class WrappedModel:
         return collate_graphs(graphs, pad_to)
 
     def induced(self, data: Data, choice: Tensor) -> Data:
-        """The subgraph on the chosen nodes (N,), with its structure computed afresh."""
+        """The subgraph on the chosen nodes (N,), with its structure recomputed."""
         if self._dense:
             raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
         rest = part(data, choice)
         return rest if self._transform is None else self._transform(rest)
 
     def repeated(self, data: Data, times: int) -> Data:
-        """One graph of so many copies, with its structure computed afresh."""
+        """Several copies as one graph, with its structure recomputed."""
         made = several(data, times)
         return made if self._transform is None else self._transform(made)
 
     # -- the contract --------------------------------------------------------------------------
 
     def embed(self, batch: WrappedBatch) -> Tensor:
-        """Tokens (B, T, D) that relevance is given to, a graph token or zeros first."""
+        """Tokens (B, T, D) that get the relevance, with a graph token or zeros first."""
         if self._at is not None:
             rows = self._embedded(batch)
         elif batch.graphs is not None:
@@ -262,7 +261,7 @@ class WrappedModel:
     ) -> Tensor:
         """Outputs (B, C) of tokens (B, T, D); keep (B, N) hides nodes where it is False.
 
-        Tokens and keep may hold the batch several times over, (K * B, ...).
+        Tokens and keep may contain the batch several times, (K * B, ...).
         """
         times, rest = divmod(len(tokens), len(batch))
         if rest or not times:
@@ -277,7 +276,7 @@ class WrappedModel:
         if not self._masks_padding and not bool(shown.all()):
             raise ValueError(
                 f"{type(self.module).__name__}.forward takes no padding mask: nodes cannot be"
-                " hidden, nor inputs of different lengths share a batch. Give wrap(...,"
+                " hidden, and inputs of different lengths cannot share a batch. Pass a wrap(...,"
                 " forward=...) that uses `batch.mask`, or remove nodes with the operator 'zero'."
             )
         if batch.graphs is None and not self._graph_token:
@@ -287,14 +286,14 @@ class WrappedModel:
         return self._pass(as_rows(tokens, batch), batch, shown)
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
-        """Parts (B, N, F) of each node's `x . gradient`, if relevance is given to a named `x`."""
+        """Parts (B, N, F) of each node's `x . gradient`, if `x` gets it and has feature names."""
         if self._at is not None or not self._features:
             return None
         parts = batch.x.to(gradient) * gradient
         return parts if parts.shape[-1] == len(self._features) else None
 
     def __call__(self, batch: WrappedBatch) -> Tensor:
-        """Outputs (B, C), as the module itself gives them."""
+        """Outputs (B, C), as the module itself returns them."""
         if self._at is None:
             return self.encode(self.embed(batch), batch)
         if not self._masks_padding and not bool(batch.mask.all()):
@@ -313,7 +312,7 @@ class WrappedModel:
         return next(floats, torch.get_default_dtype())
 
     def _pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
-        """Outputs (B, C) of node rows, with rules, recordings and bias shares as asked for."""
+        """Outputs (B, C) of node rows, with rules, recordings and bias shares as requested."""
         tape = current_tape()
         relevance_pass = interception_class.get() is not None
         asked = tape is not None or current_rules() != Rules() or relevance_pass
@@ -334,36 +333,37 @@ class WrappedModel:
             watch.warn_of(outputs)
         if tape is not None and not tape.with_biases and not tape.attention:
             raise ValueError(
-                f"no attention between nodes was seen in {type(self.module).__name__}: methods that"
-                " read attention cannot explain it. (Not read is attention without a softmax, and"
-                " over more rows than the nodes, as with a class token that the model adds.)"
+                f"{type(self.module).__name__} has no attention between nodes that graphxai can"
+                " see: methods that read attention cannot explain it. (Attention without a softmax"
+                " is not read, nor attention over more rows than the nodes, for example with a"
+                " class token that the model adds.)"
             )
         if tape is not None and tape.with_biases:
             outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
         return outputs
 
     def _layout(self, batch: WrappedBatch) -> Layout:
-        """Where the nodes stand, and what is known of how attention is laid out."""
+        """The nodes' positions, and what is known about the layout of attention."""
         return replace(batch.layout, readings=self.readings)
 
     def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
-        """Outputs (B, C) of node rows (n, D), even of none."""
+        """Outputs (B, C) of node rows (n, D), even if there are none."""
         return self._pass(rows, batch, batch.mask)
 
     def _with_bias_shares(
         self, outputs: Tensor, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape
     ) -> Tensor:
-        """Outputs whose gradient in the appended leaf s (B, 1) of ones is the share of biases.
+        """Outputs whose gradient at the appended leaf s (B, 1) of ones is the share of biases.
 
         The share of every constant c that enters by addition is `sum c * df/dc`, the directional
-        derivative of f along the constants themselves: one pass in forward mode gives it for all
+        derivative of f along the constants themselves. One pass in forward mode yields it for all
         graphs and outputs, whatever the layout of the tensors in between.
         """
         try:
             shares = self._bias_shares(rows.detach(), batch, shown)
         except NotImplementedError as error:  # an operation without forward differentiation
             warnings.warn(
-                f"the share of biases in {type(self.module).__name__} is not known; the ledger has"
+                f"the share of biases in {type(self.module).__name__} is unknown; the ledger lists"
                 f" it as unexplained: {str(error).splitlines()[0]}",
                 stacklevel=2,
             )
@@ -394,7 +394,7 @@ class WrappedModel:
     def _outputs_of_rest(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
         last = int(batch.num_nodes.argmax())
         if not int(batch.num_nodes[last]):
-            raise ValueError("there is no graph with nodes among these.")
+            raise ValueError("none of these graphs has any nodes.")
         shown = batch.mask & keep
         rest = batch.without(shown, last, self.read_of_graphs())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
@@ -409,7 +409,7 @@ class WrappedModel:
         return self._outputs_of_rest(zeros, batch, keep | (hidden[:, None] & batch.mask))
 
     def read_of_graphs(self) -> set[str] | None:
-        """Names of the attributes of a graph that the model is given; None: it may read any."""
+        """Names of the graph attributes passed to the model; None: it may read any."""
         return None if self._forward else names_read(self.module)
 
     def _call(
@@ -443,7 +443,7 @@ class WrappedModel:
         return value.to(self._dtype) if value.is_floating_point() else value
 
     def _embedded(self, batch: WrappedBatch) -> Tensor:
-        """What the module `at` gives in a pass: node rows (n, D), or tokens (B, S, D)."""
+        """The output of the module `at` in a pass: node rows (n, D), or tokens (B, S, D)."""
         assert self._at is not None
         found: list[Tensor] = []
 
@@ -456,7 +456,7 @@ class WrappedModel:
         if len(found) != 1 or not isinstance(found[0], Tensor):
             raise ValueError(
                 f"the module {self._at_name!r} is called {len(found)} times in a pass; name one"
-                " that is called once and gives a tensor."
+                " that is called once and returns a tensor."
             )
         return found[0]
 

@@ -236,7 +236,7 @@ class PygExplainer(Explainer):
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 
     def _explains_values(self, kind: str) -> bool:
-        """Whether PyG is told that f_c is a number, not a logit: Captum's do not need logits."""
+        """Whether PyG is told that f_c is a number, not a logit (CaptumExplainer: always)."""
         return kind == "regression" or isinstance(self.algorithm, CaptumExplainer)
 
     def _attribute(self, model: ExplainableModel, batch: Any, target: Target) -> Attribution:

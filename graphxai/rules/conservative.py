@@ -41,8 +41,8 @@ class Rules:
 class Operation:
     """An operation that loses or creates relevance: its name, input and output.
 
-    Both tensors are separate views used by this operation alone, so that their gradients are
-    exactly what it receives and passes on.
+    The input goes only into this operation and the output comes only from it, so that their
+    gradients are exactly what this operation passes on and receives.
     """
 
     name: str

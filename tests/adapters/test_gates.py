@@ -26,7 +26,7 @@ GRAPHS = [g for g in molecules() if g.num_nodes < 20]
 @pytest.fixture(autouse=True)
 def _no_warning():
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*has parts that the rules do not know")
+        warnings.filterwarnings("error", message=".*has parts that no rule covers")
         yield
 
 

@@ -228,10 +228,10 @@ def test_pooling_weights_are_no_attention_between_nodes(graphs):
         gx.explain(model, graphs[0], "rollout")
 
 
-@pytest.mark.filterwarnings("ignore:Set2Set has parts that the rules do not know")
+@pytest.mark.filterwarnings("ignore:Set2Set has parts that no rule covers")
 def test_biases_that_cannot_be_told_apart_stand_as_unexplained(graphs):
     model = wrapped(Set2Set(9, 2), forward=lambda m, b: m(b.x, b.batch)[:, :1])
-    with pytest.warns(UserWarning, match="the share of biases in Set2Set is not known"):
+    with pytest.warns(UserWarning, match="the share of biases in Set2Set is unknown"):
         explanation = gx.explain(model, graphs[0])
     assert explanation.ledger.biases == 0.0
 
@@ -440,7 +440,7 @@ def test_codes_without_an_embedding_are_refused():
 
 
 def test_a_module_that_does_not_exist_is_named_with_its_neighbours():
-    with pytest.raises(ValueError, match=r"no module 'atom_embeding'; near it: atom_embedding"):
+    with pytest.raises(ValueError, match=r"no module 'atom_embeding'; similar: atom_embedding"):
         gx.wrap(Categorical(), kind="binary", at="atom_embeding")
 
 
@@ -519,8 +519,8 @@ def test_a_bad_graph_in_a_list_is_left_out_with_a_warning(models, graphs):
     ("forward", "error", "message"),
     [
         (None, TypeError, "needs 'h', which the graph does not have"),
-        (lambda m, b: m(b.x)[:, :1], ValueError, r"gives \(20, 1\) for 1 inputs"),
-        (lambda m, b: (m(b.x), None), ValueError, "gives tuple, not a tensor"),
+        (lambda m, b: m(b.x)[:, :1], ValueError, r"returns shape \(20, 1\) for 1 inputs"),
+        (lambda m, b: (m(b.x), None), ValueError, "returns tuple, not a tensor"),
     ],
 )
 def test_models_called_otherwise_get_a_hint(graphs, forward, error, message):
@@ -557,7 +557,7 @@ def test_the_single_task_of_a_wrapped_model_has_the_users_name(graphs):
     assert explanation.prediction.task == explanation.target == "logP"
     assert explanation.legend == ("lowers logP", "raises logP")
     assert gx.wrap(SparseModel(), kind="regression").config.tasks[0].name == "output"
-    with pytest.raises(ValueError, match="names of their own"):
+    with pytest.raises(ValueError, match="tasks already have names"):
         gx.wrap(SparseModel(), model.config.tasks, task="pKa")
 
 

@@ -338,7 +338,7 @@ class Clusters(Latents):
 def test_latents_are_no_nodes_even_if_there_are_as_many(kind, graphs):
     module = drawn(kind())
     model = wrapped(module)
-    with pytest.warns(UserWarning, match=f"{kind.__name__} weighs values in a way that is not"):
+    with pytest.warns(UserWarning, match=f"{kind.__name__} weights values in a way that is not"):
         gx.explain(model, graphs, "rollout")
     batch = model.collate([model.prepare(one).data for one in graphs])
     with record() as tape:

@@ -69,11 +69,11 @@ def test_what_runs_out_of_sight_is_named_with_its_place(how):
     model = Pooled(lambda m, h: m.part(h))
     model.part = part
     model = gx.wrap(seeded(model), kind="regression")
-    with pytest.warns(UserWarning, match=r"part(\.\w+)?: something made out of sight"):
+    with pytest.warns(UserWarning, match=r"part(\.\w+)?: hidden operations"):
         found = gx.explain(model, graph())
     assert found.prediction.value == pytest.approx(answer(model.module, graph()), rel=1e-5)
     if how != "function":  # of which PyTorch makes no copy in double precision
-        with pytest.warns(UserWarning, match="something made out of sight"):
+        with pytest.warns(UserWarning, match=": hidden operations"):
             gx.explain(model, graph(), "lrp_zplus")
 
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_explained_says_why():
         gx.explain(Pooled(), graph())
     with torch.inference_mode():
         model = seeded(Pooled())
-    with pytest.raises(ValueError, match="Pooled has weights that were made in"):
+    with pytest.raises(ValueError, match="Pooled has weights that were created in"):
         gx.explain(gx.wrap(model, kind="regression"), graph())
     data = graph()
     data.x = data.x.to("meta")

@@ -230,7 +230,7 @@ def test_a_model_of_one_graph_is_given_one_at_a_time():
     assert head_statistics(wrapped(model), graphs).rows == sum(SIZES)
     pairs = gx.pairs(wrapped(model), graphs)
     assert [p.by_layer.shape[-1] for p in pairs] == [n + 1 for n in SIZES]
-    with pytest.warns(UserWarning, match="no finite output of a graph without nodes"):
+    with pytest.warns(UserWarning, match="no finite output for a graph without nodes"):
         found = gx.explain(wrapped(model), graphs[0], "shapley_sampling")
     with torch.no_grad():
         at_zero = model(torch.zeros(5, 6), graphs[0].edge_index).item()
@@ -238,7 +238,7 @@ def test_a_model_of_one_graph_is_given_one_at_a_time():
     assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Alone has no finite output of a graph without nodes")
+@pytest.mark.filterwarnings("ignore:Alone has no finite output for a graph without nodes")
 def test_a_model_of_one_graph_is_evaluated():
     model, graphs = started(Alone()), [graph(n) for n in SIZES]
     assert not gx.evaluate(wrapped(model), graphs, ["lrp", "rollout"], steps=3).failures
@@ -247,7 +247,7 @@ def test_a_model_of_one_graph_is_evaluated():
 def test_a_matrix_whose_name_says_nothing_is_named():
     model, data = started(Dense("thing")), graph(5)
     data.thing = random(5, 5)
-    with pytest.warns(UserWarning, match="thing: it is taken for a matrix over pairs of nodes"):
+    with pytest.warns(UserWarning, match="thing: it is treated as a matrix over pairs of nodes"):
         gx.explain(wrapped(model), data, "occlusion")
 
 
@@ -346,21 +346,21 @@ def test_the_columns_of_an_index_lose_the_same_entries():
 def test_numbers_that_may_be_of_nodes_are_named():
     data = graph(5)
     data.bridges = torch.tensor([[0, 1], [2, 3], [1, 4]])
-    with pytest.warns(UserWarning, match="bridges: its numbers may be of nodes"):
+    with pytest.warns(UserWarning, match="bridges: its numbers may refer to nodes"):
         part(data, torch.arange(5) > 0)
 
 
 def test_an_index_beyond_the_nodes_is_refused():
     data = graph(5)
     data.code_index = torch.tensor([0, 9])
-    with pytest.raises(ValueError, match="code_index holds 9, which is the number of none of 5"):
+    with pytest.raises(ValueError, match="code_index contains 9, but there are only 5 nodes"):
         part(data, torch.arange(5) > 0)
 
 
 def test_an_entry_a_node_that_names_a_hidden_node_is_named():
     data = graph(4)
     data.parent_index = torch.tensor([0, 0, 1, 2])
-    with pytest.warns(UserWarning, match="parent_index has one entry a node"):
+    with pytest.warns(UserWarning, match="parent_index has one entry per node"):
         rest = part(data, torch.tensor([True, False, True, True]))
     assert rest.parent_index.tolist() == [0, 1, 1]
 
@@ -383,7 +383,7 @@ class MeanOverNodes(nn.Module):
 @pytest.mark.parametrize("method", ["occlusion", "shapley_sampling"])
 def test_where_nothing_is_left_zeros_stand_with_a_warning(method):
     model, graphs = wrapped(started(MeanOverNodes())), [graph(5), graph(1)]
-    with pytest.warns(UserWarning, match="stood there as zeros"):
+    with pytest.warns(UserWarning, match="were set to zero"):
         together = gx.explain(model, graphs, method)
     with torch.no_grad():
         h = model.module.embed(graphs[1].x).tanh()
@@ -395,7 +395,7 @@ def test_where_nothing_is_left_zeros_stand_with_a_warning(method):
 
 def test_curves_of_a_model_that_says_nothing_of_nothing():
     model = wrapped(started(MeanOverNodes()))
-    with pytest.warns(UserWarning, match="stood there as zeros"):
+    with pytest.warns(UserWarning, match="were set to zero"):
         rows = gx.evaluate(model, [graph(5), graph(8)], ["lrp"], operators="mask", progress=False)
     assert np.isfinite(rows.rows["value"]).all()
     with pytest.warns(UserWarning, match="use 'mask' or 'zero'"):

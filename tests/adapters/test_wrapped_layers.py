@@ -86,7 +86,7 @@ def test_heads_computed_one_after_another_are_heads_of_one_layer(kind, method):
 
 
 def test_important_heads_that_are_computed_apart_are_named():
-    with pytest.warns(UserWarning, match="Transformer computes heads .* one after"):
+    with pytest.warns(UserWarning, match="Transformer computes the heads .* one after"):
         gx.explain(wrapped(started(Transformer(HeadByHead))), graph(7), "masked_lrp")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

@@ -95,7 +95,7 @@ def test_a_half_precision_body_with_a_precise_head_is_explained(method):
 
 
 def test_a_graph_token_of_graphs_is_refused():
-    with pytest.raises(ValueError, match="is for inputs='tokens'"):
+    with pytest.raises(ValueError, match="needs inputs='tokens'"):
         gx.wrap(GpsModel(), kind="regression", graph_token=True)
 
 

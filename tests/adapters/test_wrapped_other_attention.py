@@ -76,7 +76,7 @@ def test_attention_that_is_repaired_after_the_softmax_is_read_as_it_acts(how):
 @pytest.mark.parametrize("how", OTHER)
 def test_other_ways_to_attend_are_named_by_methods_that_read_attention(how):
     model = wrapped(started(Dense(OTHER[how])))
-    with pytest.warns(UserWarning, match="not known to be, between the nodes"):
+    with pytest.warns(UserWarning, match="may not be, attention between the nodes"):
         gx.explain(model, graph(5), "rollout")
 
 

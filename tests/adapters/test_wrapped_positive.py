@@ -374,5 +374,5 @@ def test_an_operation_without_a_rule_is_named():
             return self.head(global_mean_pool(torch.cat([h[:, :3], distances], -1), batch))
 
     model = gx.wrap(Odd().eval(), kind="regression")
-    with pytest.warns(UserWarning, match="positive rules do not know.*Odd: cdist"):
+    with pytest.warns(UserWarning, match="has parts that no positive rule covers.*Odd: cdist"):
         scores(model, complete_graph(), "lrp_zplus")

@@ -160,7 +160,7 @@ def test_a_batch_vector_from_nowhere_is_named_where_every_graph_is_one_node():
     plain = gx.wrap(Pooled(GpsModel()).eval(), kind="regression")
     nodes = [node(seed, 1) for seed in (7, 8)]
     for method in ("grad_cam", "partial_lrp"):
-        with pytest.warns(UserWarning, match="the softmax in pool was taken for attention between"):
+        with pytest.warns(UserWarning, match="softmax in pool was treated as attention between"):
             gx.explain(own, nodes, method)
         found, wanted = (gx.explain(model, nodes + MOLECULE, method) for model in (own, plain))
         for one, other in zip(found, wanted, strict=True):

@@ -184,7 +184,7 @@ def test_shapley_values_ask_for_the_empty_graph_and_it_is_said_if_there_is_none(
     text = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
     untold = explained(MixedModel("graph").eval(), graph, algorithm, config)
     assert torch.allclose(text.node_mask, untold.node_mask, atol=1e-6)
-    with pytest.warns(UserWarning, match="no finite output of a graph without nodes"):
+    with pytest.warns(UserWarning, match="no finite output for a graph without nodes"):
         explained(MixedModel("graph", takes_batch=False).eval(), graph, algorithm, config)
 
 
