@@ -5,16 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from graphxai.datasets.download import data_root
-from graphxai.datasets.mnist import load_mnist
-from other_models import quick_explainer
+# torch and the package are imported where they are needed: the process that hands out the tests
+# to others reads this file too.
 
 DATA = Path(__file__).parent / "data"
-# Tests are many small tensors; threads cost more than they bring.
-torch.set_num_threads(1)
-
 MOLECULES = {
     "methane": "C",
     "sodium acetate": "CC(=O)[O-].[Na+]",
@@ -31,6 +26,14 @@ WHOLE_MNIST = [
 ]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tests are many small tensors; threads cost more than they bring."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def smiles() -> list[str]:
     return list(MOLECULES.values())
@@ -42,6 +45,8 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What they test holds for any number; the checks with all steps are those of small molecules.
     """
+    from other_models import quick_explainer
+
     monkeypatch.setattr("graphxai.testing.get_explainer", quick_explainer)
 
 
@@ -66,6 +71,8 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def mnist_digits() -> np.ndarray:
     """Real digits of the MNIST test set, ten of each in order, uint8 (100, 28, 28)."""
+    from graphxai.datasets.mnist import load_mnist
+
     images, labels = load_mnist(DATA, "test", download=False)
     return np.concatenate([images[labels == digit][:10] for digit in range(10)])
 
@@ -73,6 +80,8 @@ def mnist_digits() -> np.ndarray:
 @pytest.fixture(scope="session")
 def mnist_folder() -> Path:
     """A folder for GRAPHXAI_DATA with the MNIST files that are too large for the repository."""
+    from graphxai.datasets.download import data_root
+
     root = Path(__file__).resolve().parents[1]
     shared = (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared")
     for folder in (data_root(), *(Path(one) / "data" for one in shared if one)):

@@ -29,6 +29,7 @@ from graphxai.models.graphormer.training.gaussian_process import NOISE, Tanimoto
 from graphxai.models.graphormer.training.settings import TrainingSettings
 from graphxai.models.graphormer.training.teachers import PROCESS_SHARE, Ensemble, Link
 
+FEW = 60  # trees, where the recipe grows hundreds
 DRUGS = [
     "CC(=O)Oc1ccccc1C(=O)O",
     "CC(=O)Nc1ccc(O)cc1",
@@ -133,7 +134,17 @@ def labelled() -> list[Data]:
     return graphs
 
 
-def test_a_student_learns_from_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    for name in ("RandomForestClassifier", "RandomForestRegressor"):
+        forest = getattr(ensemble, name)
+        monkeypatch.setattr(ensemble, name, lambda _, grow=forest, **named: grow(FEW, **named))
+
+
+def test_a_student_learns_from_an_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_trees: None
+) -> None:
     pytest.importorskip("lightning")
     pytest.importorskip("sklearn")
     extra: list[int] = []
@@ -210,7 +221,9 @@ def test_a_gaussian_process_says_what_scikit_learns_does() -> None:
     assert np.isnan(process.left_out[3, 0])
 
 
-def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_out() -> None:
+def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_out(
+    few_trees: None,
+) -> None:
     pytest.importorskip("sklearn")
     tasks = (Task("large", "binary", ("no", "yes")), Task("size", "regression"))
     sizes = np.array([Chem.MolFromSmiles(s).GetNumAtoms() for s in DRUGS], dtype=float)
@@ -241,7 +254,9 @@ def test_a_class_is_not_read_of_a_value_that_contradicts_it() -> None:
     np.testing.assert_array_equal(lonely, [np.nan, 5])
 
 
-def test_an_ensemble_tells_a_contradictory_value_and_the_class_as_they_are() -> None:
+def test_an_ensemble_tells_a_contradictory_value_and_the_class_as_they_are(
+    few_trees: None,
+) -> None:
     pytest.importorskip("sklearn")
     tasks = (Task("large", "binary", ("no", "yes")), Task("size", "regression"))
     sizes = np.array([Chem.MolFromSmiles(s).GetNumAtoms() for s in DRUGS], dtype=float)
