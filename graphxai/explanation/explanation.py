@@ -162,8 +162,8 @@ class Explanation(Result):
     @property
     def legend(self) -> tuple[str, str]:
         """What negative and positive relevance mean, in words."""
-        first, contrast, second = self.target.partition(" against ")
-        if contrast:
+        if isinstance(self.wanted.choice, tuple):
+            first, _, second = self.target.partition(" against ")
             return f"for {second}", f"for {first}"
         if self.prediction.label is None:
             return f"lowers {self.target}", f"raises {self.target}"

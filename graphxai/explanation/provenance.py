@@ -1,5 +1,6 @@
 """What makes a result reproducible: model, weights, method and its options, versions."""
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -25,6 +26,7 @@ def versions() -> dict[str, str]:
     return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -31,7 +31,7 @@ from graphxai.evaluation.trust.signs import (
     score_sign,
 )
 from graphxai.evaluation.trust.training_set import training_set_of
-from graphxai.evaluation.trust.trust import Trust, target_of
+from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
 from toy import random_graphormer
@@ -264,7 +264,7 @@ def test_an_explanation_is_judged_for_its_own_target(bace):
         (("first", "no"), ("second", "yes")),
     ],
 )
-def test_the_target_of_an_explanation_is_found_by_its_label(target):
+def test_an_explanation_holds_the_target_that_explains_it_again(target):
     tasks = (
         Task("first", "binary", ("no", "yes")),
         Task("second", "binary", ("no", "yes")),
@@ -274,7 +274,7 @@ def test_the_target_of_an_explanation_is_found_by_its_label(target):
     )
     model = random_graphormer(num_layers=1, tasks=tasks)
     explanation = gx.explain(model, "CCO", target=target)
-    again = gx.explain(model, "CCO", target=target_of(model.config, explanation))
+    again = gx.explain(model, "CCO", target=explanation.wanted)
     np.testing.assert_array_equal(again.relevance, explanation.relevance)
     assert (again.target, again.prediction.task) == (
         explanation.target,

@@ -6,21 +6,17 @@ gx.trust(model, explanation).sentence
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from graphxai.api import Model, explain_prepared
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_for
-from graphxai.contract.target import End, Target
 from graphxai.evaluation.sanity_checks import NoisyModel
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.explanation import Explanation
-from graphxai.models.graphormer.config import Task, TaskSet
 
 from .perturbed_inputs import WRITINGS, written_anew
 from .signs import (
@@ -136,7 +132,7 @@ def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
             raise ValueError("the explanation was made with another model than the one given.")
         item = _input_of(model, explanation)
         explainer = _explainer_of(explanation)
-        target = target_of(model.config, explanation) if target is None else target
+        target = explanation.wanted if target is None else target
     return trust_prepared(model, [(0, item)], {0: explanation}, explainer, target=target)[0]
 
 
@@ -199,31 +195,6 @@ def explained_by_each(
         except ValueError as error:
             refused[name] = str(error)
     return found, refused
-
-
-def target_of(config: TaskSet, explanation: Explanation) -> Target | None:
-    """The target of an explanation, found by its label; None if no target has that label."""
-    task, _ = config.task_columns(explanation.prediction.task)
-    single = [Target(end[1] if isinstance(end, tuple) else None, task.name) for end in _ends(task)]
-    pairs = (
-        Target((end, other))
-        for end in _ends(task)
-        for second in config.tasks
-        for other in _ends(second)
-        if end != other
-    )
-    outputs = torch.zeros(1, config.num_outputs)
-    for target in chain(single, pairs):
-        if target.resolve(config, outputs).labels == (explanation.target,):
-            return target
-    return None
-
-
-def _ends(task: Task) -> list[End]:
-    """What can be a target, or one end of a pair, in a task: its value, or each class."""
-    if task.kind == "regression":
-        return [task.name]
-    return [(task.name, number) for number in range(len(task.classes))]
 
 
 def _input_of(model: Model, explanation: Explanation) -> Input:
