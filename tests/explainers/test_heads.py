@@ -333,7 +333,7 @@ def test_bundled_statistics_belong_to_the_bundled_weights():
         by_default = graphxai.explain(model, value, "masked_lrp").relevance
         given = graphxai.explain(model, value, "masked_lrp", statistics=statistics).relevance
         np.testing.assert_array_equal(by_default, given)
-    with pytest.raises(ValueError, match="of 3 layers with 8 heads; the model has 4 with 8"):
+    with pytest.raises(ValueError, match="for 3 layers with 8 heads; the model has 4 with 8"):
         graphxai.explain("bace", "CCO", "masked_lrp", statistics=statistics)
 
 
