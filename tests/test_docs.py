@@ -1,4 +1,4 @@
-"""Every block of code in the documentation runs, and says what is printed beneath it."""
+"""Every code block in the documentation runs and prints the output shown below it."""
 
 import contextlib
 import csv
@@ -76,7 +76,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The words of each command of a shell block; lines that end in a backslash go on."""
+    """The words of each command in a shell block; a backslash continues a line."""
     lines = text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
@@ -96,7 +96,7 @@ def run(words: list[str], monkeypatch) -> None:
 
 
 class Gps(nn.Module):
-    """A model of the reader's, where a page speaks of one."""
+    """The reader's model, if a page mentions one."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ class Gps(nn.Module):
 
 
 def taken_for_granted() -> dict[str, dict]:
-    """By section of the README: a batch, a table, a model, graphs of the reader's."""
+    """By README section: the reader's batch, table, model or graphs."""
     torch.manual_seed(0)
     drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
     graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
@@ -161,7 +161,7 @@ def write_assay(path: Path, rows: int) -> None:
 
 @pytest.fixture
 def own_registry():
-    """Methods that a page registers are gone afterwards."""
+    """Methods that a page registers are removed afterwards."""
     before = dict(REGISTRY)
     yield
     REGISTRY.clear()
@@ -194,7 +194,7 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
 
 
 def commands_on_official_data() -> list[str]:
-    """Each of them once, from all pages but those that leave them to others."""
+    """Each command once, from all pages that run their commands."""
     blocks = [(page, b) for page in PAGES for b in blocks_of(page) if b.kind == "sh"]
     return sorted(
         shlex.join(words[1:])
@@ -223,15 +223,15 @@ def test_a_block_has_a_known_language(page):
 
 
 def commands_that_set_up() -> list[str]:
-    """Those of `make` and `pip` on all pages, each once."""
+    """The `make` and `pip` commands of all pages, each once."""
     blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
     words = [words for block in blocks for words in commands_of(block.text)]
     return sorted({shlex.join(w) for w in words if w[0] in ("make", "pip")})
 
 
 @pytest.mark.parametrize("command", commands_that_set_up())
-def test_commands_that_set_up_an_environment_run_but_for_the_installing(command):
-    """Where `make` and `pip` would change the environment they only say what they would do."""
+def test_commands_that_set_up_an_environment_run_without_installing(command):
+    """`make` and `pip` run dry if they would change the environment."""
     words = shlex.split(command)
     if words[0] == "pip":
         pytest.importorskip("setuptools")
@@ -244,7 +244,7 @@ def test_commands_that_set_up_an_environment_run_but_for_the_installing(command)
 
 
 def test_extras_that_pip_is_asked_for_exist():
-    """In the documentation, and in what the package says where an extra is missing."""
+    """In the documentation, and in the package's messages about missing extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {}
     for path in [*(ROOT / page for page in PAGES), *(ROOT / "graphxai").rglob("*.py")]:
@@ -285,7 +285,7 @@ DOCUMENTED = {
         "graphxai.visualization",
     ],
 )
-def test_every_public_name_stands_in_the_reference(package):
+def test_every_public_name_is_in_the_reference(package):
     module = import_module(package)
     described = {id(documented(path)) for path in DOCUMENTED}
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
@@ -296,7 +296,7 @@ def documented(path: str) -> object:
     return getattr(import_module(module), name)
 
 
-def test_every_command_stands_on_the_page_of_the_command_line():
+def test_every_command_is_on_the_command_line_page():
     text = (DOCS / "api" / "command-line.md").read_text(encoding="utf-8")
     assert [name for name in COMMAND.commands if f"`graphxai {name}`" not in text] == []
 
