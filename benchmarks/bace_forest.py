@@ -10,6 +10,7 @@ and forest and its 95 % interval (both on the same resampled compounds). Takes a
 import argparse
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,23 +55,23 @@ def rows(run: Path, data: Path | None) -> list[list[str]]:
 def _forest(smiles: list[str], active: Tensor, split: Split) -> Tensor:
     """Predict the test part with the reference forest, fitted to the training part, (test,)."""
     train = list(split.train)
-    text = reference_forest(
+    found = reference_forest(
         [smiles[k] for k in train], active[train].numpy(), [smiles[k] for k in split.test]
     )
-    return torch.from_numpy(text).double()
+    return torch.from_numpy(found).double()
 
 
 def _compared(ours: Tensor, forest: Tensor, active: Tensor) -> list[str]:
     """Return both ROC-AUCs, their difference, and its paired bootstrap interval over compounds."""
     generator = torch.Generator().manual_seed(0)
+    ours, forest, active = ours.numpy(), forest.numpy(), active.numpy()
     draws = []
     for _ in range(DRAWS):
-        k = torch.randint(len(active), (len(active),), generator=generator)
+        k = torch.randint(len(active), (len(active),), generator=generator).numpy()
         first, second = roc_auc(ours[k], active[k]), roc_auc(forest[k], active[k])
-        if first is not None and second is not None:
-            draws.append(first - second)
-    low, high = torch.tensor(draws).quantile(torch.tensor([0.025, 0.975])).tolist()
-    first, second = roc_auc(ours, active) or 0.0, roc_auc(forest, active) or 0.0
+        draws.append(first - second)
+    low, high = np.nanquantile(draws, (0.025, 0.975))
+    first, second = roc_auc(ours, active), roc_auc(forest, active)
     interval = f"{low:+.3f} to {high:+.3f}"
     return [f"{first:.3f}", f"{second:.3f}", f"{first - second:+.3f}", interval]
 

@@ -81,7 +81,7 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
     # In a column of numbers that are classes, an odd word is a class only if the user says so.
     mixed = kind is None and len(numeric) * 2 >= len(present)
     used = numeric if mixed else present
-    # A column where more than every other text is new holds names or remarks, not classes.
+    # If more than half of the cells differ, they are names or remarks, not classes.
     limit = MAX_CLASSES if kind else max(2, min(MAX_CLASSES, len(used) // 2))
     values, classes = _classes(name, cells, numbers, used, limit)
     unusable = tuple(k for k in present if math.isnan(values[k]))

@@ -108,7 +108,7 @@ def test_a_prediction_shows_every_class_and_escapes_it():
     assert value._repr_html_() == "<div>pIC50: <b>6.12 &lt;log&gt;</b></div>"
 
 
-def test_all_ways_to_hand_over_a_molecule_agree(model, aspirin):
+def test_all_ways_to_give_a_molecule_agree(model, aspirin):
     molecule = Chem.MolFromSmiles(ASPIRIN)
     data = molecule_to_data(ASPIRIN)
     for value in (molecule, data, Batch.from_data_list([data]), [ASPIRIN], (ASPIRIN,)):
@@ -181,7 +181,7 @@ def test_batches_stay_within_their_budget(model):
     assert [len(part) for part in parts[-2:]] == [1, 1]
 
 
-def test_frames_and_json_hold_every_number(aspirin, tmp_path):
+def test_frames_and_json_contain_every_number(aspirin, tmp_path):
     frame = aspirin.to_frame()
     assert frame.index.name == "atom"
     assert frame.symbol.tolist()[:2] == ["C", "C"]
@@ -195,7 +195,7 @@ def test_frames_and_json_hold_every_number(aspirin, tmp_path):
     assert content["provenance"]["versions"]["torch"]
 
 
-def test_files_hold_what_remains_by_name(model, tmp_path):
+def test_files_contain_the_remainders_by_name(model, tmp_path):
     found = gx.explain(model, ASPIRIN, "lrp_ah")
     remainders = found.ledger.remainders
     assert set(remainders) == {"LayerNorm", "activation"}
@@ -298,7 +298,7 @@ def test_bundled_digit_model_reads_the_sample_digits():
     ElementTree.fromstring(gx.compare(model, digit_paths()[0], ("lrp", "gae")))
 
 
-def test_models_and_inputs_of_different_kinds_are_told_apart(tmp_path):
+def test_models_and_inputs_of_different_kinds_are_distinguished(tmp_path):
     with pytest.raises(ValueError, match="takes a picture"):
         gx.explain("mnist-superpixels", 5)
     with pytest.raises(ValueError, match="takes SMILES"):
@@ -314,7 +314,7 @@ def test_attributes_are_listed_and_unknown_ones_raise():
 
 
 def test_every_way_to_write_a_molecule_gives_one_explanation(model):
-    """Also with stereocentres, whose tags depend on the order of the bonds."""
+    """Also for stereocentres, whose tags depend on the order of the bonds."""
     for text in (MOLECULES["verubecestat"], MOLECULES["elenbecestat"], "C[C@H]1CC[C@@H](O)CC1"):
         outputs, sums = [], []
         for seed in range(6):

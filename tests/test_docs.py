@@ -1,4 +1,4 @@
-"""Every block of code in the documentation runs, and says what is printed beneath it."""
+"""Every code block in the documentation runs and prints the output shown below it."""
 
 import contextlib
 import csv
@@ -78,7 +78,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The words of each command of a shell block; lines that end in a backslash go on."""
+    """The words of each command in a shell block; a backslash continues a line."""
     lines = text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
@@ -98,7 +98,7 @@ def run(words: list[str], monkeypatch) -> None:
 
 
 class Gps(nn.Module):
-    """A model of the reader's, where a page speaks of one."""
+    """The reader's model, if a page mentions one."""
 
     def __init__(self):
         super().__init__()
@@ -217,15 +217,15 @@ def test_a_block_has_a_known_language(page):
 
 
 def commands_that_set_up() -> list[str]:
-    """Those of `make` and `pip` on all pages, each once."""
+    """The `make` and `pip` commands of all pages, each once."""
     blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
     words = [words for block in blocks for words in commands_of(block.text)]
     return sorted({shlex.join(w) for w in words if w[0] in ("make", "pip")})
 
 
 @pytest.mark.parametrize("command", commands_that_set_up())
-def test_commands_that_set_up_an_environment_run_but_for_the_installing(command):
-    """Where `make` and `pip` would change the environment they only say what they would do."""
+def test_commands_that_set_up_an_environment_run_without_installing(command):
+    """`make` and `pip` run dry if they would change the environment."""
     words = shlex.split(command)
     if words[0] == "pip":
         pytest.importorskip("setuptools")
@@ -238,7 +238,7 @@ def test_commands_that_set_up_an_environment_run_but_for_the_installing(command)
 
 
 def test_extras_that_pip_is_asked_for_exist():
-    """In the documentation, and in what the package says where an extra is missing."""
+    """In the documentation, and in the package's messages about missing extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {}
     for path in [*(ROOT / page for page in PAGES), *(ROOT / "graphxai").rglob("*.py")]:
@@ -280,7 +280,7 @@ DOCUMENTED = {
         "graphxai.visualization",
     ],
 )
-def test_every_public_name_stands_in_the_reference(package):
+def test_every_public_name_is_in_the_reference(package):
     module = import_module(package)
     described = {id(documented(path)) for path in DOCUMENTED}
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
@@ -291,7 +291,7 @@ def documented(path: str) -> object:
     return getattr(import_module(module), name)
 
 
-def test_every_command_stands_on_the_page_of_the_command_line():
+def test_every_command_is_on_the_command_line_page():
     text = (DOCS / "api" / "command-line.md").read_text(encoding="utf-8")
     assert [name for name in COMMAND.commands if f"`graphxai {name}`" not in text] == []
 

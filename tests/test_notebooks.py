@@ -1,4 +1,4 @@
-"""The notebooks run offline, and what is stored in them is what they show."""
+"""The notebooks run offline, and their stored outputs are what they show."""
 
 import importlib.util
 import re
@@ -55,7 +55,7 @@ def kinds(cell) -> list[str]:
 
 @pytest.fixture(scope="module")
 def execute() -> ModuleType:
-    """`notebooks/execute.py`, which is a script and no part of the package."""
+    """`notebooks/execute.py`, a script that is not part of the package."""
     spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
     assert spec is not None
     assert spec.loader is not None
@@ -75,7 +75,7 @@ def test_stored_outputs_are_those_of_one_run_from_top_to_bottom(path):
 
 
 @every_notebook
-def test_stored_outputs_hold_no_warning_and_nothing_of_the_machine(path):
+def test_stored_outputs_contain_no_warning_and_nothing_about_the_machine(path):
     assert path.stat().st_size < LARGEST
     for cell in code_cells(stored(path)):
         for output in cell.outputs:

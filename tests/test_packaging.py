@@ -1,4 +1,4 @@
-"""The package as installed: complete, in its own name space, quick to import."""
+"""The installed package: complete, in its own namespace, quick to import."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_listed_packages_are_those_of_the_tree():
         assert (ROOT / folder).is_dir(), package
 
 
-def test_wheel_holds_all_modules_and_checkpoints_and_no_foreign_names(wheel):
+def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"graphxai"}
@@ -56,7 +56,7 @@ def test_wheel_holds_all_modules_and_checkpoints_and_no_foreign_names(wheel):
     assert "graphxai/py.typed" in names
 
 
-def test_wheel_works_outside_of_the_checkout(wheel, tmp_path):
+def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
         "import graphxai, graphxai.datasets.samples as s, graphxai.models.graphormer as g;"

@@ -95,7 +95,7 @@ class _Reader:
     """Tensors by name, with errors that name the key; `seen` are those already read."""
 
     def __init__(self, tensors: dict[str, Tensor], path: Path) -> None:
-        # fairseq saves the encoder alone; Hugging Face saves the same names
+        # fairseq saves only the encoder; Hugging Face uses the same names
         self.tensors, self.path = tensors, path
         self.seen: set[str] = set()
 

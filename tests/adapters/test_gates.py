@@ -32,7 +32,7 @@ def _no_warning():
 
 @pytest.fixture(autouse=True)
 def _double_precision():
-    """PyG's SGFormer makes constants of the default type."""
+    """PyG's SGFormer creates constants of the default type."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -167,7 +167,7 @@ def test_a_gate_of_the_value_itself_is_an_activation(function):
 
 
 def test_half_of_a_tensor_may_be_the_gate_of_the_other_half():
-    """Both are cut from one tensor; that does not make the gate one of the value itself."""
+    """Both are cut from one tensor; that does not make it a gate of the value itself."""
     model, x = seeded(Written(lambda v, *_: v[:, :4] * σ(v[:, 4:]))), nodes()
     v = model.maps[0](x)
     expected = gradient_input(v[:, :4] * σ(v[:, 4:]).detach(), x)
@@ -184,7 +184,7 @@ def test_half_of_a_tensor_may_be_the_gate_of_the_other_half():
     ],
 )
 def test_a_sigmoid_that_lets_nothing_through_is_named(function):
-    """It is an activation with f(0) = 1/2, or a product of gates: relevance is not lost in it."""
+    """It is an activation with f(0) = 1/2, or a product of gates: no relevance is lost in it."""
     model, x = seeded(Written(function)), nodes()
     warnings.simplefilter("default")
     with pytest.warns(UserWarning, match=": sigmoid"):
@@ -390,7 +390,7 @@ def test_linear_attention_is_read_by_every_method_that_reads_attention(name):
 
 @pytest.mark.parametrize("attention", ["performer", "sgformer", "polynormer"])
 def test_predictions_do_not_count_padding_as_keys(attention):
-    """Also of models that are explained at an inner module."""
+    """Also for models that are explained at an inner module."""
     if attention == "performer":
         torch.manual_seed(0)
         model = GpsModel("layer_norm", "silu", "performer").eval()

@@ -1,4 +1,4 @@
-"""Rules on models that do not know of them, against forward passes written out by hand."""
+"""Rules on models that are unaware of them, against forward passes written out by hand."""
 
 import math
 import threading
@@ -359,7 +359,7 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(
     assert torch.allclose(found, own, rtol=1e-4, atol=1e-5 * own.abs().max().item())
 
 
-def test_inputs_by_keyword_and_by_position_are_one_thing():
+def test_inputs_by_keyword_and_by_position_are_equal():
     torch.manual_seed(0)
     model, x = TransformerConv(8, 4, heads=2).double().eval(), nodes()
     inner = x * 1.0  # an input need not be a leaf
@@ -504,7 +504,7 @@ def test_a_rule_that_is_off_gives_no_warning(recwarn):
 
 
 @pytest.mark.parametrize("layer", [nn.GRU(8, 8), nn.Softplus(), nn.LSTM(8, 8)], ids=str)
-def test_an_operation_nobody_thought_of_is_named(layer):
+def test_an_unforeseen_operation_is_named(layer):
     with pytest.warns(UserWarning, match=r": (gru|softplus|lstm)"):
         lrp(nn.Sequential(layer).double(), nodes())
 
@@ -517,7 +517,7 @@ def test_rules_act_on_modules_only():
         pass
 
 
-def test_a_softmax_at_the_output_is_no_attention():
+def test_a_softmax_at_the_output_is_not_attention():
     x = nodes()
     model = nn.Sequential(nn.Linear(8, 3), nn.Softmax(dim=-1)).double()
     expected = torch.autograd.grad(model(x)[:, 0].sum(), x)[0]

@@ -174,7 +174,7 @@ def _without_projections(q, k, v, mask):
 
 
 def _second_order(q, k, v, mask):
-    """A factor for the channels, made of their covariance."""
+    """A factor for the channels, computed from their covariance."""
     v = v * mask[..., None]
     return v * (v.mT @ k).sum(-1).sigmoid()[:, None]
 
@@ -240,7 +240,7 @@ def test_nothing_else_is_named(which, sizes):
 
 
 class GatedReadOut(nn.Module):
-    """One number a node after gated convolutions (Li 2016; Bresson 2017)."""
+    """One number per node after gated convolutions (Li 2016; Bresson 2017)."""
 
     def __init__(self):
         super().__init__()
@@ -284,7 +284,7 @@ def test_a_gated_read_out_is_not_named(model, sizes):
 
 
 class Narrow(nn.Module):
-    """Linear attention whose keys have another width than the values."""
+    """Linear attention whose keys and values differ in width."""
 
     def __init__(self, width, heads=2):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models of others under the contract: explained, evaluated, refused with clear errors."""
+"""Wrapped models: explained, evaluated, refused with clear errors."""
 
 import copy
 import threading
@@ -220,7 +220,7 @@ def test_a_pyg_batch_is_a_list_of_graphs(models, graphs):
         assert np.array_equal(one.relevance, two.relevance)
 
 
-def test_pooling_weights_are_no_attention_between_nodes(graphs):
+def test_pooling_weights_are_not_attention_between_nodes(graphs):
     pool = AttentionalAggregation(nn.Linear(9, 1), nn.Linear(9, 1))
     model = wrapped(pool, forward=lambda m, b: m(b.x, b.batch))
     check_ledger(model, graphs[:3])
@@ -229,14 +229,14 @@ def test_pooling_weights_are_no_attention_between_nodes(graphs):
 
 
 @pytest.mark.filterwarnings("ignore:Set2Set has parts that no rule covers")
-def test_biases_that_cannot_be_told_apart_stand_as_unexplained(graphs):
+def test_biases_that_cannot_be_distinguished_are_unexplained(graphs):
     model = wrapped(Set2Set(9, 2), forward=lambda m, b: m(b.x, b.batch)[:, :1])
     with pytest.warns(UserWarning, match="the share of biases in Set2Set is unknown"):
         explanation = gx.explain(model, graphs[0])
     assert explanation.ledger.biases == 0.0
 
 
-def test_nothing_stays_behind(models, graphs):
+def test_nothing_is_left_behind(models, graphs):
     model = models["gps"]
     batch = Batch.from_data_list(graphs)
 
@@ -455,7 +455,7 @@ def test_a_module_called_twice_or_never_is_refused():
         gx.explain(model, categorical("CCO"))
 
 
-def test_training_mode_and_dropout_are_switched_off_and_put_back(models, graphs):
+def test_training_mode_and_dropout_are_switched_off_and_restored(models, graphs):
     model = copy.deepcopy(models["gps"])
     expected = gx.explain(wrapped(model), graphs[0]).relevance
     model.train()

@@ -66,7 +66,7 @@ def assert_alone_as_together(module: nn.Module, graphs: list[Data], methods=READ
 
 
 class Sparse(nn.Module):
-    """Attention along edges whose logits have a bias of each type of edge."""
+    """Attention along edges whose logits have a bias for each edge type."""
 
     def __init__(self, types: int = 3):
         super().__init__()
@@ -91,7 +91,7 @@ class Relational(nn.Module):
 
 
 @pytest.mark.parametrize("types", [3, 5])  # as many as there are nodes
-def test_types_of_edges_are_no_ends_of_edges(types):
+def test_edge_types_are_not_edge_ends(types):
     module, one = drawn(Sparse(types)), GRAPHS[0]
     found = recorded(wrapped(module), [one])[0][0]
     module(one.x, one.edge_index, one.edge_type, torch.zeros(5).long())
@@ -113,7 +113,7 @@ def test_attention_of_rgat_is_what_pyg_returns():
 
 
 class Dense(nn.Module):
-    """Two heads of attention over all nodes, laid out in the way that its name says."""
+    """Two heads of attention over all nodes, in the layout that its name says."""
 
     def __init__(self, how: str):
         super().__init__()
@@ -230,7 +230,7 @@ def test_attention_is_recorded_as_a_loop_over_pairs_has_it(how, graphs):
         np.testing.assert_allclose(found, module.true_attention(one), rtol=1e-4, atol=1e-6)
 
 
-def test_nodes_that_were_put_back_stand_where_they_stood():
+def test_restored_nodes_are_where_they_were():
     module, one, seen = drawn(Dense(BACK)), GRAPHS[1], []
     module.qkv.register_forward_hook(lambda _, args, out: seen.append(out[0]))
     model = wrapped(module)
@@ -246,7 +246,7 @@ def test_nodes_that_were_put_back_stand_where_they_stood():
 @pytest.mark.parametrize(
     "how", [*LAYOUTS, BACK, "graph by graph", "times the adjacency", "times a gate"]
 )
-def test_a_graph_is_explained_alone_as_with_others(how, graphs):
+def test_a_graph_is_explained_the_same_alone_and_with_others(how, graphs):
     assert_alone_as_together(drawn(Dense(how)), graphs)
 
 
@@ -335,7 +335,7 @@ class Clusters(Latents):
 
 @pytest.mark.parametrize("kind", [Latents, Multiset, Clusters])
 @pytest.mark.parametrize("graphs", [[graph(8)], [graph(5), graph(8)], [graph(7), graph(8)]])
-def test_latents_are_no_nodes_even_if_there_are_as_many(kind, graphs):
+def test_latents_are_not_nodes_even_if_there_are_as_many(kind, graphs):
     module = drawn(kind())
     model = wrapped(module)
     with pytest.warns(UserWarning, match=f"{kind.__name__} weights values in a way that is not"):
@@ -414,7 +414,7 @@ class RowsOfTokens(nn.Module):
         return self.head(mixed.transpose(1, 2).flatten(2).mean(1))
 
 
-def test_it_is_said_where_nothing_tells_heads_from_inputs():
+def test_heads_indistinguishable_from_inputs_are_reported():
     model = gx.wrap(drawn(RowsOfTokens()), kind="regression", inputs="tokens")
     rows = list(torch.randn(3, 5, D, generator=torch.Generator().manual_seed(4)))
     with pytest.warns(UserWarning, match="graphs and heads on one axis .* the model"):
@@ -436,7 +436,7 @@ class HeadsBeforeTokens(RowsOfTokens):
         return self.head(mixed.permute(1, 2, 0, 3).flatten(2).mean(1))
 
 
-def test_as_many_inputs_as_heads_are_told_from_them():
+def test_as_many_inputs_as_heads_are_distinguished_from_them():
     model = gx.wrap(drawn(HeadsBeforeTokens()), kind="regression", inputs="tokens")
     rows = list(torch.randn(2, 5, D, generator=torch.Generator().manual_seed(4)))
     for method in ("rollout", "gae", "transformer_attribution"):
@@ -446,7 +446,7 @@ def test_as_many_inputs_as_heads_are_told_from_them():
             np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
 
 
-def test_a_choice_of_experts_is_no_attention():
+def test_a_choice_of_experts_is_not_attention():
     class Experts(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""What happens out of sight, in blocks within blocks, and by chance."""
+"""What happens out of sight, in nested blocks, and at random."""
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -77,7 +77,7 @@ def test_what_runs_out_of_sight_is_named_with_its_place(how):
             gx.explain(model, graph(), "lrp_zplus")
 
 
-def test_another_threads_own_passes_are_no_part_of_this_one():
+def test_another_threads_passes_are_not_part_of_this_one():
     model = seeded(Pooled())
     data, zeros = graph(), torch.zeros(5).long()
     x = data.x.clone().requires_grad_()
@@ -94,7 +94,7 @@ def test_another_threads_own_passes_are_no_part_of_this_one():
 # -- blocks in blocks --------------------------------------------------------------------------
 
 
-def test_an_explanation_within_a_block_is_the_one_outside_of_it():
+def test_an_explanation_inside_a_block_equals_the_one_outside():
     layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, activation="gelu")
     model = Pooled(lambda m, h: m.layer(h[None])[0])
     model.layer = layer

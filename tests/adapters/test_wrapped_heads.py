@@ -1,4 +1,4 @@
-"""What heads of other people's models look at, against loops over the attention they report."""
+"""What heads of other people's models attend to, against loops over the attention they report."""
 
 import numpy as np
 import pytest
@@ -104,7 +104,7 @@ def test_statistics_of_wrapped_models_survive_the_file(tmp_path):
 
 
 class Looking(nn.Module):
-    """Attention by position: head h reads the token `offsets[h]` places before, or the first."""
+    """Attention by position: head h reads the token `offsets[h]` positions before, or the first."""
 
     def __init__(self, offsets: tuple[int, ...]):
         super().__init__()
@@ -154,7 +154,7 @@ class Directed(nn.Module):
 
 
 def test_a_directed_edge_is_read_at_distance_one_and_missing_heads_look_nowhere():
-    """Nodes in a line, each reads the one before; the first of five reads nobody."""
+    """Nodes in a line, each reads the one before; the first of five reads none."""
     torch.manual_seed(0)
     line = Data(x=torch.randn(5, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
     found = head_statistics(wrapped(Directed()), [line])

@@ -33,7 +33,7 @@ def renumbered(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Expander(nn.Module):
-    """Messages along the bonds and along a second index with attributes of its own."""
+    """Messages along the bonds and along a second index with its own attributes."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ def graphs() -> list[Data]:
     return [with_indices(n) for n in SIZES]
 
 
-def test_occlusion_renumbers_every_index_and_cuts_what_goes_along(expander, graphs):
+def test_occlusion_renumbers_every_index_and_cuts_what_belongs_to_it(expander, graphs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         together = gx.explain(wrapped(expander), graphs, "occlusion")
@@ -149,7 +149,7 @@ def test_a_graph_in_a_batch_is_explained_as_alone(expander, graphs, method):
 
 
 @pytest.mark.parametrize("method", ["lrp", "occlusion", "integrated_gradients"])
-def test_pygs_explainer_takes_a_batch_apart_with_all_its_indices(expander, graphs, method):
+def test_pygs_explainer_splits_a_batch_with_all_its_indices(expander, graphs, method):
     batch = Batch.from_data_list(graphs)
     names = ("expander_edge_index", "expander_edge_attr", "pair_index", "pair_dist", "u", "batch")
     explainer = Explainer(
@@ -287,7 +287,7 @@ def test_a_sparse_adjacency_loses_rows_and_columns(layout):
 # -- what belongs to what ----------------------------------------------------------------------
 
 
-def test_what_is_of_the_graph_stays_whole_even_if_there_is_one_node_or_edge():
+def test_what_belongs_to_the_graph_stays_whole_even_with_one_node_or_edge():
     data = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]), u=torch.ones(1, 4))
     data.y, data.edge_attr = torch.ones(1), torch.ones(1, 2)
     rest = part(data, torch.tensor([True, False]))
@@ -298,7 +298,7 @@ def test_what_is_of_the_graph_stays_whole_even_if_there_is_one_node_or_edge():
     assert part(alone, torch.tensor([False])).u.shape == (1, 4)
 
 
-def test_lengths_in_other_graphs_tell_what_one_graph_cannot():
+def test_lengths_in_other_graphs_show_what_one_graph_cannot():
     one, two = graph(4), graph(6)
     for data in (one, two):
         data.weight = torch.ones(data.num_nodes)
@@ -343,7 +343,7 @@ def test_the_columns_of_an_index_lose_the_same_entries():
     assert rest.pair_kind.tolist() == [7, 9]
 
 
-def test_numbers_that_may_be_of_nodes_are_named():
+def test_numbers_that_may_belong_to_nodes_are_named():
     data = graph(5)
     data.bridges = torch.tensor([[0, 1], [2, 3], [1, 4]])
     with pytest.warns(UserWarning, match="bridges: its numbers may refer to nodes"):
@@ -357,7 +357,7 @@ def test_an_index_beyond_the_nodes_is_refused():
         part(data, torch.arange(5) > 0)
 
 
-def test_an_entry_a_node_that_names_a_hidden_node_is_named():
+def test_a_node_entry_that_points_to_a_hidden_node_is_named():
     data = graph(4)
     data.parent_index = torch.tensor([0, 0, 1, 2])
     with pytest.warns(UserWarning, match="parent_index has one entry per node"):
@@ -369,7 +369,7 @@ def test_an_entry_a_node_that_names_a_hidden_node_is_named():
 
 
 class MeanOverNodes(nn.Module):
-    """The mean over no nodes is no number."""
+    """The mean over no nodes is NaN."""
 
     def __init__(self):
         super().__init__()
@@ -381,7 +381,7 @@ class MeanOverNodes(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["occlusion", "shapley_sampling"])
-def test_where_nothing_is_left_zeros_stand_with_a_warning(method):
+def test_an_empty_graph_gives_zeros_with_a_warning(method):
     model, graphs = wrapped(started(MeanOverNodes())), [graph(5), graph(1)]
     with pytest.warns(UserWarning, match="were set to zero"):
         together = gx.explain(model, graphs, method)
@@ -393,7 +393,7 @@ def test_where_nothing_is_left_zeros_stand_with_a_warning(method):
     assert np.isfinite(together[0].relevance).all()
 
 
-def test_curves_of_a_model_that_says_nothing_of_nothing():
+def test_curves_of_a_model_that_is_undefined_on_the_empty_graph():
     model = wrapped(started(MeanOverNodes()))
     with pytest.warns(UserWarning, match="were set to zero"):
         rows = gx.evaluate(model, [graph(5), graph(8)], ["lrp"], operators="mask", progress=False)
@@ -442,7 +442,7 @@ def test_graphs_with_matrices_are_deleted_from_one_at_a_time():
     assert {"auac", "au_mse"} <= set(result.rows["metric"])
 
 
-def test_graphs_may_hold_attributes_that_others_lack():
+def test_graphs_may_have_attributes_that_others_lack():
     model = wrapped(started(MeanOverNodes()))
     for labelled in (0, 1):
         graphs = [graph(5), graph(8)]

@@ -123,7 +123,7 @@ def test_what_attends_side_by_side_is_one_layer(local):
 
 
 class Siblings(nn.Module):
-    """Two towers of unlike depth, and one attention that reads both."""
+    """Two towers of different depth, and one attention that reads both."""
 
     def __init__(self):
         super().__init__()
@@ -138,7 +138,7 @@ class Siblings(nn.Module):
         return self.head(global_mean_pool(self.last(deep + aside, edge_index), batch))
 
 
-def test_layers_are_levels_of_what_rests_on_what():
+def test_layers_are_levels_of_dependence():
     model = wrapped(started(Siblings()))
     batch = model.collate([graph(5)])
     outputs, attention = pass_with_gradients(model, batch)

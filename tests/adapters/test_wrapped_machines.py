@@ -1,4 +1,4 @@
-"""Models of others in half precision, on other devices, compiled, and with fused kernels."""
+"""Wrapped models in half precision, on other devices, compiled, and with fused kernels."""
 
 import copy
 import threading
@@ -96,7 +96,7 @@ def test_what_reads_attention_takes_half_precision(models, dtype):
 
 
 def test_every_tensor_of_a_batch_moves_to_the_models_device(models):
-    """The device meta stands for any other one."""
+    """The meta device represents any other device."""
     graphs = wrapped(models["gps"])
     tokens = gx.wrap(nn.Linear(16, 1), kind="regression", inputs="tokens")
     rows = [tokens.prepare(torch.randn(n, 16)).data for n in (3, 5)]
@@ -132,7 +132,7 @@ def compiled(model: nn.Module, how: str) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize("how", ["whole", "in place", "a part"])
-def test_a_compiled_model_has_the_relevance_of_the_one_it_was_made_of(models, how):
+def test_a_compiled_model_has_the_relevance_of_the_original(models, how):
     model = compiled(models["transformer"], how)
     for method in ("lrp", "rollout", "att_cat"):
         found = gx.explain(wrapped(model), GRAPHS[0], method).relevance
@@ -158,7 +158,7 @@ def test_the_rules_act_on_a_compiled_model(models):
     assert torch.equal(*relevance)
 
 
-def test_what_is_set_for_compiled_code_is_put_back_by_the_last_of_several_threads():
+def test_settings_for_compiled_code_are_restored_by_the_last_of_several_threads():
     model = compiled(SparseModel(), "in place")
     entered, leave = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Models written in ways that people write them: class tokens, views, half precision, no edges."""
+"""Unusual but real models: class tokens, views, half precision, no edges."""
 
 import threading
 
@@ -99,7 +99,7 @@ def test_a_graph_token_of_graphs_is_refused():
         gx.wrap(GpsModel(), kind="regression", graph_token=True)
 
 
-def test_attention_over_a_class_token_of_the_models_own_is_told_from_none():
+def test_attention_over_the_models_own_class_token_is_distinguished_from_none():
     with pytest.raises(ValueError, match="a class token that the model adds"):
         gx.explain(tokens(OwnClassToken()), rows(1)[0], "rollout")
 
@@ -134,7 +134,7 @@ def test_a_checkpointed_block_is_explained_as_without_checkpoints(how, reentrant
     check_ledger(model, rows(), "lrp")
 
 
-def test_checkpoints_are_put_back_and_never_left_out_in_another_thread():
+def test_checkpoints_are_restored_and_never_left_out_in_another_thread():
     calls = []
 
     def block(x):
@@ -262,7 +262,7 @@ def test_rules_act_within_vmap_as_on_the_batch():
             np.testing.assert_allclose(found.relevance, plain.relevance, rtol=1e-4, atol=1e-6)
 
 
-def test_attention_within_vmap_is_said_to_be_missing():
+def test_attention_within_vmap_is_reported_as_missing():
     with (
         pytest.warns(
             UserWarning, match=r"encoder\.layers\.0\.self_attn, mapped over by torch.vmap"
@@ -289,7 +289,7 @@ def test_what_the_rules_cannot_look_into_is_named_with_its_module(part, named):
         gx.explain(model, rows(1)[0], "lrp_zplus")
 
 
-def test_attention_of_a_custom_function_is_said_to_be_missing():
+def test_attention_of_a_custom_function_is_reported_as_missing():
     model = tokens(With(OwnAttention()))
     with pytest.warns(UserWarning, match="part, made by the custom function OwnSoftmax"):
         gx.explain(model, rows(1)[0], "gae")

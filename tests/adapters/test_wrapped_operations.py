@@ -19,7 +19,7 @@ from pooled_models import DIM, Pooled, answer, explained, graph, seeded
 
 
 def first(h: Tensor, act) -> Tensor:
-    """The result beside what it was written over: twice the result, if it was."""
+    """The result next to what it overwrote: twice the result, if it did."""
     return h + act(h)
 
 
@@ -112,7 +112,7 @@ def test_a_product_in_place_is_in_place_where_its_factors_are_halved():
     torch.testing.assert_close(slope, expected)
 
 
-def test_an_activation_of_the_users_own_that_works_in_place():
+def test_a_users_activation_that_works_in_place():
     class MySwish(nn.Module):
         def forward(self, x):
             return x.mul_(torch.sigmoid(x))
@@ -138,7 +138,7 @@ def test_a_module_that_only_has_the_name_of_an_activation_keeps_its_value():
     assert abs(found.ledger.unexplained) < 1e-5
 
 
-def test_a_method_that_explains_another_function_is_found_out():
+def test_a_method_that_explains_another_function_is_detected():
     class Other(Explainer):
         name, title, source = "other", "Other", "none"
 
@@ -257,7 +257,7 @@ def test_the_ledger_closes_however_constants_enter(name):
 
 
 def test_the_share_of_a_constant_is_it_times_its_slope():
-    """On a network that is affine: what is left of the output without nodes is the constants'."""
+    """On an affine network: the output without nodes is the constants' share."""
 
     class Affine(Pooled):
         def forward(self, x, edge_index, batch):
@@ -269,7 +269,7 @@ def test_the_share_of_a_constant_is_it_times_its_slope():
     assert found.ledger.biases == pytest.approx(nothing, abs=1e-5)
 
 
-def test_what_was_made_of_weights_before_the_pass_is_a_constant():
+def test_what_was_computed_from_weights_before_the_pass_is_a_constant():
     model = seeded(Pooled(lambda m, h: h @ m.cached + m.loose))
     model.cached = model.weight * 2  # with a gradient, and no parameter
     model.loose = torch.randn(DIM, requires_grad=True)
@@ -307,7 +307,7 @@ class DenseNorm(nn.Module):
 
 
 class OwnNorm(nn.Module):
-    """x over its length, by way of a number that the scale is a multiple of."""
+    """x divided by its length, via a number of which the scale is a multiple."""
 
     def __init__(self, how: str):
         super().__init__()
@@ -325,7 +325,7 @@ class OwnNorm(nn.Module):
         return h * (2.0 / scale).expand_as(h)
 
 
-def test_a_root_that_scales_nothing_is_no_scale_whatever_its_class_is_called():
+def test_a_root_that_scales_nothing_is_not_a_scale_whatever_its_class_is_called():
     norm, x = DenseNorm(), torch.randn(3, DIM, requires_grad=True)
     with (
         pytest.warns(UserWarning, match="sqrt that scales nothing"),

@@ -1,4 +1,4 @@
-"""Attention that is repaired, replaced or kept: softmax and what people write in its stead."""
+"""Attention that is repaired, replaced or kept: softmax and what people write instead."""
 
 import warnings
 
@@ -47,7 +47,7 @@ OTHER = {
 
 
 def _near(pairs):
-    """Constants of every pair, as MAT adds them (Maziarka 2020)."""
+    """Constants for every pair, as MAT adds them (Maziarka 2020)."""
     steps = torch.arange(pairs.shape[-1])
     return torch.exp(-(steps[:, None] - steps).abs().float()) * pairs
 
@@ -80,7 +80,7 @@ def test_other_ways_to_attend_are_named_by_methods_that_read_attention(how):
         gx.explain(model, graph(5), "rollout")
 
 
-def test_a_model_that_keeps_something_of_its_first_pass_keeps_nothing_of_ours():
+def test_a_model_that_caches_its_first_pass_caches_nothing_of_ours():
     module = started(Cached())
     one = graph(8)
     with torch.no_grad():
@@ -144,7 +144,7 @@ class FeatureGate(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["lrp", "attn_lrp"])
-def test_a_gate_of_channels_is_no_attention_where_there_are_as_many_nodes(method):
+def test_a_gate_of_channels_is_not_attention_even_with_as_many_nodes(method):
     model = wrapped(started(FeatureGate()))
     graphs = [graph(8), graph(5), graph(3)]  # 8 nodes, or 5 and 3 of them, and 8 channels
     with warnings.catch_warnings():
@@ -311,7 +311,7 @@ class OverLayers(nn.Module):
 
 
 @pytest.mark.parametrize("nodes", range(2, 7))
-def test_a_softmax_over_layers_is_no_attention_between_nodes(nodes):
+def test_a_softmax_over_layers_is_not_attention_between_nodes(nodes):
     model = wrapped(started(OverLayers()))
     batch = model.collate([graph(nodes)])
     _, attention = pass_with_gradients(model, batch)
@@ -339,7 +339,7 @@ class OfBonds(nn.Module):
 
 
 @pytest.mark.parametrize(("nodes", "ring"), [(7, False), (7, True), (3, True)])
-def test_attention_between_bonds_is_not_taken_for_one_between_atoms(nodes, ring):
+def test_attention_between_bonds_is_not_mistaken_for_attention_between_atoms(nodes, ring):
     start = torch.arange(nodes - 1 + ring)
     edges = torch.stack([start, (start + 1) % nodes])
     one = Data(x=graph(nodes).x, edge_index=torch.cat([edges, edges.flip(0)], 1))

@@ -182,7 +182,7 @@ def test_pairs_of_tokens_in_every_spelling_of_attention(spelling, frozen_weights
     np.testing.assert_array_equal(pairs.distances, np.abs(places[:, None] - places))
 
 
-def test_a_class_token_has_a_row_and_a_column_of_its_own():
+def test_a_class_token_has_its_own_row_and_column():
     """Relevance that passes the last layer's attention of a BERT passes the class token's row."""
     model = Bert().eval()
     wrapped = gx.wrap(
@@ -252,8 +252,8 @@ def test_a_model_without_attention_between_nodes_has_no_pairs():
         gx.pairs(linear, graph_of("CCO"))
 
 
-def test_a_pooling_with_weights_keeps_its_relevance_beside_attention(models):
-    """Its softmax is recorded nowhere and held constant all the same."""
+def test_a_pooling_with_weights_keeps_its_relevance_apart_from_attention(models):
+    """Its softmax is not recorded but is still held constant."""
 
     class Weighted(SparseModel):
         def __init__(self) -> None:

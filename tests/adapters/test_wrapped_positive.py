@@ -1,4 +1,4 @@
-"""The positive rules on models of others: as on the Graphormer, by NumPy, and by equal models."""
+"""The positive rules on wrapped models: against the Graphormer, NumPy, and equal models."""
 
 import warnings
 
@@ -68,7 +68,7 @@ class Foreign(nn.Module):
 
 @pytest.mark.parametrize("method", METHODS[:3])
 @pytest.mark.parametrize("pre_layernorm", [True, False])
-def test_a_graphormer_that_nobody_knows_for_one_is_explained_the_same(method, pre_layernorm):
+def test_an_unrecognised_graphormer_is_explained_the_same(method, pre_layernorm):
     model = random_graphormer(pre_layernorm=pre_layernorm).double()
     encode = StructureEncoding.from_config(model.config)
     batch = collate([encode(molecule_to_data("CC(=O)Nc1ccccc1"))])
@@ -192,8 +192,8 @@ def test_scores_of_a_graph_do_not_depend_on_its_batch(method):
 
 
 @pytest.mark.parametrize("rules", [CHEFER, PLAIN])
-def test_relevance_handed_down_by_gps_is_what_came_in(rules):
-    """Mean pooling, skips, batch norm, messages and attention together; nothing is made.
+def test_relevance_passed_on_by_gps_is_what_came_in(rules):
+    """Mean pooling, skips, batch norm, messages and attention together; no relevance is created.
 
     Some is lost where no product in a map is positive (eq. 5), or in constants' shares.
     """
@@ -284,7 +284,7 @@ def test_operations_in_place_change_nothing():
 
 @pytest.mark.parametrize("gate", ["sigmoid", "glu", "silu"])
 def test_a_gate_hands_all_relevance_to_what_it_lets_through(gate):
-    """As if the gate were a number; a gate of its own value is an activation."""
+    """As if the gate were a constant; a value that gates itself is an activation."""
 
     class Gated(Convolution):
         frozen = None

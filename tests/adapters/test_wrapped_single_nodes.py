@@ -1,4 +1,4 @@
-"""Graphs of one node, and the batch vector by which nodes are told from graphs."""
+"""Graphs of one node, and the batch vector that distinguishes nodes from graphs."""
 
 import warnings
 
@@ -25,7 +25,7 @@ def node(seed, loops=0):
 
 
 class Pooled(nn.Module):
-    """A model that is read out by attention over the nodes of each graph."""
+    """A model with a read-out by attention over the nodes of each graph."""
 
     def __init__(self, body):
         super().__init__()
@@ -63,7 +63,7 @@ class PooledByCopies(Pooled):
 
 
 class PooledByItsOwnIndex(Pooled):
-    """The batch vector is made anew by one of the ways in `INDICES`."""
+    """The batch vector is recomputed in one of the ways in `INDICES`."""
 
     def __init__(self, body, index):
         super().__init__(body)
@@ -74,7 +74,7 @@ class PooledByItsOwnIndex(Pooled):
 
 
 def listed(ptr):
-    """A batch vector of which nothing tells where it comes from."""
+    """A batch vector of unknown origin."""
     sizes = ptr.diff().tolist()
     return torch.tensor([graph for graph, size in enumerate(sizes) for _ in range(size)])
 
@@ -95,7 +95,7 @@ class PooledByPointers(Pooled):
 
 
 class PooledBySizes(Pooled):
-    """The graphs are counted in the batch vector, and the vector made of the counts."""
+    """The batch vector is counted per graph and rebuilt from the counts."""
 
     def forward(self, x, edge_index, edge_attr, batch):
         sizes = degree(batch, dtype=torch.long)
@@ -104,7 +104,7 @@ class PooledBySizes(Pooled):
 
 
 class ReadAtItsFirstNode(Pooled):
-    """No pooling: the answer stands at the first node of each graph."""
+    """No pooling: the output is read at the first node of each graph."""
 
     def forward(self, x, edge_index, edge_attr, ptr, batch):
         return self.head(self.rows(x, edge_index, edge_attr, batch)[ptr[:-1]])
@@ -135,7 +135,7 @@ def assert_explained_alone_as_with_others(model, loops=1, methods=READ_ATTENTION
     [(Pooled, 0), (Pooled, 1), (PooledByCopies, 1), (ReadAtItsFirstNode, 1)],
 )
 @pytest.mark.parametrize("body", BODIES)
-def test_a_graph_of_one_node_is_explained_alone_as_with_others(body, kind, loops):
+def test_a_graph_of_one_node_is_explained_the_same_alone_and_with_others(body, kind, loops):
     model = gx.wrap(kind(BODIES[body]()).eval(), kind="regression")
     assert_explained_alone_as_with_others(model, loops)
     nodes = [node(seed, loops) for seed in (7, 8)]
@@ -148,14 +148,14 @@ def test_a_graph_of_one_node_is_explained_alone_as_with_others(body, kind, loops
 
 @pytest.mark.parametrize("body", ["gps", "transformer"])
 @pytest.mark.parametrize("kind", [PooledByPointers, PooledBySizes, *INDICES])
-def test_a_batch_vector_that_a_model_makes_of_the_graphs_sizes_names_graphs(body, kind):
+def test_a_batch_vector_computed_from_graph_sizes_names_graphs(body, kind):
     inner = BODIES[body]()
     module = PooledByItsOwnIndex(inner, INDICES[kind]) if kind in INDICES else kind(inner)
     model = gx.wrap(module.eval(), kind="regression")
     assert_explained_alone_as_with_others(model, methods=["cam", "partial_lrp", "gae"])
 
 
-def test_a_batch_vector_from_nowhere_is_named_where_every_graph_is_one_node():
+def test_a_batch_vector_of_unknown_origin_is_named_if_every_graph_is_one_node():
     own = gx.wrap(PooledByItsOwnIndex(GpsModel(), listed).eval(), kind="regression")
     plain = gx.wrap(Pooled(GpsModel()).eval(), kind="regression")
     nodes = [node(seed, 1) for seed in (7, 8)]
@@ -171,7 +171,7 @@ def test_a_batch_vector_from_nowhere_is_named_where_every_graph_is_one_node():
         gx.explain(own, nodes, "lrp_zplus")
 
 
-def test_attention_of_edges_that_all_end_at_the_first_node_is_no_pooling():
+def test_attention_of_edges_that_all_end_at_the_first_node_is_not_pooling():
     class Star(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""Wrapped models whose attentions differ: some that no output rests on, other numbers of heads."""
+"""Wrapped models with different attentions: some the output ignores, other numbers of heads."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ class TwoTowers(nn.Module):
         *("attention_flow", "transformer_attribution", "masked_lrp", "partial_lrp", "lrp_zplus"),
     ],
 )
-def test_attention_that_the_output_does_not_rest_on_changes_nothing(method):
+def test_attention_that_the_output_does_not_depend_on_changes_nothing(method):
     both, one = started(TwoTowers()), TwoTowers(both=False).eval()
     one.load_state_dict(both.state_dict())
     both(graph(5).x, graph(5).edge_index, torch.zeros(5).long())  # leaves a tensor behind
@@ -49,7 +49,7 @@ def test_attention_that_the_output_does_not_rest_on_changes_nothing(method):
         assert abs(expected).max() > 1e-6
 
 
-def test_a_copy_holds_what_a_pass_left_as_a_constant():
+def test_a_copy_keeps_what_a_pass_left_as_a_constant():
     model = started(TwoTowers())
     model(graph(5).x, graph(5).edge_index, torch.zeros(5).long())
     other = copied(model)

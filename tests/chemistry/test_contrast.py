@@ -111,7 +111,7 @@ def part_of(a, b, **options):
     return common_part(Chem.MolFromSmiles(a), Chem.MolFromSmiles(b), **options)
 
 
-def test_what_was_exchanged_at_one_bond_is_all_that_differs():
+def test_only_what_was_exchanged_at_one_bond_differs():
     part = part_of(IBUPROFEN, AMIDE)
     acid, amide = Chem.MolFromSmiles(IBUPROFEN), Chem.MolFromSmiles(AMIDE)
     assert len(part.same) == acid.GetNumAtoms() - 1
@@ -145,7 +145,7 @@ def test_a_ring_is_not_matched_to_a_chain():
     assert len(part.same) == 6  # the chain with its acid; no atom of the ring
 
 
-def test_of_symmetric_mappings_the_cheapest_is_taken():
+def test_the_cheapest_of_symmetric_mappings_is_taken():
     """Toluene lies in meta-cresol's ring in two ways; brute force over both."""
     toluene, cresol = Chem.MolFromSmiles("Cc1ccccc1"), Chem.MolFromSmiles("Cc1cccc(O)c1")
     ways = cresol.GetSubstructMatches(toluene, uniquify=False)
@@ -157,7 +157,7 @@ def test_of_symmetric_mappings_the_cheapest_is_taken():
         assert tuple(found.same[:, 1].tolist()) == cheapest
 
 
-def test_molecules_without_a_common_part_are_told_apart():
+def test_molecules_without_a_common_part_are_refused():
     with pytest.raises(NoCommonPartError, match="fewer than 3 connected atoms in common"):
         part_of("CCO", "c1ccccc1")
     with pytest.raises(ValueError, match="shared scaffold"):
@@ -231,7 +231,7 @@ def test_other_rules_leave_a_residual_that_is_shown():
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_exchanging_the_molecules_turns_the_sign(a, b):
+def test_swapping_the_molecules_flips_the_sign(a, b):
     model = random_graphormer()
     forth, back = gx.contrast(model, a, b).account, gx.contrast(model, b, a).account
     assert forth.output == pytest.approx(-back.output, abs=1e-5)
@@ -249,7 +249,7 @@ def test_the_account_does_not_depend_on_the_order_of_the_atoms(a, b):
     assert vars(moved) == pytest.approx(vars(given), abs=1e-4)
 
 
-def test_a_molecule_against_itself_differs_in_nothing():
+def test_a_molecule_does_not_differ_from_itself():
     found = gx.contrast(random_graphormer(), IBUPROFEN, "OC(=O)C(C)c1ccc(CC(C)C)cc1")
     assert len(found.changed_a) == len(found.changed_b) == 0
     np.testing.assert_allclose(found.difference, 0, atol=1e-4)
@@ -304,7 +304,7 @@ def discs(svg, attribute):
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_corresponding_atoms_stand_at_the_same_place_of_both_panels(a, b):
+def test_corresponding_atoms_are_at_the_same_place_in_both_panels(a, b):
     found = gx.contrast(random_graphormer(), a, b)
     at = discs(found.svg(), "data-atom")
     for i, j in found.part.mapping.tolist():
@@ -312,7 +312,7 @@ def test_corresponding_atoms_stand_at_the_same_place_of_both_panels(a, b):
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_what_the_other_molecule_does_not_have_is_outlined(a, b):
+def test_what_the_other_molecule_lacks_is_outlined(a, b):
     found = gx.contrast(random_graphormer(), a, b)
     outlined = discs(found.svg(difference=True), "data-outlined")
     expected = {(0, int(i)) for i in found.changed_a} | {(1, int(j)) for j in found.changed_b}
@@ -328,7 +328,7 @@ def test_both_molecules_have_one_colour_scale():
 
 
 def test_a_layout_that_would_crowd_is_turned_rather_than_bent():
-    """Distances within the molecule stay its own, and the corresponding atoms' centre is shared."""
+    """A molecule keeps its own distances; the corresponding atoms share a centre."""
     a, b = Chem.MolFromSmiles("CCCCCCC"), Chem.MolFromSmiles("C(C)(C)(C)CC(C(C)(C)C)(C(C)(C)C)CC")
     reference = laid_out(a)
     mapping = np.array([(2, 0), (3, 4), (4, 5)])
@@ -410,7 +410,7 @@ def test_only_large_differences_are_cliffs():
     assert cliffs_of([9.0, 8.5, 6.0, 1.0], difference=3.5) == {}
 
 
-def test_one_molecule_measured_twice_is_no_cliff_but_its_enantiomer_is():
+def test_one_molecule_measured_twice_is_not_a_cliff_but_its_enantiomer_is():
     smiles = ["C[C@H](N)C(=O)Nc1ccccc1", "O=C(Nc1ccccc1)[C@H](C)N", "C[C@@H](N)C(=O)Nc1ccccc1"]
     found = gx.activity_cliffs(smiles, [5.0, 7.0, 9.0])
     same = {Chem.CanonSmiles(s) for s in smiles[:2]}
@@ -419,7 +419,7 @@ def test_one_molecule_measured_twice_is_no_cliff_but_its_enantiomer_is():
     assert all(c.similarity == 1.0 for c in found)
 
 
-def test_rows_without_a_value_or_a_molecule_take_no_part():
+def test_rows_without_a_value_or_a_molecule_are_ignored():
     smiles = [IBUPROFEN, AMIDE, "not a molecule", PYRIDINE]
     with pytest.warns(UserWarning, match="1 SMILES cannot be read, rows 2"):
         found = gx.activity_cliffs(smiles, [5.0, np.nan, 7.0, 8.0], similarity=0.3)

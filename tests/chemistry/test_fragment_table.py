@@ -1,4 +1,4 @@
-"""Fragments over many molecules: running figures against NumPy, memory, and tables of nothing."""
+"""Fragments over many molecules: running statistics against NumPy, memory, empty tables."""
 
 import tracemalloc
 
@@ -42,7 +42,7 @@ def test_the_interval_is_students(n, skewed):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
-def test_the_interval_of_few_molecules_holds_the_mean_as_often_as_it_says(n):
+def test_the_interval_of_few_molecules_covers_the_mean_as_often_as_it_says(n):
     rng = np.random.default_rng(n)
     intervals = [tally_of([[v] for v in rng.normal(1.0, size=n)]).interval for _ in range(2000)]
     covered = np.mean([low <= 1.0 <= high for low, high in intervals])

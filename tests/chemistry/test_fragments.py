@@ -1,4 +1,4 @@
-"""Relevance of fragments: parts that divide a molecule, sums that close, names in words."""
+"""Relevance of fragments: they partition a molecule, their sums close, they have names."""
 
 from importlib.util import find_spec
 from xml.etree import ElementTree
@@ -106,7 +106,7 @@ def test_the_scaffold_is_what_is_left_when_ends_are_cut_again_and_again(explaine
 
 
 def test_ring_systems_are_what_bridges_leave(explained):
-    """A bond is in a ring if the graph hangs together without it."""
+    """A bond is in a ring if the graph stays connected without it."""
     for explanation in explained:
         mol = explanation.molecule
         graph = nx.Graph([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()])
@@ -246,7 +246,7 @@ def test_pictures_show_each_fragment_in_the_colour_of_its_sum(explained):
 
 
 def test_no_module_hides_a_function_of_its_name():
-    """Once imported, a module `graphxai.fragments` would stand where the function is expected."""
+    """Once imported, a module `graphxai.fragments` would hide the function."""
     for name in gx.__all__:
         assert find_spec(f"graphxai.{name}") is None, name
 
@@ -318,7 +318,7 @@ def test_the_rest_has_no_structure_of_its_own(model):
     assert dict(zip(table.name, table.smiles, strict=True)) == {"hydroxyl": "*O", "rest": ""}
 
 
-def test_a_table_tells_structures_apart_where_names_do_not(model):
+def test_a_table_distinguishes_structures_with_the_same_name(model):
     explained = gx.explain(model, ["COc1ccccc1C(=O)NC", "COc1ccc(cc1)C(=O)NC"])
     brics = gx.fragment_table(explained, "brics")
     assert list(brics.name).count("benzene ring") == 2  # ortho and para

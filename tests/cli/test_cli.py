@@ -89,7 +89,7 @@ def test_a_table_gives_one_row_and_one_picture_each(run, checkpoint, table, tmp_
     assert "ring 1 is opened and not closed" in rejected[0]["reason"]
 
 
-def test_an_interrupted_table_goes_on_and_repeats_nothing(run, checkpoint, table, tmp_path):
+def test_an_interrupted_table_resumes_and_repeats_nothing(run, checkpoint, table, tmp_path):
     out = tmp_path / "results"
     arguments = ("explain", table, "--model", checkpoint, "--out", out)
     run(*arguments)
@@ -203,7 +203,7 @@ def test_a_file_called_like_a_molecule_does_not_hide_it(run, checkpoint, tmp_pat
     assert "cannot read this type of file; use .csv" in error
 
 
-def test_scores_that_are_no_shares_of_the_output_have_no_ledger(run, checkpoint):
+def test_scores_that_are_not_shares_of_the_output_have_no_ledger(run, checkpoint):
     _, text, _ = run("explain", "CCO", "--model", checkpoint, "--method", "gae,lrp")
     scores, shares = text.split("LRP, relevance")
     assert "scores, not shares of the output" in scores
@@ -218,7 +218,7 @@ def test_a_table_is_not_explained_into_a_file(run, checkpoint, table, tmp_path):
     assert not (tmp_path / "a.svg").exists()
 
 
-def test_a_missing_column_lists_those_there(run, checkpoint, table, tmp_path):
+def test_a_missing_column_lists_the_existing_ones(run, checkpoint, table, tmp_path):
     code, _, error = run(
         "explain", table, "--model", checkpoint, "--smiles-column", "mol", "--out", tmp_path / "r"
     )
@@ -240,7 +240,7 @@ def test_debug_shows_the_traceback(run, checkpoint):
         run("explain", "C1CC", "--model", checkpoint, "--debug")
 
 
-def test_nothing_is_printed_of_a_table_without_the_column(run, checkpoint, table):
+def test_nothing_is_printed_for_a_table_without_the_column(run, checkpoint, table):
     code, text, error = run("predict", table, "--model", checkpoint, "--smiles-column", "mol")
     assert code == 1
     assert text == ""
@@ -252,7 +252,7 @@ def test_nothing_is_printed_of_a_table_without_the_column(run, checkpoint, table
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("command", ["predict", "explain"])
-def test_a_missing_column_names_those_there_one_by_one(
+def test_every_command_lists_the_existing_columns_if_one_is_missing(
     command, delimiter, run, checkpoint, tmp_path
 ):
     path = tmp_path / "molecules.csv"
@@ -284,7 +284,7 @@ def test_an_empty_table_has_a_header_of_predictions(run, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(("r2", "warnings"), [(-0.2, 1), (0.3, 0)])
-def test_a_model_worse_than_the_mean_is_warned_of_once(run, tmp_path, r2, warnings):
+def test_a_model_worse_than_the_mean_gives_one_warning(run, tmp_path, r2, warnings):
     scores = {"graphormer": {"R2": [r2, r2, r2]}, "dummy": {"R2": [-0.01, -0.1, 0.0]}}
     metadata = {"scores": {"pIC50": {"kind": "regression", "scores": scores}}}
     folder = save_checkpoint(random_graphormer(), tmp_path / "poor" / "model", metadata=metadata)

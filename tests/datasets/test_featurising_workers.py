@@ -171,7 +171,7 @@ def test_an_endless_source_is_read_as_needed() -> None:
     assert 1000 <= taken[0] <= 1000 + 2 * 384
 
 
-def test_an_error_of_the_source_waits_for_its_turn() -> None:
+def test_an_error_in_the_source_keeps_its_place() -> None:
     def source() -> Iterator[str]:
         yield from ["CCO"] * 300
         raise KeyError("the disk is gone")
@@ -293,7 +293,7 @@ def test_a_worker_needs_no_torch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, -1, None, 1.5, "auto"])
-def test_a_number_of_workers_that_is_none_is_refused(workers: object, tmp_path: Path) -> None:
+def test_an_invalid_number_of_workers_is_refused(workers: object, tmp_path: Path) -> None:
     message = f"workers must be 1 .* or a number of processes, not {re.escape(repr(workers))}"
     with pytest.raises(ValueError, match=message):
         molecules_to_data(["CCO"], workers=workers)
@@ -303,7 +303,7 @@ def test_a_number_of_workers_that_is_none_is_refused(workers: object, tmp_path: 
         read_table(path, workers=workers)
 
 
-def test_explicit_hydrogens_are_warned_of_at_the_line_that_asks() -> None:
+def test_explicit_hydrogens_give_a_warning_at_the_users_line() -> None:
     source = ["CCO", Chem.AddHs(Chem.MolFromSmiles("CCO"))]
     with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
         for _ in molecules_to_data(source, workers=2):

@@ -1,4 +1,4 @@
-"""A table is looked through before anything is learned from it; every row has its place."""
+"""A table is checked before anything is trained on it; every row is accounted for."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ def test_the_order_of_two_classes_does_not_depend_on_the_rows(order):
         assert read_labels("y", pair[::order]).classes == read_labels("y", pair).classes
 
 
-def test_numbers_are_values_unless_told_otherwise():
+def test_numbers_are_values_unless_the_user_says_otherwise():
     cells = ["1", "2", "3", "3.0", "NA", ""]
     values = read_labels("y", cells)
     assert values.kind == "regression"
@@ -75,7 +75,7 @@ def test_numbers_are_values_unless_told_otherwise():
     assert read_labels("y", ["0", "1"], "regression").kind == "regression"
 
 
-def test_a_qualified_value_is_no_number_and_is_said():
+def test_a_qualified_value_is_not_a_number_and_is_reported():
     labels = read_labels("IC50", ["1.5", "2.5", ">10", "inf", "1e400", "1_0", "2.5", "3", "4"])
     assert labels.kind == "regression"
     assert labels.unusable == (2, 3, 4, 5)
@@ -91,7 +91,7 @@ def test_a_decimal_comma_is_read_and_a_thousand_is_not_guessed():
         read_labels("y", ["1,234", "5,678", "9,012"])
 
 
-def test_free_text_is_no_label():
+def test_free_text_is_not_a_label():
     with pytest.raises(ValueError, match=r"nor a few classes \(at most 20\)"):
         read_labels("name", [f"compound {k}" for k in range(40)])
     with pytest.raises(ValueError, match="has no numbers, only words"):
@@ -178,7 +178,7 @@ def test_a_gap_or_a_contradiction_costs_one_target_only(write):
     np.testing.assert_array_equal(labels[34], [1, math.nan])
 
 
-def test_a_column_with_one_class_is_not_learned_beside_others(write):
+def test_a_column_with_one_class_is_not_learned(write):
     rows = [f"{smiles},{k % 2},1" for k, smiles in enumerate(ALKANES)]
     path = write([*rows, "CO,,1"], "smiles,a,b")
     table = clean_table(path, "smiles", ["a", "b"])
@@ -198,7 +198,7 @@ def test_a_class_whose_molecules_all_contradict_themselves_is_gone(write):
     assert set(table.y[:, 0]) == {0.0, 1.0}
 
 
-def test_values_far_from_the_rest_and_over_orders_of_magnitude_are_told(write):
+def test_outliers_and_values_over_orders_of_magnitude_are_reported(write):
     table = clean_table(write(alkanes([*range(1, 30), 5000])), "smiles", ["y"])
     assert [row.row for row in found(table, "values far from the rest").rows] == [30]
     assert "logarithm" in found(table, "values span orders of magnitude").done
@@ -244,7 +244,7 @@ def test_what_cannot_be_learned_from_is_one_clear_line(write, rows, columns, mes
     assert "\n" not in str(error.value)
 
 
-def test_a_molecule_that_comes_again_is_not_held(write, monkeypatch):
+def test_a_repeated_molecule_is_not_kept(write, monkeypatch):
     """Memory grows with the different molecules, not with the rows."""
     path = write(binary() * 5)
     table = clean_table(path, "smiles", ["y"])

@@ -1,4 +1,4 @@
-"""Molecules become the graphs that OGB defines, and bad input is told apart from good."""
+"""Molecules become the graphs that OGB defines, and bad input is recognised."""
 
 import re
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_bace_has_the_published_number_of_actives_and_classes_follow_pic50(
     assert int(disagree.sum()) == 17  # crystal-structure ligands that the data set counts as active
 
 
-def test_importing_the_features_leaves_no_stand_in_behind() -> None:
+def test_importing_the_features_leaves_no_stub_behind() -> None:
     import sys
 
     stand_in = sys.modules.get("outdated")
@@ -127,7 +127,7 @@ def test_a_source_of_many_molecules_is_read_as_needed() -> None:
     assert 968 <= len(list(source)) <= 999
 
 
-def test_a_single_atom_has_no_edges_but_their_shapes() -> None:
+def test_a_single_atom_has_empty_edges_of_the_right_shape() -> None:
     data = molecule_to_data("C")
     assert data.x.shape == (1, 9)
     assert data.edge_index.shape == (2, 0)
@@ -180,7 +180,7 @@ def test_a_molecule_without_atoms_is_refused() -> None:
         molecule_to_data(Chem.Mol())
 
 
-def test_a_bad_row_in_a_thousand_is_reported_and_the_others_come_out(tmp_path: Path) -> None:
+def test_one_bad_row_in_a_thousand_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
     rows = [f"{'C' * (1 + i % 20)}O,{i}" for i in range(1000)]
     rows[499] = "C1CC,7"
     path = tmp_path / "table.csv"
@@ -206,7 +206,7 @@ def test_missing_labels_are_nan_and_words_are_refused(tmp_path: Path) -> None:
     assert "'active', which is not a number" in rejected[0].reason
 
 
-def test_a_missing_column_is_named_beside_those_there(tmp_path: Path) -> None:
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("SMILES,pIC50\nCCO,5\n")
     with pytest.raises(ValueError, match=r"no column 'smiles'; its columns: 'SMILES', 'pIC50'"):
@@ -281,7 +281,7 @@ def test_molecules_from_rdkit_in_any_state_equal_their_smiles() -> None:
             assert torch.equal(found.edge_attr, expected.edge_attr)
 
 
-def test_explicit_hydrogens_are_warned_of() -> None:
+def test_explicit_hydrogens_give_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
         molecule_to_data(Chem.AddHs(Chem.MolFromSmiles("CCO")))
     assert text[0].filename == __file__  # the line that called, not one of the package

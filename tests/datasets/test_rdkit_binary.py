@@ -1,4 +1,4 @@
-"""Reading a molecule from RDKit's binary form gives what OGB reads from its atoms and bonds."""
+"""Features read from RDKit's binary format equal those that OGB reads from atoms and bonds."""
 
 import itertools
 
@@ -43,7 +43,7 @@ ODD = {
 
 
 def ogb_features(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The loops of OGB's `smiles2graph`, for a molecule that may have no SMILES."""
+    """OGB's `smiles2graph` loops, for a molecule that may have no SMILES."""
     atoms = [atom_to_feature_vector(atom) for atom in mol.GetAtoms()]
     ends, bonds = [], []
     for bond in mol.GetBonds():
@@ -166,7 +166,7 @@ def test_residues_and_queries_have_the_features_of_ogb() -> None:
     assert_equals_ogb(replaced)
 
 
-def test_hydrogens_as_atoms_kekulised_rings_and_any_order_have_the_features_of_ogb() -> None:
+def test_explicit_hydrogens_kekulised_rings_and_any_order_have_the_features_of_ogb() -> None:
     rng = np.random.default_rng(0)
     for smiles in MOLECULES.values():
         mol = Chem.MolFromSmiles(smiles)
@@ -194,7 +194,7 @@ def test_the_binary_form_of_this_rdkit_is_known() -> None:
     )
 
 
-def test_a_plain_molecule_met_before_is_read_without_attributes(
+def test_a_plain_molecule_seen_before_is_read_without_attributes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = [molecule_to_data(smiles) for smiles in MOLECULES.values()]

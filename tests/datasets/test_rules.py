@@ -1,4 +1,4 @@
-"""Rules whose true atoms are known, molecules chosen by them, strokes of digits, and training."""
+"""Rules with known true atoms, molecules chosen by them, strokes of digits, and training."""
 
 from pathlib import Path
 
@@ -84,12 +84,12 @@ def test_shares_of_the_atoms_sum_to_crippens_logp(smiles: str) -> None:
     assert RULES["logp"].label(mol) == pytest.approx(shares.sum())
 
 
-def test_hydrogens_count_for_the_atom_that_holds_them() -> None:
+def test_hydrogens_count_towards_their_heavy_atom() -> None:
     # Wildman and Crippen 1999, Table 1: C1 (methane) 0.1441, H1 (on carbon) 0.1230.
     np.testing.assert_allclose(crippen_shares(Chem.MolFromSmiles("C")), [0.1441 + 4 * 0.1230])
 
 
-def test_a_rule_of_ones_own_is_a_pattern() -> None:
+def test_your_own_rule_is_a_pattern() -> None:
     rule = pattern_rule("acid", "Is there a carboxylic acid?", "C(=O)[OH]")
     assert set(np.flatnonzero(rule.truth("CCC(=O)O"))) == {2, 3, 4}
     assert not rule.label("CCC(=O)OC")
@@ -109,7 +109,7 @@ ALKANES = ["C" * n for n in range(1, 41)]
 CHLORIDES = ["C" * n + "Cl" for n in range(1, 21)]
 
 
-def test_classes_are_balanced_and_every_molecule_stands_once() -> None:
+def test_classes_are_balanced_and_every_molecule_occurs_once() -> None:
     noise = ["not a SMILES", "", "CC", "C(C)", "ClC"]  # the last three are repeats
     found = rule_dataset(noise + ALKANES + CHLORIDES, "halogen", size=60)
     assert len(found.smiles) == len(set(found.smiles)) == 40  # 20 chlorides, so 20 alkanes
@@ -194,7 +194,7 @@ def plain_digit(digit: int) -> np.ndarray:
     return read_digit(digit_paths()[digit])
 
 
-def test_a_trained_model_tells_its_score_on_the_test_molecules(tmp_path: Path) -> None:
+def test_a_trained_model_reports_its_score_on_the_test_molecules(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     from graphxai.models.graphormer.recipes.rules import train_rule
 

@@ -16,7 +16,7 @@ def test_a_random_split_is_a_partition_and_repeats() -> None:
     assert split.test != random_split(1513, 1).test
 
 
-def test_a_scaffold_stands_in_one_part_only() -> None:
+def test_a_scaffold_is_in_one_part_only() -> None:
     split = scaffold_split(SMILES, (0.5, 0.25, 0.25))
     parts = [
         {MurckoScaffold.MurckoScaffoldSmiles(SMILES[i]) for i in part}

@@ -280,7 +280,7 @@ def save(path: Path, array: np.ndarray, mode: str | None = None) -> Path:
     return path
 
 
-def test_an_mnist_image_comes_back_unchanged(tmp_path: Path, digits: np.ndarray) -> None:
+def test_an_mnist_image_is_returned_unchanged(tmp_path: Path, digits: np.ndarray) -> None:
     for image in digits[::9]:
         assert np.allclose(read_digit(save(tmp_path / "d.png", image)), image / 255)
 
@@ -290,7 +290,7 @@ def test_ink_on_paper_of_any_size_becomes_an_mnist_digit(
     tmp_path: Path, seven: np.ndarray, mode: str
 ) -> None:
     large = np.kron(255 - seven, np.ones((9, 9), dtype=np.uint8))
-    page = np.full((420, 300), 255, dtype=np.uint8)  # the digit stands off-centre on a tall page
+    page = np.full((420, 300), 255, dtype=np.uint8)  # the digit is off-centre on a tall page
     page[150 : 150 + 252, 20 : 20 + 252] = large
     digit = read_digit(save(tmp_path / "d.png", page, mode))
     assert digit.shape == (28, 28)

@@ -1,4 +1,4 @@
-"""Whole benchmarks: methods of the user's, targets, resuming, reports, the command line."""
+"""Whole benchmarks: user-defined methods, targets, resuming, reports, the command line."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def by_number_in_lists(model, batch, target):
 
 
 @pytest.mark.parametrize("operator", ["mask", "zero", "delete"])
-def test_curves_of_several_methods_equal_those_of_each(operator):
+def test_curves_of_several_methods_equal_those_of_each_method_alone(operator):
     model = three_classes()
     data = encoded(model, SMILES[1])
     scores = [torch.randn(13, generator=torch.Generator().manual_seed(k)) for k in range(3)]
@@ -100,7 +100,7 @@ def test_perturbation_metrics_equal_a_loop():
 
 
 def test_negative_perturbation_keeps_the_most_relevant():
-    """Without the least relevant 10 % the most relevant 90 % remain."""
+    """Removing the least relevant 10 % leaves the most relevant 90 %."""
     model = three_classes()
     data = encoded(model, SMILES[1])
     relevance = torch.arange(13.0)
@@ -112,7 +112,7 @@ def test_negative_perturbation_keeps_the_most_relevant():
 
 
 @pytest.mark.parametrize("method", [by_number, by_number_in_lists])
-def test_a_function_of_the_users_is_a_method(method):
+def test_a_users_function_is_a_method(method):
     model = random_graphormer()
     report = gx.evaluate(model, SMILES, [method, "lrp"])
     assert report.methods == (method.__name__, "lrp", "random")
@@ -250,7 +250,7 @@ def test_noise_is_the_same_alone_and_in_a_batch():
 
 
 class Interrupted:
-    """Atomic numbers, until the power goes."""
+    """Atomic numbers, until the run is interrupted."""
 
     __name__ = "numbers"
 
@@ -265,7 +265,7 @@ class Interrupted:
         return by_number(model, batch, target)
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr("graphxai.evaluation.benchmark.CHUNK", 2)
     model = random_graphormer()
     settings = {"metrics": ["auac", "sparsity"], "out": tmp_path / "run"}
@@ -408,7 +408,7 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys)
         (["bace", "--model", "mnist-superpixels"], "reads digits"),
     ],
 )
-def test_a_benchmark_that_cannot_be_is_refused(arguments, message, monkeypatch, capsys):
+def test_an_impossible_benchmark_is_refused(arguments, message, monkeypatch, capsys):
     assert run(["benchmark", *arguments], monkeypatch) != 0
     assert message in " ".join(capsys.readouterr().err.split())
 
@@ -464,7 +464,7 @@ def test_a_plot_shows_itself_in_a_notebook():
         report.plot("pie")
 
 
-def test_scores_that_cannot_be_brought_to_the_model_are_noted():
+def test_scores_that_do_not_fit_the_model_are_noted():
     def elsewhere(model, batch, target):
         return torch.zeros(batch.mask.shape, device="meta")
 

@@ -82,7 +82,7 @@ def test_zeroed_nodes_keep_their_token():
 
 
 def test_a_deleted_node_leaves_the_smaller_molecule():
-    """Without its last oxygen atom, hexanol's graph is hexane's but for that carbon's features."""
+    """Without its oxygen atom, hexanol's graph is hexane's except for one carbon's features."""
     model = random_graphormer()
     data, smaller = encoded(model, "CCCCCCO"), molecule_to_data("CCCCCC")
     smaller.x = data.x[:6]
@@ -167,7 +167,7 @@ def test_scores_that_cannot_be_ordered_are_named(relevance, message):
 
 
 def test_relevance_orders_nodes_better_than_its_reverse():
-    """On every inhibitor among the samples, whatever the model says of it."""
+    """For every inhibitor among the samples, whatever the model predicts."""
     model = gx.load("bace")
     for smiles in list(MOLECULES.values())[:5]:
         data = prepare(model.config, smiles).data
@@ -177,7 +177,7 @@ def test_relevance_orders_nodes_better_than_its_reverse():
         assert best.activation.area > worst.activation.area
 
 
-def test_bootstrap_covers_the_mean_as_often_as_it_says():
+def test_bootstrap_covers_the_mean_as_often_as_claimed():
     rng = np.random.default_rng(0)
     inside = 0
     for k in range(200):
@@ -206,7 +206,7 @@ def test_paired_tests_see_a_shift_and_no_shift():
 
 
 def test_comparisons_are_a_table_and_words():
-    """One sample is higher by 2 throughout, so that p of Wilcoxon's test is 2 / 2^n."""
+    """One sample is always higher by 2, so p of Wilcoxon's test is 2 / 2^n."""
     first = np.linspace(0, 1, 10)
     values = {"<b>": first + 2 + 0.01 * np.arange(10), "low": first, "same": first}
     compared = compare_pairs(values, [("<b>", "low"), ("low", "same")])
@@ -226,7 +226,7 @@ def test_comparisons_are_a_table_and_words():
     assert list(compare_pairs(values, []).to_frame().columns) == list(frame.columns)
 
 
-def test_a_report_holds_every_row_and_always_the_control(tmp_path):
+def test_a_report_contains_every_row_and_always_the_control(tmp_path):
     model = random_graphormer()
     inputs = ["CCO", "C1CC", SMILES, "CC(=O)[O-].[Na+]"]
     report = gx.evaluate(model, inputs, ["lrp", "gae"], operators=("mask", "zero"))

@@ -140,7 +140,7 @@ def test_scores_do_not_depend_on_the_order_of_nodes(metric) -> None:
     assert metric(relevance[order], TRUTH[order]) == pytest.approx(value, abs=1e-12)
 
 
-def test_without_anything_to_tell_apart_there_is_a_reason_and_no_score() -> None:
+def test_with_nothing_to_distinguish_there_is_a_reason_and_no_score() -> None:
     for truth, reason in (([False] * 3, "nothing is true"), ([True] * 3, "everything is true")):
         assert undefined(truth) == reason
         for metric in (*NODE_METRICS.values(), *PIXEL_METRICS.values()):
@@ -165,7 +165,7 @@ def test_values_that_cannot_be_compared_are_refused() -> None:
 MOLECULES = ["Clc1ccccc1", "CCO", "C1CC", "FC(F)F"]
 
 
-def test_rows_hold_the_scores_of_each_graph() -> None:
+def test_rows_contain_the_scores_of_each_graph() -> None:
     model = random_graphormer()
     truths = [RULES["halogen"].truth(s) for s in ("Clc1ccccc1", "CCO", "CCC", "FC(F)F")]
     rows = evaluate_truth(model, MOLECULES, truths, ["gradient_input"], progress=False)
@@ -257,14 +257,14 @@ def test_intensity_itself_finds_the_stroke_of_a_digit() -> None:
     node_rows = evaluate_truth(model, images[:1], [nodes], ["lrp"], progress=False)
     value = node_rows[(node_rows.method == "lrp") & (node_rows.metric == "roc_auc")].value.item()
     assert value == pytest.approx(roc_auc(explanation.relevance, nodes))
-    # By the ink of its superpixels a pixel of the stroke is told from the background.
+    # The mean ink of its superpixel distinguishes a stroke pixel from the background.
     ink = np.bincount(explanation.segments.ravel(), images[0].ravel()) / np.bincount(
         explanation.segments.ravel()
     )
     assert mean_average_precision(ink[explanation.segments], stroke_pixels(images[0])) > 0.9
 
 
-def test_the_models_own_score_stands_beside(sklearn) -> None:
+def test_the_models_own_score_is_shown(sklearn) -> None:
     model = random_graphormer()
     smiles = ["Clc1ccccc1", "CCO", "FC(F)F", "c1ccccc1", "CC(=O)O", "CCN"]
     labels = [1, 0, 1, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""Signs of trust against formulas worked out here, and the rule on compounds far from BACE."""
+"""Signs of trust against formulas written out here, and the rule on compounds far from BACE."""
 
 import csv
 from dataclasses import replace
@@ -22,7 +22,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.evaluation.sanity_checks import NoisyModel
-from graphxai.evaluation.trust.perturbed_inputs import written_anew
+from graphxai.evaluation.trust.perturbed_inputs import another_form
 from graphxai.evaluation.trust.signs import (
     Sign,
     agreement_sign,
@@ -56,7 +56,7 @@ def training(bace):
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_compounds_far_from_the_training_set_are_warned_of(bace, name):
+def test_compounds_far_from_the_training_set_give_a_warning(bace, name):
     trust = gx.trust(bace, FAR[name])
     assert trust.warns
     assert trust["training set"].level == "warning"
@@ -67,7 +67,7 @@ def test_an_element_that_was_never_trained_on_is_named(bace):
     assert "no training compound contains Fe" in gx.trust(bace, FAR["ferrocene"]).sentence
 
 
-def test_a_training_compound_is_not_warned_of(bace, training):
+def test_a_training_compound_gives_no_warning(bace, training):
     for position in (0, 400, 800):
         trust = gx.trust(bace, training.smiles[position])
         assert not trust.warns
@@ -144,7 +144,7 @@ def test_a_ledger_that_does_not_close_is_a_warning(bace):
     assert sign.level == "warning"
 
 
-def test_scores_that_belong_to_the_numbering_are_found_out(bace):
+def test_scores_that_depend_on_the_numbering_are_detected(bace):
     smiles = "CC(=O)Oc1ccccc1C(=O)O"
     by_structure, by_number = (
         gx.trust(bace, gx.explain(bace, smiles, method))["equivalent inputs"]
@@ -227,7 +227,7 @@ def read(smiles: str) -> Data:
     return Data(x=data.x.float(), edge_index=data.edge_index)
 
 
-def test_models_of_others_have_signs_without_the_methods_they_do_not_allow():
+def test_wrapped_models_have_signs_without_the_methods_they_do_not_allow():
     torch.manual_seed(0)
     model = gx.wrap(MessagePassing().eval(), kind="binary", read=read)
     trust = gx.trust(model, "CC(=O)Oc1ccccc1C(=O)O")
@@ -313,13 +313,13 @@ def no_training_images(tmp_path, monkeypatch):
     monkeypatch.setenv("GRAPHXAI_DATA", str(tmp_path))
 
 
-def test_nothing_speaks_against_a_digit_like_those_trained_on(digits, training_images):
+def test_a_digit_like_the_training_digits_gives_no_warning(digits, training_images):
     trust = gx.trust(digits, digit_paths()[3])
     assert {sign.level for sign in trust.signs} == {"good"}
     assert trust.sentence.startswith("Nothing measured speaks against it")
 
 
-def test_a_picture_of_noise_is_warned_of(digits, training_images):
+def test_a_picture_of_noise_gives_a_warning(digits, training_images):
     trust = gx.trust(digits, np.random.default_rng(0).random((28, 28)))
     assert trust["training set"].level == "warning"
     assert trust.warns
@@ -333,7 +333,7 @@ def test_without_the_training_pictures_the_panel_says_so(digits, no_training_ima
     )
 
 
-def test_likeness_is_the_largest_cosine_similarity(digits, training_images, mnist_folder):
+def test_similarity_is_the_largest_cosine_similarity(digits, training_images, mnist_folder):
     images, _ = load_mnist(mnist_folder, "train")
     image = load_mnist(mnist_folder, "test", 1)[0][0]
     count = digits.origin.metadata["train_images"]
@@ -343,7 +343,7 @@ def test_likeness_is_the_largest_cosine_similarity(digits, training_images, mnis
     assert gx.trust(digits, images[7])["training set"].value == pytest.approx(1, abs=1e-5)
 
 
-def test_other_files_than_those_trained_on_are_not_compared_with(digits, tmp_path, monkeypatch):
+def test_files_other_than_the_training_files_are_not_compared_with(digits, tmp_path, monkeypatch):
     name = next(n for n in digits.origin.metadata["files"] if "train" in n and "images" in n)
     (tmp_path / name).write_bytes(b"other pictures")
     monkeypatch.setenv("GRAPHXAI_DATA", str(tmp_path))
@@ -358,7 +358,7 @@ def test_a_digits_score_is_its_accuracy_with_the_interval(digits, no_training_im
 
 def test_renumbered_superpixels_are_the_same_graph(digits):
     item = prepare_for(digits, digit_paths()[3])
-    data, order = written_anew(item, 0)
+    data, order = another_form(item, 0)
     assert order != sorted(order)
     edges = {(order[i], order[j]) for i, j in data.edge_index.T.tolist()}
     assert edges == set(map(tuple, item.data.edge_index.T.tolist()))
@@ -366,7 +366,7 @@ def test_renumbered_superpixels_are_the_same_graph(digits):
     assert torch.equal(data.pos, item.data.pos[order])
 
 
-def test_scores_that_belong_to_the_numbering_of_superpixels_are_found_out(digits):
+def test_scores_that_depend_on_the_numbering_of_superpixels_are_detected(digits):
     by_structure, by_number = (
         gx.trust(digits, gx.explain(digits, digit_paths()[5], method))["equivalent inputs"]
         for method in ("lrp", "random")
@@ -401,7 +401,7 @@ def test_two_classes_have_no_sign_of_confidence(bace):
         gx.trust(bace, "CCO")["confidence"]
 
 
-def test_an_explanation_that_does_not_hold_its_graph_needs_the_graph(digits):
+def test_an_explanation_without_its_graph_needs_the_graph(digits):
     coarse = image_to_data(gx.explain(digits, digit_paths()[3]).image, segments=40)
     without_picture = coarse.clone()
     del without_picture.image, without_picture.segments

@@ -34,7 +34,7 @@ def test_effect_of_presence_is_the_derivative_through_the_softmax(
     *_, found = _pass(model, batch, tokens, bias, presence, Target())
 
     def attention(query, key, bias):
-        """Scores are constant, what is added to them is not."""
+        """Scores are constant; what is added to them is not."""
         return torch.softmax((query @ key.transpose(-2, -1)).detach() + bias, dim=-1)
 
     monkeypatch.setattr(propagation, "softmax_attention", attention)
@@ -83,7 +83,7 @@ def test_impossible_options_are_refused(options, message):
 
 
 @pytest.mark.parametrize("module", [GpsModel, SparseModel])
-def test_in_models_of_others_it_is_lrp_of_the_graph_and_of_its_upper_half(module):
+def test_in_wrapped_models_it_is_lrp_of_the_graph_and_of_its_upper_half(module):
     graphs = molecules()[:3]
     model = gx.wrap(trained(module(), graphs, steps=3), kind="regression")
     for graph, found in zip(graphs, gx.explain(model, graphs, method="lrp_path"), strict=True):

@@ -15,7 +15,7 @@ GRAPHS = [g for g in molecules() if g.num_nodes < 20]
 
 
 def given_to(modules: list[nn.Module], run) -> tuple[Tensor, list[tuple]]:
-    """What `run` gives, and the arguments that each module was called with."""
+    """What `run` returns, and the arguments of every module call."""
     seen: list[tuple] = []
     hooks = [m.register_forward_pre_hook(lambda _, args: seen.append(args)) for m in modules]
     out = run()
@@ -54,7 +54,7 @@ def test_graphs_have_the_scores_of_a_loop_over_their_layers(name):
 
 
 class Pooled(nn.Module):
-    """Encoder layers, one row of tokens a column if `batch_first` is False, and their mean."""
+    """Encoder layers and the mean of the tokens; `batch_first` as in PyTorch."""
 
     def __init__(self, spelling: str, batch_first: bool = True):
         super().__init__()
@@ -78,7 +78,7 @@ class Pooled(nn.Module):
     [("encoder", True), ("encoder", False), ("functional", True), ("softmax", True)],
 )
 def test_rows_of_tokens_have_the_scores_of_a_loop_over_their_layers(spelling, batch_first):
-    """Also where as many rows as there are tokens leave open which axis is which."""
+    """Also if there are as many rows as tokens, so that the axes are ambiguous."""
     torch.manual_seed(0)
     model = Pooled(spelling, batch_first).eval()
     rows = torch.randn(5, 5, 16, dtype=torch.float64).requires_grad_()
@@ -124,7 +124,7 @@ def test_scores_do_not_depend_on_the_other_graphs():
     check_batching(model, GRAPHS, gx.explainers.get_explainer("att_cat"))
 
 
-def test_attention_outside_of_every_module_with_rows_of_nodes_is_named():
+def test_attention_outside_every_module_with_rows_of_nodes_is_named():
     class Whole(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -22,7 +22,7 @@ def batch_of(model, smiles):
 
 
 def traced(model, batch):
-    """Attention (L, H, T, T), its gradient, and tokens entering each layer with theirs."""
+    """Attention (L, H, T, T) and its gradient; each layer's input tokens and their gradient."""
     with record(all_queries=True) as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         output = model.encode(tokens, batch)[0, 0]
@@ -87,7 +87,7 @@ def test_att_cat_adds_up_gradient_times_input_when_attention_is_even(smiles):
 
 
 def flow_by_networkx(capacities, token):
-    """Maximum flow from token 0 on top to `token` at the bottom, by another library."""
+    """Maximum flow from token 0 on top to `token` at the bottom, by networkx."""
     graph = networkx.DiGraph()
     for layer, matrix in enumerate(capacities, 1):
         for q, k in np.ndindex(matrix.shape):

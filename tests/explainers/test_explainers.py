@@ -57,7 +57,7 @@ def test_properties_hold_for_every_method(pre_layernorm, smiles, few_steps):
     "smiles", [["C1CCCCC1"], ["C12C3C4C1C5C2C3C45"], ["c1ccccc1", "CCO"], ["BrBr", "C"]]
 )
 def test_properties_hold_where_all_atoms_are_alike(smiles):
-    """Equal scores differ by rounding, which no method may take for a difference."""
+    """Equal scores differ by rounding, which no method may mistake for a difference."""
     model = gx.load("bace")
     check_all(model, smiles)
     for method in ("lrp", "lrp_path", "gradient_input", "occlusion"):

@@ -91,7 +91,7 @@ def test_integrated_gradients_are_complete_in_the_limit_of_many_steps(smiles):
 
 
 def test_crowded_points_leave_less_of_a_trained_model_unexplained():
-    """LayerNorm puts most of the change close to zero, which even points step over."""
+    """LayerNorm puts most of the change close to zero, which evenly spaced points miss."""
     model = gx.load("bace")
     batch = batch_of(model, ["CC(=O)Oc1ccccc1C(=O)O", "CN1C(=N)NCC1(C)c1cccc(F)c1"])
     gaps = {
@@ -109,7 +109,7 @@ class Relevance:
 
     Linear maps by the rule `R_i = sum_j x_i w_ij R_j / y_j`, where y includes the bias, whose
     share stays there. Additions share in proportion. Tokens x are (T, D). `made`: what comes out
-    of the softmaxes less what goes on to their logits.
+    of the softmaxes minus what is passed on to their logits.
     """
 
     def __init__(self, model, batch):

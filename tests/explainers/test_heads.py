@@ -1,4 +1,4 @@
-"""What heads look at, against brute force and RDKit; masked LRP against NumPy."""
+"""What heads attend to, against brute force and RDKit; masked LRP against NumPy."""
 
 import json
 from itertools import combinations
@@ -22,7 +22,7 @@ from toy import random_graphormer
 
 
 def statistics_of(positional, relational):
-    """Statistics that give exactly these masks (L, H)."""
+    """Statistics that lead to exactly these masks (L, H)."""
     positional, relational = np.array(positional), np.array(relational)
     distances = np.zeros((*positional.shape, 5))
     distances[..., 1] = np.where(positional, 0.9, 0.5)
@@ -296,7 +296,7 @@ def test_with_every_head_masked_lrp_is_transformer_attribution(smiles):
 
 
 def test_masked_lrp_of_a_graph_depends_on_nothing_else(smiles):
-    """Also with each graph's own statistics, which a model without any has."""
+    """Also with each graph's own statistics, used if a model has none."""
     half = [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
     for pre_layernorm in (True, False):
         model = random_graphormer(pre_layernorm=pre_layernorm)

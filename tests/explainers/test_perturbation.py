@@ -27,7 +27,7 @@ def batch_of(model, smiles):
 
 
 class Contract:
-    """A model with the contract of an explainer and nothing else."""
+    """A model with only what an explainer's contract needs."""
 
     def __init__(self, model):
         self.model, self.config, self.training = model, model.config, False

@@ -104,7 +104,7 @@ def test_positive_rule_of_a_linear_map_worked_out_by_hand():
     torch.testing.assert_close(both, torch.tensor([[3.0, 2.0]]))
 
 
-def test_rules_hand_down_as_much_as_they_get():
+def test_rules_pass_on_as_much_relevance_as_they_get():
     draw = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -126,7 +126,7 @@ def test_rules_hand_down_as_much_as_they_get():
 
 
 def test_attention_that_almost_vanishes_gives_finite_relevance():
-    """Sharp heads have weights whose reciprocal is no number; such products count as none."""
+    """Sharp heads have weights whose reciprocal is not finite; such products count as zero."""
     a = torch.tensor([[[1.0, 1e-320]]], dtype=torch.float64)
     v = torch.tensor([[[-1.0], [2.0]]], dtype=torch.float64)
     to_a, to_v = positive_product(a, v, torch.ones(1, 1, 1, dtype=torch.float64))
@@ -187,7 +187,7 @@ def test_padding_has_no_relevance_anywhere(smiles):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_logit_is_explained_as_the_two_it_stands_for(method, smiles):
+def test_one_logit_is_explained_as_two_opposite_logits(method, smiles):
     """A logit z for the second class is the softmax of (-z, z) up to scale."""
     one = random_graphormer(tasks=(Task("activity", "binary", ("inactive", "active")),))
     two = random_graphormer(tasks=(Task("activity", "multiclass", ("inactive", "active")),))
@@ -205,7 +205,7 @@ def test_one_logit_is_explained_as_the_two_it_stands_for(method, smiles):
 
 
 def test_relevance_has_no_unit(smiles):
-    """It is handed down from one: a regression in other units has the same relevance."""
+    """Relevance starts from one: a regression in other units has the same relevance."""
     batch, found = None, []
     for scale in (1.0, 250.0):
         model = random_graphormer(tasks=(Task("logS", "regression", offset=3.0, scale=scale),))

@@ -177,7 +177,7 @@ def test_without_a_batch_vector_copies_of_the_graph_do_not_mix(batch, level, tak
     assert found.node_mask.sum().item() == pytest.approx(change, abs=1e-4)
 
 
-def test_shapley_values_ask_for_the_empty_graph_and_it_is_said_if_there_is_none(batch):
+def test_shapley_values_need_the_empty_graph_and_a_missing_one_is_reported(batch):
     graph, algorithm = batch[0], graphxai.explainers.pyg.ShapleySampling(permutations=2)
     config = ModelConfig("regression", "graph", return_type="raw")
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
@@ -249,7 +249,7 @@ def test_settings_that_are_not_supported_are_refused(model, algorithm, settings)
         )
 
 
-def test_a_wrong_task_level_is_told(model, batch):
+def test_a_wrong_task_level_is_reported(model, batch):
     inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
     config = ModelConfig("regression", "node", return_type="raw")
     with pytest.raises(ValueError, match="4 rows for 115 nodes: check task_level"):
@@ -358,7 +358,7 @@ def test_gnn_explainer_explains_the_graphormer_too():
     assert [len(e.relevance) for e in found] == [3, 7]
 
 
-def test_pygs_algorithms_are_evaluated_beside_ours(model, batch):
+def test_pygs_algorithms_are_evaluated_with_ours(model, batch):
     explainer = graphxai.explainers.pyg.from_pyg(GNNExplainer(epochs=3))
     wrapped = gx.wrap(model, kind="regression")
     report = gx.evaluate(wrapped, batch.to_data_list()[:2], [explainer, "lrp"], steps=5)

@@ -1,4 +1,4 @@
-"""Files that other tools read, read back with those tools; and what a notebook shows."""
+"""Files are read back with the tools they are for; and what a notebook shows."""
 
 import base64
 import csv
@@ -189,7 +189,7 @@ def test_csv_and_json_of_a_list_name_the_input(several, tmp_path):
     assert stored[0]["ledger"] == several[0].ledger.to_dict()
 
 
-def test_pyg_takes_the_explanation_for_one_of_its_own(one, digit):
+def test_pyg_accepts_the_explanation_as_its_own(one, digit):
     from torch_geometric.explain import Explanation
 
     for explanation in (one, digit):
@@ -205,7 +205,7 @@ def test_pyg_takes_the_explanation_for_one_of_its_own(one, digit):
     assert one.to_pyg().threshold("topk", 3).node_mask.count_nonzero() == 3
 
 
-def test_what_cannot_be_written_is_said(one, digit, tmp_path, monkeypatch):
+def test_what_cannot_be_written_is_reported(one, digit, tmp_path, monkeypatch):
     for name in ("a.pt", "a.pkl", "a.doc", "a"):
         with pytest.raises(ValueError, match=r"cannot write .*use \.svg, \.png, \.pdf, \.html"):
             one.save(tmp_path / name)
@@ -253,7 +253,7 @@ def test_pictures_of_a_list_are_a_grid(several, tmp_path):
         assert picture.format == "PNG"
 
 
-def test_a_page_holds_pictures_and_numbers(one, several, tmp_path):
+def test_a_page_contains_pictures_and_numbers(one, several, tmp_path):
     page = several[:3].save(tmp_path / "all.html").read_text()
     assert page.startswith("<!doctype html>")
     assert page.count("data:image/svg+xml;base64,") == sum(e is not None for e in several[:3])
@@ -450,7 +450,7 @@ def test_tables_come_as_parquet_and_sdf_too(run, table, tmp_path):
 HOSTILE = ['two\nlines, "quoted"', "a/../b", "<script>alert(1)</script>", "=1+1", "$$$$"]
 
 
-def test_names_of_compounds_get_into_every_file_and_break_none(run, tmp_path):
+def test_names_of_compounds_are_in_every_file_and_break_none(run, tmp_path):
     table, out = tmp_path / "named.csv", tmp_path / "results"
     smiles = ["CCO", "C1CC", "CC", "C", "c1ccccc1"]
     with table.open("w", newline="") as file:
@@ -474,7 +474,7 @@ def test_names_of_compounds_get_into_every_file_and_break_none(run, tmp_path):
     assert [row["name"] for row in rows_of(out)] == names
 
 
-def test_a_run_with_other_columns_is_not_gone_on_with(run, table, tmp_path):
+def test_a_run_with_other_columns_is_not_resumed(run, table, tmp_path):
     out = tmp_path / "results"
     arguments = (table, "--out", out, "--pictures", "none")
     run(*arguments)
@@ -485,7 +485,7 @@ def test_a_run_with_other_columns_is_not_gone_on_with(run, table, tmp_path):
     assert "has different columns" in printed.err
 
 
-def test_centrality_is_a_column_where_the_method_tells_it(run, table, tmp_path, model):
+def test_centrality_is_a_column_if_the_method_gives_it(run, table, tmp_path, model):
     run(table, "--out", tmp_path / "lrp", "--pictures", "none", "--format", "parquet")
     text = gx.explain(model, "CC(=O)Oc1ccccc1C(=O)O").ledger
     row = rows_of(tmp_path / "lrp")[0]

@@ -64,8 +64,8 @@ def frozen_pass(model, batch, constants=None, switched_off=None):
 
 
 @torch.no_grad()
-def test_a_pair_is_what_the_frozen_network_loses_without_its_attention():
-    """All else constant, the output is affine in every entry of attention."""
+def test_a_pair_is_what_the_frozen_network_loses_without_that_attention():
+    """With all else constant, the output is affine in every entry of attention."""
     model = random_graphormer().double()
     batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
     found = pair_relevance(model, batch, "active")[0]  # (L, T, T)
@@ -98,7 +98,7 @@ def test_pairs_of_a_layer_sum_to_the_relevance_that_passes_its_attention(pre):
     torch.testing.assert_close(found.sum((2, 3)), torch.stack(passed, 1).detach())
 
 
-def test_relevance_passes_attention_or_goes_beside_it():
+def test_relevance_passes_through_attention_or_around_it():
     """What enters the first layer, and its biases, leave it through pairs or the residual path."""
     model = random_graphormer(num_layers=1, ffn_dim=1).double()
     with torch.no_grad():  # a feed-forward that says nothing: attention and residual alone are left
@@ -117,7 +117,7 @@ def test_relevance_passes_attention_or_goes_beside_it():
     torch.testing.assert_close(through, (leaving - beside - projected).detach())
 
 
-def test_nobody_reads_the_last_layers_nodes():
+def test_nothing_reads_the_last_layers_nodes():
     model = random_graphormer()
     last = pair_relevance(model, batch_of(model, [ASPIRIN]))[0, -1]
     assert (last[0] != 0).all()

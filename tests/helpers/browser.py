@@ -34,12 +34,12 @@ PATIENCE = 20.0  # seconds
 
 
 def chromium() -> str | None:
-    """The browser's program, or None where there is none."""
+    """The browser's program, or None if there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Page:
-    """One tab: commands, JavaScript, mouse and keys; `errors` holds what the page complained of."""
+    """One tab: commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -134,7 +134,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def type(self, text: str) -> None:
-        """Type text into what has the focus."""
+        """Type text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def choose(self, selector: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""Graph transformers written as their users write them, without a thought of this package."""
+"""Graph transformers as users write them, independent of this package."""
 
 import math
 

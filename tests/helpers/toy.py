@@ -7,7 +7,7 @@ from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
 
 
 def random_graphormer(**changes: object) -> Graphormer:
-    """A molecular Graphormer whose every parameter is of order one, so that nothing hides."""
+    """A molecular Graphormer with all parameters of order one, so that no error stays hidden."""
     settings: dict = {
         "tasks": (Task("activity", "binary", ("inactive", "active")), Task("pIC50", "regression")),
         "num_layers": 3,

@@ -1,4 +1,4 @@
-"""Checkpoints: what is written comes back; what is broken is named."""
+"""Checkpoints survive saving and loading; errors name what is broken."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def folder(tmp_path):
     )
 
 
-def test_a_checkpoint_comes_back_as_it_was(folder):
+def test_a_checkpoint_survives_saving_and_loading(folder):
     model = load_checkpoint(folder)
     original = random_graphormer()
     assert model.config == original.config
@@ -46,7 +46,7 @@ def test_a_checkpoint_comes_back_as_it_was(folder):
     ("place", "name"),
     [("runs/solubility/model", "solubility"), ("runs/solubility", "solubility")],
 )
-def test_a_model_is_called_after_its_run(tmp_path, place, name):
+def test_a_model_is_named_after_its_run(tmp_path, place, name):
     save_checkpoint(random_graphormer(), tmp_path / place)
     assert load_checkpoint(tmp_path / place).origin.name == name
 

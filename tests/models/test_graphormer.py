@@ -166,7 +166,7 @@ def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
     assert get_explainer("lrp").attribute(model, batch).unexplained.abs().max() < 1e-5
 
 
-def test_tensors_that_nothing_reads_are_named(tmp_path):
+def test_unused_tensors_are_named(tmp_path):
     with pytest.warns(UserWarning, match="unused keys 'encoder.second_head.weight'"):
         load_huggingface(
             published("postln", tmp_path, {"encoder.second_head.weight": torch.ones(2)})
@@ -175,7 +175,7 @@ def test_tensors_that_nothing_reads_are_named(tmp_path):
 
 @pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
 def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
-    """By the key of the file, not by ours; unused tensors do no harm."""
+    """By the file's key, not ours; unused tensors do no harm."""
     folder = published(variant, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     unread = set()
@@ -215,7 +215,7 @@ def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_pa
         ("ms_v1", {'"num_heads": 8': '"num_heads": 16'}),
     ],
 )
-def test_a_published_configuration_that_does_not_fit_is_told(variant, config, tmp_path):
+def test_a_published_configuration_that_does_not_fit_is_reported(variant, config, tmp_path):
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         load_huggingface(published(variant, tmp_path, config=config))
 
@@ -271,7 +271,7 @@ def test_pairs_beyond_the_published_limit_do_not_attend(tmp_path):
     assert torch.equal(masked, apart >= 19)
 
 
-def test_an_encoding_for_another_model_is_made_anew():
+def test_an_encoding_for_another_model_is_recomputed():
     ours, published_like = random_graphormer(), random_graphormer(ties="floyd", max_distance=509)
     first = StructureEncoding.from_config(ours.config)(molecule_to_data(CAGE))
     encode = StructureEncoding.from_config(published_like.config)
@@ -280,7 +280,7 @@ def test_an_encoding_for_another_model_is_made_anew():
     assert not torch.equal(again.bag_codes, first.bag_codes)
 
 
-def test_an_edge_named_twice_is_refused():
+def test_a_duplicate_edge_is_refused():
     data = molecule_to_data("CCO")
     data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
     data.edge_attr = torch.cat([data.edge_attr, data.edge_attr])

@@ -24,7 +24,7 @@ def bias() -> RelativePositionBias:
     return module.double()
 
 
-def test_wave_vectors_stand_for_half_the_plane() -> None:
+def test_wave_vectors_cover_half_the_plane() -> None:
     waves = frequencies(3)
     both = torch.cat([waves, -waves]).div(torch.pi).round().int().tolist()
     assert len({tuple(w) for w in both}) == len(both) == 7 * 7 - 1
@@ -73,7 +73,7 @@ def test_embedding_is_a_sum_of_one_term_per_feature(pos: torch.Tensor) -> None:
             assert torch.equal(dark[..., k], torch.zeros_like(dark[..., k]))
 
 
-def test_positions_are_asked_for() -> None:
+def test_missing_positions_are_an_error() -> None:
     embedding = ContinuousEmbedding(("intensity",), bands=2, has_position=True, dim=6)
     with pytest.raises(ValueError, match="pos"):
         embedding(torch.zeros(1, 3, 1), None)

@@ -1,4 +1,4 @@
-"""The conservative rules: what is constant, what is not, and that nothing stays behind."""
+"""The conservative rules: what is constant, what is not, and that nothing is left behind."""
 
 import threading
 
@@ -47,7 +47,7 @@ def test_activation_ratio_makes_gradient_times_input_the_output(x):
     assert (gradient[..., 8:] == 0.5).all()
 
 
-def test_outside_of_a_block_the_functions_are_pytorchs_own(x):
+def test_outside_a_block_the_functions_are_pytorchs_own(x):
     weight, bias = torch.rand(8), torch.rand(8)
     matrix = torch.rand(3, 8)
     assert torch.equal(
@@ -84,7 +84,7 @@ def test_unknown_activation_rule_is_refused():
 
 
 def test_what_is_recorded_of_an_operation_is_its_own(x):
-    """Beside a residual connection, its input's gradient is what the operation alone hands on."""
+    """Next to a residual connection, the recorded gradient is that of the operation alone."""
     weight, bias = torch.linspace(0.5, 2, 8), torch.linspace(-1, 1, 8)
     with record(operations=True) as tape:
         y = x + propagation.gelu(propagation.layer_norm(x, weight, bias, 1e-5))
@@ -106,7 +106,7 @@ def test_what_is_recorded_of_an_operation_is_its_own(x):
         torch.testing.assert_close(gradient, formula.detach())
 
 
-def test_recorded_biases_are_one_copy_a_graph(x):
+def test_recorded_biases_are_one_copy_per_graph(x):
     bias = torch.linspace(-1, 1, 3)
     matrix = torch.rand(3, 8)
     with record(biases=True) as tape:

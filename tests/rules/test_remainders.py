@@ -1,4 +1,4 @@
-"""What operations make or lose of the relevance: against differences, and that the sum closes."""
+"""Relevance that operations create or lose: against differences, and that the sum closes."""
 
 import pytest
 import torch
@@ -173,7 +173,7 @@ def test_remainders_are_invariant_to_atom_order():
         assert first.remainders == pytest.approx(second.remainders, rel=1e-4, abs=1e-4)
 
 
-def test_attention_of_zero_has_no_part_in_the_remainders(smiles):
+def test_zero_attention_adds_nothing_to_the_remainders(smiles):
     """Distant pairs are excluded, and sharp attention falls to zero in floating point."""
     model = random_graphormer(mask_distance=3)
     with torch.no_grad():
@@ -206,7 +206,7 @@ def test_only_operations_without_a_rule_are_recorded():
     assert names == ["LayerNorm", "LayerNorm", "activation"] * 2 + ["LayerNorm"]
 
 
-def test_models_of_others_have_no_remainders():
+def test_wrapped_models_have_no_remainders():
     model = gx.wrap(GpsModel().eval(), kind="regression")
     ledger = gx.explain(model, molecules()[0], "gradient_input").ledger
     assert ledger.remainders == {}

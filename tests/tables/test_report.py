@@ -1,4 +1,4 @@
-"""The report as a file: what it holds, that nothing of it can run, and what its drawings mean."""
+"""The report as a file: what it contains, that no data can run, and what its drawings mean."""
 
 import base64
 import csv
@@ -93,7 +93,7 @@ def test_only_the_reports_own_script_can_run(page):
     assert not [a for _, attributes in parsed.elements for a in attributes if a.startswith("on")]
 
 
-def test_the_file_refers_to_nothing_outside(page):
+def test_the_file_refers_to_nothing_external(page):
     parsed, _ = read(page)
     for tag, attributes in parsed.elements:
         assert tag not in ("link", "img", "iframe", "object", "base")
@@ -158,7 +158,7 @@ def test_scores_without_a_ledger_need_no_words_for_it(bace, tmp_path):
     assert "raises or lowers" not in data["words"]["intro"]
 
 
-def test_fragments_hold_every_atom_once_and_sum_to_the_ledger(page):
+def test_fragments_contain_every_atom_once_and_sum_to_the_ledger(page):
     _, data = read(page)
     for molecule in data["molecules"]:
         atoms = sorted(atom for part in molecule["fragments"] for atom in part[2])
@@ -206,7 +206,7 @@ def test_one_molecule_can_be_reported(bace, tmp_path):
     assert data["molecules"][0]["draw"]["a"] == {"0": ["C", 4, 0, 0, 0, "E"]}
 
 
-def test_what_cannot_be_reported_is_said(bace, tmp_path):
+def test_what_cannot_be_in_a_report_is_an_error(bace, tmp_path):
     with pytest.raises(ValueError, match="no molecule"):
         gx.report(bace, ["C1CC("], tmp_path / "r.html")
     with pytest.raises(ValueError, match="no molecule"):
@@ -313,7 +313,7 @@ def test_mirror_images_differ_in_their_wedges():
         ("C=C=C", 1, ["C", 0, 0, 0, 0]),
     ],
 )
-def test_labels_tell_hydrogens_charge_isotope_and_radicals(smiles, atom, label):
+def test_labels_show_hydrogens_charge_isotope_and_radicals(smiles, atom, label):
     assert drawing(Chem.MolFromSmiles(smiles))["a"][str(atom)][:5] == label
 
 

@@ -58,7 +58,7 @@ def page(browser, path):
 
 
 def figure(page, relevance: float) -> str:
-    """A relevance with the decimals that the end of the page's colour scale has in three digits."""
+    """A relevance with as many decimals as the page's colour scale shows."""
     digits = f"{page.js('data.limit'):.2e}"
     return f"{relevance:+.{max(0, 2 - int(digits[5:]))}f}".replace("-", "−")
 
@@ -84,7 +84,7 @@ def test_atoms_have_the_colour_of_their_relevance(page, explained):
             assert max(abs(a - b) for a, b in zip(levels[:3], levels[3:], strict=True)) <= 1
 
 
-def test_pointing_at_an_atom_tells_its_relevance_features_and_fragment(page, explained):
+def test_pointing_at_an_atom_shows_its_relevance_features_and_fragment(page, explained):
     explanation = explained["aspirin"]
     page.hover(f'{place("aspirin")} circle[data-atom="3"]')
     page.wait("!byId('tip').hidden")
@@ -139,7 +139,7 @@ def test_figures_of_one_scale_have_one_format_and_zero_no_sign(page):
     assert len(decimals) == 1
 
 
-def test_a_compound_like_those_trained_on_is_not_warned_of(page):
+def test_a_compound_like_the_training_compounds_gives_no_warning(page):
     assert page.js(f"document.querySelector('{place('known')} .badge').className") == "badge good"
     assert page.js(f"document.querySelector('{place('octane')} .badge').className") == (
         "badge warning"
@@ -212,7 +212,7 @@ def test_search_finds_names_and_smiles_and_filters_combine(page, explained):
     assert page.js(NAMES) == likely
 
 
-def test_a_fragment_leads_to_the_molecules_that_hold_it(page):
+def test_a_fragment_leads_to_the_molecules_that_contain_it(page):
     page.click("#tab-fragments")
     page.click("#fragments .more")
     page.wait("!byId('fragment').hidden && !byId('molecules').hidden")
@@ -226,7 +226,7 @@ def test_a_fragment_leads_to_the_molecules_that_hold_it(page):
     page.wait(f"{NAMES}.length === 6")
 
 
-def test_the_palette_can_be_one_for_every_colour_vision(page, explained):
+def test_the_palette_can_be_colour_blind_safe(page, explained):
     page.choose("#palette", "orange-purple")
     fill = page.js(f"document.querySelector('{place('aspirin')} circle').getAttribute('fill')")
     limit = page.js("data.limit")
@@ -251,7 +251,7 @@ def test_the_policy_stops_a_script_that_got_in(browser, path):
     assert browser.js("window.ran === undefined")
 
 
-def test_print_holds_all_molecules_fragments_and_the_card(page):
+def test_the_printed_page_has_all_molecules_fragments_and_the_card(page):
     pypdf = pytest.importorskip("pypdf")
     text = "".join(p.extract_text() for p in pypdf.PdfReader(io.BytesIO(page.pdf())).pages)
     for words in ("aspirin", "slash/name", "known", "Most positive", "BACE-1 inhibition"):
@@ -274,7 +274,7 @@ def test_nothing_is_wider_than_the_window(page, width):
         page.size(1200, 900)
 
 
-def test_of_many_molecules_only_those_near_the_window_are_drawn(browser, tmp_path):
+def test_only_molecules_near_the_window_are_drawn(browser, tmp_path):
     smiles = ["C" * n for n in range(1, 31)] * 20
     path = gx.report("bace", smiles, tmp_path / "many.html", detailed=0)
     browser.errors.clear()

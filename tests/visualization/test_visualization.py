@@ -111,7 +111,7 @@ def test_the_safe_palette_survives_red_green_colour_blindness() -> None:
         assert np.abs(seen[0] - seen[1]).max() > 0.4
 
 
-def test_one_scale_holds_a_whole_set() -> None:
+def test_one_scale_covers_a_whole_set() -> None:
     assert Scale.fit([0.1, -0.2], np.array([[0.05, -0.7]])).limit == 0.7
     assert Scale.fit([0.1, -0.7]).rgb(0.1).shape == (3,)
 
@@ -349,7 +349,7 @@ def test_the_bar_has_numbers_and_words(mol: Chem.Mol) -> None:
 @pytest.mark.parametrize("width", [150, 200, 240, 300, 400, 640])
 @pytest.mark.parametrize("name", ["", " active", " a class with a long name", " carcinogenic"])
 def test_words_of_the_bar_have_one_size_and_stay_inside(width: int, name: str) -> None:
-    """They are read at 9 pixels or more, however narrow the picture; the bar keeps its room."""
+    """They are at least 9 pixels high, however narrow the picture; the bar keeps its space."""
     bar = color_bar(Scale(0.7), 0, 0, width, ("against" + name, "for" + name), values=[1.0])
     root = ElementTree.fromstring(document(width, BAR_ROOM, bar, **UNTITLED))
     lines = [e for e in root.iter(f"{SVG}g") if e.get("role") == "text"][:2]
@@ -442,7 +442,7 @@ def test_pictures_are_saved_by_suffix(mol: Chem.Mol, tmp_path) -> None:
             save_picture(svg, tmp_path / name)
 
 
-def test_what_is_no_picture_is_refused() -> None:
+def test_what_is_not_a_picture_is_refused() -> None:
     with pytest.raises(ValueError, match="scale"):
         svg_to_png("<svg/>", 0)
     with pytest.raises(ValueError):  # noqa: PT011 - the rasteriser's own words

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WRITINGS = 2  # rewritten forms per input
 
 
-def written_anew(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
+def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
     """Another form of the input, with the original number of each of its nodes.
 
     An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is rewritten starting

@@ -18,7 +18,7 @@ from graphxai.evaluation.sanity_checks import NoisyModel
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.explanation import Explanation
 
-from .perturbed_inputs import WRITINGS, written_anew
+from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
     Level,
     Sign,
@@ -235,7 +235,7 @@ def _rewritten(
     for draw in range(WRITINGS):
         orders, inputs = {}, []
         for key, item in prepared:
-            written = written_anew(item, draw)
+            written = another_form(item, draw)
             if written is not None:
                 value, orders[key] = written
                 inputs.append((key, prepare_for(model, value)))

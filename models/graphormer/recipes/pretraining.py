@@ -137,7 +137,7 @@ def _label_tasks(
 def _pretraining_card(molecules: int, count: int, names: Sequence[str]) -> str:
     return f"""# Pre-trained Graphormer for molecules
 
-A starting point for training on your own table (`finetune`, `distil` in `recipes.py`), not a model
+A starting point for training on your own table (`finetune`, `distil` in `recipes/`), not a model
 to predict or explain with. It has 4 layers, width 128, 8 heads and 560,000 parameters.
 
 * {molecules:,} molecules of at most 60 atoms from MoleculeNet's tables BBBP, ESOL, Lipophilicity,

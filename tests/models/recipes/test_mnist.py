@@ -75,7 +75,7 @@ def test_figures_follow_their_definitions() -> None:
     assert figures["confused"][0] == [1, 0, 1]
 
 
-def test_the_bundled_model_is_small_and_tells_how_good_it_is(model: Graphormer) -> None:
+def test_the_bundled_model_is_small_and_reports_how_good_it_is(model: Graphormer) -> None:
     assert (BUNDLED / "model.safetensors").stat().st_size < 3_000_000
     assert model.config.tasks[0].name == "digit"
     assert model.origin.metadata["test"]["accuracy"] > 0.95

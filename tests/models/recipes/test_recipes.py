@@ -105,7 +105,7 @@ def test_an_amide_is_recombined_at_its_brics_bond() -> None:
     assert "CC(C)CC(=O)Nc1ccccc1" in products
 
 
-def test_targets_say_what_a_molecule_holds() -> None:
+def test_targets_say_what_a_molecule_contains() -> None:
     present = environments(["CCO", "CCN", "c1ccccc1"], 5)
     assert present.shape == (3, 5)
     assert present[0].any()
@@ -185,7 +185,7 @@ def test_similarity_of_counts_is_rdkits() -> None:
     np.testing.assert_allclose(tanimoto(counts, counts[:5]), expected, rtol=1e-6)
 
 
-def test_a_gaussian_process_says_what_scikit_learns_does() -> None:
+def test_a_gaussian_process_equals_scikit_learns() -> None:
     pytest.importorskip("sklearn")
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import PairwiseKernel
@@ -244,7 +244,7 @@ def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_
     assert np.abs(seen - sizes).mean() < 0.7 * np.abs(unseen - sizes).mean()
 
 
-def test_a_class_is_not_read_of_a_value_that_contradicts_it() -> None:
+def test_a_class_is_not_derived_from_a_value_that_contradicts_it() -> None:
     link = Link("active", "pIC50", 7.0)
     classes = np.array([1.0, 1, 1, 0, 0, 1, np.nan, 1])
     values = np.array([8.0, 7, 4, 5, 9, np.nan, 3, 9])
@@ -254,7 +254,7 @@ def test_a_class_is_not_read_of_a_value_that_contradicts_it() -> None:
     np.testing.assert_array_equal(lonely, [np.nan, 5])
 
 
-def test_an_ensemble_tells_a_contradictory_value_and_the_class_as_they_are(
+def test_an_ensemble_predicts_a_contradictory_value_and_its_class_as_measured(
     few_trees: None,
 ) -> None:
     pytest.importorskip("sklearn")

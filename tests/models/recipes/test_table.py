@@ -1,4 +1,4 @@
-"""A model of a table of one's own: trained, calibrated, measured beside a forest, usable."""
+"""A model of your own table: trained, calibrated, compared with a forest, usable."""
 
 import csv
 import hashlib
@@ -113,8 +113,8 @@ def test_calibration_error_counts_the_gap_in_each_bin():
     assert METRICS["multiclass"]["ECE"](three, np.array([0.0, 1.0])) == pytest.approx(expected)
 
 
-def test_an_interval_of_a_mean_error_is_that_of_theory():
-    """MAE is a mean, whose bootstrap interval is the value and 1.96 standard errors about it."""
+def test_the_interval_of_a_mean_error_is_the_theoretical_one():
+    """MAE is a mean, so its bootstrap interval is the value plus or minus 1.96 standard errors."""
     truth = np.zeros(400)
     error = RNG.exponential(size=400)
     found = measure("regression", {"model": error, "other": error + 1.0}, truth, resamples=4000)
@@ -147,14 +147,14 @@ def test_a_temperature_undoes_overconfidence():
     assert task_temperature(Task("y", "regression"), logits[:, :1], y) is None
 
 
-def test_the_dummy_knows_the_training_labels_alone():
+def test_the_dummy_knows_only_the_training_labels():
     y = np.array([0.0, 0.0, 1.0, 2.0])
     three = dummy_predictions(Task("y", "multiclass", ("a", "b", "c")), y, 2)
     np.testing.assert_allclose(three, [[0.5, 0.25, 0.25]] * 2)
     np.testing.assert_allclose(dummy_predictions(Task("y", "regression"), y, 3), [0.75] * 3)
 
 
-def test_a_forest_gives_every_class_its_column_even_one_it_never_met():
+def test_a_forest_gives_every_class_a_column_even_one_it_never_saw():
     x = np.eye(4, dtype=np.float32).repeat(5, 0)
     y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(5)
     found = forest_predictions(Task("y", "multiclass", ("a", "b", "c")), x, y, np.eye(4))
@@ -165,7 +165,7 @@ def test_a_forest_gives_every_class_its_column_even_one_it_never_met():
     assert one_class.tolist() == [1.0] * 4
 
 
-def test_a_model_that_another_predictor_beats_is_told_in_words():
+def test_a_model_worse_than_another_predictor_is_reported():
     truth = np.arange(40.0)
     forest, mean = truth + RNG.normal(0, 1, 40), np.full(40, 5.0)
     far = measure("regression", {"graphormer": -truth, "forest": forest, "dummy": mean}, truth)
@@ -204,11 +204,11 @@ def test_a_small_lead_of_the_forest_may_be_chance():
 @pytest.mark.parametrize(
     "scores", [None, 3, {"graphormer": {"roc_auc": 0.8}}, {"a": {"n": 0, "scores": {}}}, {"a": 1}]
 )
-def test_metadata_of_another_shape_say_nothing(scores):
+def test_metadata_of_another_shape_are_ignored(scores):
     assert useless_tasks(scores) == []
 
 
-def test_tasks_are_standardised_with_the_training_part_alone(table):
+def test_tasks_are_standardised_on_the_training_part_only(table):
     clean = clean_table(table, "SMILES", ["nitrogen", "size", "ring"])
     split = table_split(clean, "random", 1)
     y = clean.y[list(split.train)]
@@ -293,7 +293,7 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert "different settings (seed)" in error
 
 
-def test_an_interrupted_training_says_how_to_go_on(run, table, tmp_path, monkeypatch):
+def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt  # as Ctrl-C in the middle of an epoch
 
@@ -326,7 +326,7 @@ def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):
     assert len(set(dummies)) == len(dummies)  # each knows its own training molecules alone
 
 
-def test_weights_that_saw_a_column_of_that_name_are_told(table, tmp_path):
+def test_weights_trained_on_a_column_of_that_name_are_reported(table, tmp_path):
     start = save_checkpoint(
         Graphormer(molecule_config([Task("size", "regression")])), tmp_path / "start"
     )
@@ -340,7 +340,7 @@ def test_weights_that_saw_a_column_of_that_name_are_told(table, tmp_path):
     assert "too good" in (folder / "README.md").read_text()
 
 
-def test_a_scaffold_is_not_trained_on_and_tested(table):
+def test_a_scaffold_is_never_in_both_training_and_test(table):
     from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
     clean = clean_table(table, "SMILES", ["size"])

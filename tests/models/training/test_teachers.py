@@ -1,4 +1,4 @@
-"""A forest that teaches a network, and labels that the weights to start from have met."""
+"""A forest that teaches a network, and labels that the starting weights have seen."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_a_forest_reads_bits_and_descriptors_whatever_the_order_of_atoms():
 
 @pytest.mark.parametrize("kind", ["binary", "regression"])
 def test_labels_without_a_pattern_are_not_repeated_out_of_bag(kind):
-    """In the bag a forest repeats coin tosses; out of bag it cannot know them."""
+    """In the bag, a forest reproduces coin tosses; out of bag it cannot know them."""
     inputs = RNG.normal(size=(300, 30)).astype(np.float32)
     y = RNG.integers(2, size=300).astype(float)
     task = BINARY if kind == "binary" else Task("y", "regression")
@@ -78,7 +78,7 @@ def test_labels_without_a_pattern_are_not_repeated_out_of_bag(kind):
     assert abs(np.corrcoef(teacher.out_of_bag, y)[0, 1]) < 0.2  # 3.5 standard errors
 
 
-def test_a_forest_learns_the_labels_there_are():
+def test_a_forest_learns_the_existing_labels():
     signal = RNG.normal(size=200)
     inputs = (signal[:, None] + 0.1 * RNG.normal(size=(200, 5))).astype(np.float32)
     y = 2 * signal + 1
@@ -92,7 +92,7 @@ def test_a_forest_learns_the_labels_there_are():
     assert Teacher.fit(BINARY, inputs, np.ones(200)) is None  # one class
 
 
-def test_a_class_that_was_never_met_has_no_probability():
+def test_a_class_that_was_never_seen_has_no_probability():
     inputs = np.eye(4, dtype=np.float32).repeat(10, 0)
     y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(10)
     teacher = Teacher.fit(Task("y", "multiclass", ("a", "b", "c")), inputs, y)
@@ -118,7 +118,7 @@ def test_the_share_of_the_forest_is_the_best_of_a_fine_grid(classes):
     assert 0 < share < 1
 
 
-def test_a_perfect_one_is_the_whole_teacher_and_few_labels_decide_nothing():
+def test_a_perfect_predictor_is_the_whole_teacher_and_few_labels_give_one_half():
     y = RNG.normal(size=50)
     noise = RNG.normal(size=50)
     assert stacking_share(y, y + noise, y) == 1
@@ -127,7 +127,7 @@ def test_a_perfect_one_is_the_whole_teacher_and_few_labels_decide_nothing():
     assert stacking_share(noise, noise + 1, y) == 0.5
 
 
-def test_a_measured_label_is_drawn_towards_the_forest_by_half_its_share():
+def test_a_measured_label_moves_towards_the_forest_by_half_its_share():
     y, text = np.array([1.0, 0.0, 1.0, np.nan]), np.array([0.6, 0.2, np.nan, np.nan])
     np.testing.assert_allclose(mixed_labels(y, text, 0.5), [0.9, 0.05, 1.0, np.nan])
     np.testing.assert_array_equal(mixed_labels(y, text, 0.0), y)
@@ -143,7 +143,7 @@ def test_drawn_classes_have_the_probabilities_they_teach():
 
 
 def test_the_student_follows_a_forest_that_knows_better(tmp_path):
-    """An untrained head has nothing to say: the forest is nearly the whole teacher."""
+    """An untrained head knows nothing: the forest is nearly the whole teacher."""
     heavy = np.array([Chem.MolFromSmiles(s).GetNumHeavyAtoms() for s in MOLECULES], dtype=float)
     tasks = [Task("size", "regression", offset=float(heavy.mean()), scale=float(heavy.std()))]
     torch.manual_seed(0)
@@ -167,7 +167,7 @@ def test_the_student_follows_a_forest_that_knows_better(tmp_path):
 
 
 def test_nothing_learns_from_test_labels(tmp_path):
-    """With other labels for the test molecules the very same model comes out."""
+    """Different labels for the test molecules give exactly the same model."""
     models = []
     for number, test_label in enumerate((3.5, -70.0)):
         path = tmp_path / f"{number}.csv"
@@ -184,7 +184,7 @@ def test_nothing_learns_from_test_labels(tmp_path):
     assert models[0] == models[1]
 
 
-def test_labels_that_weights_predict_too_well_were_met_under_another_name():
+def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
     """Its own read-out as a column is recognised; noise, a near miss and a rank order are not."""
     torch.manual_seed(0)
     tasks = [Task("seen", "regression"), BINARY]

@@ -1,4 +1,4 @@
-"""Training learns, goes on after an interruption as if there had been none, and repeats itself."""
+"""Training learns, resumes after an interruption as if there had been none, and is reproducible."""
 
 import math
 from pathlib import Path
@@ -139,7 +139,7 @@ def test_training_stops_when_nothing_improves(tmp_path: Path) -> None:
     assert int(epochs[-1]) < 10
 
 
-def test_the_loss_is_the_textbook_one_and_missing_labels_take_no_part() -> None:
+def test_the_loss_is_the_textbook_one_and_missing_labels_are_ignored() -> None:
     config = GraphormerConfig((OXYGEN, SIZE, KIND), num_node_features=1)
     outputs = torch.tensor([[0.5, 1.0, 0.0, 2.0, 0.0], [9.0, 0.5, 0.0, 0.0, 9.0]])
     y = torch.tensor([[1.0, 4.0, 1.0], [math.nan, 7.0, math.nan]])
@@ -163,7 +163,7 @@ def test_roc_auc_and_the_other_scores_equal_those_of_scikit_learn() -> None:
     assert found == pytest.approx(metrics.r2_score(y, 4 + 2 * values))
 
 
-def test_batches_hold_every_graph_once_and_like_sizes_together() -> None:
+def test_batches_contain_every_graph_once_and_similar_sizes_together() -> None:
     sizes = [k % 50 for k in range(1000)]
     batches = list(SizeBuckets(sizes, 16, seed=1))
     assert sorted(k for batch in batches for k in batch) == list(range(1000))
