@@ -13,6 +13,7 @@ from torch_geometric.utils import to_dense_batch
 import graphxai as gx
 import graphxai.explainers.pyg
 from graphxai.explainers.layers import layers_of, pass_with_gradients
+from graphxai.explainers.pyg import Algorithm
 from small_graphs import SIZES, graph, started, wrapped
 
 HEADS, DIM = 2, 8
@@ -175,7 +176,7 @@ def test_what_a_first_call_of_pygs_explainer_showed_holds_for_the_next(method):
     settings = ModelConfig("regression", "graph", "raw")
     explainer = Explainer(
         model,
-        gx.pyg.Algorithm(method),
+        Algorithm(method),
         explanation_type="model",
         node_mask_type="object",
         model_config=settings,

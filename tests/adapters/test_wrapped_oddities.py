@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.adapters.conservative import conservative
 from graphxai.evaluation.testing import check_ledger
 from graphxai.explainers import REGISTRY
-from graphxai.rules.conservative import conservative
 from other_models import GpsModel, SparseModel, explainers, molecules, trained
 
 
