@@ -41,13 +41,13 @@ def smiles() -> list[str]:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks of `graphxai.testing` take explainers that sample or learn with few steps.
+    """Checks of `graphxai.evaluation.testing` take explainers that sample or learn with few steps.
 
     What they test holds for any number; the checks with all steps are those of small molecules.
     """
     from other_models import quick_explainer
 
-    monkeypatch.setattr("graphxai.testing.get_explainer", quick_explainer)
+    monkeypatch.setattr("graphxai.evaluation.testing.get_explainer", quick_explainer)
 
 
 @pytest.fixture(scope="session")

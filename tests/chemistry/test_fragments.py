@@ -44,7 +44,7 @@ def model():
 @pytest.fixture(scope="module")
 def explained(model, smiles):
     with_hydrogens = Chem.AddHs(Chem.MolFromSmiles("CC(=O)Nc1ccccc1"))
-    with pytest.warns(UserWarning, match="hydrogens are atoms"):
+    with pytest.warns(UserWarning, match="hydrogens are explicit atoms"):
         return gx.explain(model, [*MOLECULES.values(), *smiles, *ODD, with_hydrogens])
 
 

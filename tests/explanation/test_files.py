@@ -94,7 +94,7 @@ def test_an_sd_file_has_the_coordinates_that_a_molecule_came_with(model):
 
 
 def test_hydrogens_that_are_atoms_keep_their_relevance(model, tmp_path):
-    with pytest.warns(UserWarning, match="hydrogens are atoms"):
+    with pytest.warns(UserWarning, match="hydrogens are explicit atoms"):
         explanation = gx.explain(model, Chem.AddHs(Chem.MolFromSmiles("CO")))
     path = explanation.save(tmp_path / "a.sdf")
     (mol,) = Chem.SDMolSupplier(str(path), removeHs=False)

@@ -305,7 +305,7 @@ def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monk
         code, _, error = run(*arguments)
         signal.signal(signal.SIGINT, before)  # Lightning ignores further ones
     assert code == 130
-    assert "go on with --resume" in error
+    assert "continue a table, benchmark or training run with --resume" in error
     assert run(*arguments, "--resume")[0] == 0
 
 
@@ -382,7 +382,10 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         ((None,), "name the column to learn"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
         ((None, "--target-column", "size", "--kind", "size=value"), "write COLUMN=classification"),
-        ((None, "--target-column", "size", "--kind", "x=regression"), "no --target-column"),
+        (
+            (None, "--target-column", "size", "--kind", "x=regression"),
+            "'x' is not a --target-column",
+        ),
         ((None, "--target-column", "size", "--start", "nothing"), "neither a folder nor the name"),
         ((None, "--target-column", "size", "--epochs", "0"), "greater than or equal to 1"),
         ((None, "--target-column", "SMILES"), "cannot be both"),
