@@ -26,7 +26,6 @@ from graphxai.explanation.provenance import provenance
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import Graphormer, pretrained_names
 from graphxai.models.graphormer.checkpoint import is_published, load_checkpoint, locate
-from graphxai.models.graphormer.convert import load_huggingface
 
 OnError = Literal["warn", "raise"]
 Model: TypeAlias = Graphormer | WrappedModel
@@ -44,7 +43,11 @@ def load(name_or_folder: str | Path) -> Graphormer:
     """
     folder = locate(name_or_folder)
     with torch.inference_mode(False):  # weights made in inference mode could never be explained
-        return load_huggingface(folder) if is_published(folder) else load_checkpoint(folder)
+        if not is_published(folder):
+            return load_checkpoint(folder)
+        from graphxai.models.graphormer.convert import load_huggingface  # needs the chemistry
+
+        return load_huggingface(folder)
 
 
 def pretrained_models() -> tuple[str, ...]:

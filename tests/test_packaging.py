@@ -90,7 +90,7 @@ def test_hugging_face_datasets_is_not_shadowed():
         ("import graphxai", ("torch", "rdkit", "matplotlib", "pandas")),
         ("import graphxai.cli.main", ("torch", "rdkit", "matplotlib", "pandas")),
         ("import graphxai.models.graphormer", ("rdkit", "ogb", "lightning", "matplotlib")),
-        ("import graphxai.api, graphxai.explainers", ("lightning", "sklearn", "skimage")),
+        ("import graphxai.api, graphxai.explainers", ("rdkit", "lightning", "sklearn", "skimage")),
     ],
 )
 def test_imports_stay_light(statement, heavy):
