@@ -287,9 +287,9 @@ def _check_supports(
     algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
 ) -> None:
     """Raise ValueError unless the algorithm can run, with the reason that PyG only logs."""
-    text: list[str] = []
+    logged: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: text.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -298,7 +298,7 @@ def _check_supports(
         kinds = f"node_mask={_word(masks.node_mask_type)}, edge_mask={_word(masks.edge_mask_type)}"
         raise ValueError(
             f"{type(algorithm).__name__} cannot explain a model with {kinds}:"
-            f" {'; '.join(text) or error}"
+            f" {'; '.join(logged) or error}"
         ) from error
     finally:
         root.removeHandler(handler)

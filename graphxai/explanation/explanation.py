@@ -152,11 +152,11 @@ class Explanation(Result):
 
     def _origin(self) -> str:
         """The provenance in one line."""
-        text = self.provenance
+        made = self.provenance
         parts = [self.smiles or f"{len(self)} nodes", self.title]
-        if text.get("model"):
-            parts.append(f"model {text['model']} ({str(text.get('sha256') or 'not saved')[:12]})")
-        parts += [f"{name} {version}" for name, version in dict(text.get("versions", {})).items()]
+        if made.get("model"):
+            parts.append(f"model {made['model']} ({str(made.get('sha256') or 'not saved')[:12]})")
+        parts += [f"{name} {version}" for name, version in dict(made.get("versions", {})).items()]
         return " · ".join(parts)
 
     @property

@@ -118,7 +118,7 @@ class Explanations(list[Explanation | None]):
         """How many there are, how many are not shown, how many were left out."""
         left_out = len(self) - len(self._found())
         hidden = len(self) - left_out - SHOWN
-        text = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]
-        text += [f"{hidden} more not shown"] if hidden > 0 else []
-        text += [f"{left_out} left out (None)"] if left_out else []
-        return ", ".join(text)
+        counts = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]
+        counts += [f"{hidden} more not shown"] if hidden > 0 else []
+        counts += [f"{left_out} left out (None)"] if left_out else []
+        return ", ".join(counts)

@@ -115,18 +115,18 @@ class Pairs(Result):
         """
         from graphxai.visualization.pairs import pairs_svg
 
-        text, molecule = self.explanation, self.explanation.molecule
+        nodes, molecule = self.explanation, self.explanation.molecule
         if molecule is None:
             raise ValueError(
                 "pairs can only be drawn on molecules; use `profile`, `figure` or `matrix`."
             )
         relevance = self._of(layer)
         where = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
-        options.setdefault("title", text.headline)
-        about = f"{text.title} through attention, {where}"
+        options.setdefault("title", nodes.headline)
+        about = f"{nodes.title} through attention, {where}"
         about += " · rings: read by the graph token" if self.graph_token else ""
         options.setdefault("subtitle", f"{about}; lines: the strongest atom pairs")
-        options.setdefault("legend", text.legend)
+        options.setdefault("legend", nodes.legend)
         return pairs_svg(molecule, relevance[0, 1:], self.strongest(count, layer), **options)
 
     def _repr_svg_(self) -> str | None:
@@ -136,9 +136,9 @@ class Pairs(Result):
         """Bar charts: relevance by shortest-path distance, and of bonded pairs by bond type."""
         from graphxai.visualization.pairs import profile_figure
 
-        text = self.explanation
+        nodes = self.explanation
         layers = [self.profile(layer) for layer in range(len(self.by_layer))]
-        return profile_figure(layers, self.by_bond(), title=f"{text.title} for {text.target}")
+        return profile_figure(layers, self.by_bond(), title=f"{nodes.title} for {nodes.target}")
 
     def _of(self, layer: int | None) -> NDArray[np.floating]:
         return self.matrix if layer is None else self.by_layer[layer]

@@ -277,8 +277,8 @@ def test_pairs_and_heads_of_a_graph_are_those_of_the_usual_layout(how):
         other.head.weight.data *= GRAPHS[1].num_nodes
     found, wanted = gx.pairs(wrapped(other), GRAPHS, "lrp"), gx.pairs(usual, GRAPHS, "lrp")
     np.testing.assert_allclose(found[1].by_layer, wanted[1].by_layer, rtol=1e-4, atol=1e-6)
-    text = [head_statistics(model, GRAPHS) for model in (wrapped(other), usual)]
-    np.testing.assert_allclose(text[0].distances, text[1].distances)
+    statistics = [head_statistics(model, GRAPHS) for model in (wrapped(other), usual)]
+    np.testing.assert_allclose(statistics[0].distances, statistics[1].distances)
 
 
 @pytest.mark.parametrize("head", [0, 1])

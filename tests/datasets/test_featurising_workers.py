@@ -305,10 +305,10 @@ def test_an_invalid_number_of_workers_is_refused(workers: object, tmp_path: Path
 
 def test_explicit_hydrogens_give_a_warning_at_the_users_line() -> None:
     source = ["CCO", Chem.AddHs(Chem.MolFromSmiles("CCO"))]
-    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
+    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as caught:
         for _ in molecules_to_data(source, workers=2):
             pass
-    assert text[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
 def test_smiles_give_no_warnings_that_a_worker_could_lose() -> None:

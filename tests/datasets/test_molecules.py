@@ -282,9 +282,9 @@ def test_molecules_from_rdkit_in_any_state_equal_their_smiles() -> None:
 
 
 def test_explicit_hydrogens_give_a_warning() -> None:
-    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as text:
+    with pytest.warns(UserWarning, match=r"use Chem\.RemoveHs") as caught:
         molecule_to_data(Chem.AddHs(Chem.MolFromSmiles("CCO")))
-    assert text[0].filename == __file__  # the line that called, not one of the package
+    assert caught[0].filename == __file__  # the line that called, not one of the package
 
 
 @pytest.mark.parametrize(

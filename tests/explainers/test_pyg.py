@@ -181,9 +181,9 @@ def test_shapley_values_need_the_empty_graph_and_a_missing_one_is_reported(batch
     graph, algorithm = batch[0], graphxai.explainers.pyg.ShapleySampling(permutations=2)
     config = ModelConfig("regression", "graph", return_type="raw")
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
-    text = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
-    untold = explained(MixedModel("graph").eval(), graph, algorithm, config)
-    assert torch.allclose(text.node_mask, untold.node_mask, atol=1e-6)
+    given = explained(MixedModel("graph").eval(), graph, algorithm, config, batch=zeros)
+    not_given = explained(MixedModel("graph").eval(), graph, algorithm, config)
+    assert torch.allclose(given.node_mask, not_given.node_mask, atol=1e-6)
     with pytest.warns(UserWarning, match="no finite output for a graph without nodes"):
         explained(MixedModel("graph", takes_batch=False).eval(), graph, algorithm, config)
 

@@ -487,9 +487,9 @@ def test_a_run_with_other_columns_is_not_resumed(run, table, tmp_path):
 
 def test_centrality_is_a_column_if_the_method_gives_it(run, table, tmp_path, model):
     run(table, "--out", tmp_path / "lrp", "--pictures", "none", "--format", "parquet")
-    text = gx.explain(model, "CC(=O)Oc1ccccc1C(=O)O").ledger
+    ledger = gx.explain(model, "CC(=O)Oc1ccccc1C(=O)O").ledger
     row = rows_of(tmp_path / "lrp")[0]
-    assert float(row["centrality"]) == pytest.approx(text.centrality, rel=1e-4)
+    assert float(row["centrality"]) == pytest.approx(ledger.centrality, rel=1e-4)
     assert pd.read_parquet(tmp_path / "lrp" / "explanations.parquet").centrality.notna().all()
     run(table, "--out", tmp_path / "gae", "--pictures", "none", "--method", "gae")
     assert {row["centrality"] for row in rows_of(tmp_path / "gae")} == {""}
