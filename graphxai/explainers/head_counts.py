@@ -36,7 +36,8 @@ Shares = NDArray[np.float64]
 class Counts:
     """Row counts per graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
 
-    chance (B, K): the mean of `related` for keys drawn at random among the nodes.
+    chance (B, K, C): the same as `related` for a head that always looks at one distance, with its
+    key drawn at random among the nodes there.
     """
 
     distances: Shares
@@ -52,9 +53,14 @@ class Counts:
         return Counts(*(value.sum(0, keepdims=True) for value in astuple(self)))
 
     def shares(self) -> tuple[Shares, Shares, Shares]:
-        """`distances`, `related` and base rates as shares of the rows."""
+        """`distances`, `related` and base rates (B, K) as shares of the rows.
+
+        The base rate is the largest share that any one distance reaches: max(lambda_k) in Song
+        2024, eq. 7, with distances in place of relative positions.
+        """
         per_head = self.rows[:, None, None, None]
-        return self.distances / per_head, self.related / per_head, self.chance / self.rows[:, None]
+        base_rates = (self.chance / self.rows[:, None, None]).max(-1)
+        return self.distances / per_head, self.related / per_head, base_rates
 
     def important(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Positional and relational heads (B, L, H) of each graph separately."""
@@ -91,10 +97,21 @@ def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None =
         by_distance[..., -1] += no_key.clamp(min=0)
         distances.append(torch.cat([by_distance, of_tokens[..., None]], dim=-1))
         related.append(torch.einsum("bhij,bkij->bhk", nodes, pairs))
-    rows = batch.num_nodes.double()
-    chance = pairs.sum((2, 3)) / rows[:, None]
-    found = torch.stack(distances, 1), torch.stack(related, 1), chance, rows
+    chance = _by_distance(distance, both, pairs, categories)
+    found = torch.stack(distances, 1), torch.stack(related, 1), chance, batch.num_nodes.double()
     return Counts(*(value.cpu().numpy() for value in found))
+
+
+def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:
+    """Rows (B, K, C) whose key has a relation, for a random key at each distance.
+
+    distance, both (B, N, N): distance codes and the pairs of nodes; pairs (B, K, N, N): relations.
+    """
+    nodes = both.to(pairs).new_zeros(*both.shape[:2], categories)
+    nodes.scatter_add_(2, distance, both.to(pairs))  # (B, N, C)
+    related = pairs.new_zeros(*pairs.shape[:3], categories)
+    related.scatter_add_(3, distance[:, None].expand_as(pairs), pairs * both[:, None])
+    return (related / nodes.clamp(min=1)[:, None]).sum(2)
 
 
 def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
@@ -134,6 +151,9 @@ def positional_heads(distances: Shares) -> NDArray[np.bool_]:
 
 def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
     """Eq. 7 for shares (..., K) against base rates that broadcast to them.
+
+    A relation that one distance fully determines, as distance 1 does bonds, has a base rate near 1,
+    so only `positional_heads` can find heads that follow it.
 
     A head that fits several relations counts once, because the relations overlap.
     """

@@ -56,9 +56,10 @@ class HeadStatistics:
     distances (L, H, C): share of the rows whose key is at shortest-path distance 0, 1, ..., C - 3,
     then an unreachable node (or there is no key, as for a node without edges in attention along
     edges), then the graph token. relations: K names; related (L, H, K): share of the rows whose
-    key has the relation to the query; base_rates (K,): the same share for nodes drawn at random.
-    rows: number of rows. data: the data measured, in words. sha256: of the model's weights, or "".
-    A layer with fewer than H heads is padded with heads that have no keys.
+    key has the relation to the query; base_rates (K,): the largest such share of a head that
+    always looks at one distance (Song 2024, max(lambda_k)). rows: number of rows. data: the data
+    measured, in words. sha256: of the model's weights, or "". A layer with fewer than H heads is
+    padded with heads that have no keys.
     """
 
     distances: Shares
@@ -82,7 +83,7 @@ class HeadStatistics:
 
     @property
     def relational(self) -> NDArray[np.bool_]:
-        """Heads (L, H) whose key has a relation more often than chance + 0.1 (eq. 7)."""
+        """Heads (L, H) whose key has a relation more often than its base rate + 0.1 (eq. 7)."""
         return relational_heads(self.related, self.base_rates)
 
     def mask(self) -> NDArray[np.int64]:
