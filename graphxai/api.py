@@ -1,5 +1,6 @@
 """The main job: load a model, predict, explain, compare."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -213,9 +214,29 @@ def explain_prepared(
     origin = provenance(model, explainer)
     for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
-            attribution = explainer.attribute(model, collated(model, part), wanted)
+            batch = collated(model, part)
+            attribution = explainer.attribute(model, batch, wanted)
+        empty = _without_nodes(model, batch, attribution.outputs, wanted)
         for row, (key, item) in enumerate(part):
-            yield key, _explanation(model, item, attribution, row, explainer, wanted, origin)
+            yield (
+                key,
+                _explanation(model, item, attribution, row, explainer, wanted, origin, empty[row]),
+            )
+
+
+def _without_nodes(
+    model: "Model", batch: Any, outputs: Tensor, target: Target
+) -> list[float | None]:
+    """f_c of each graph with no nodes, for the class explained; None where it is not finite.
+
+    outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
+    """
+    resolved = target.resolve(model.config, outputs)
+    with evaluating(model), torch.no_grad():
+        found = model.outputs_without_nodes(batch)
+    if found is None:
+        return [None] * len(outputs)
+    return [value if math.isfinite(value) else None for value in resolved(found).tolist()]
 
 
 def predict_prepared(
@@ -238,6 +259,7 @@ def _explanation(
     explainer: Explainer,
     target: Target,
     origin: dict[str, Any],
+    without_nodes: float | None,
 ) -> Explanation:
     n = int(item.data.num_nodes)
     relevance = attribution.relevance[row, :n].float().cpu()
@@ -258,6 +280,10 @@ def _explanation(
             graph_token=float(attribution.graph_token[row]),
             biases=float(attribution.biases[row]),
             output=float(attribution.output[row]),
+            without_nodes=without_nodes,
+            average_node=None
+            if attribution.average_node is None
+            else float(attribution.average_node[row]),
             structure=_row_of(attribution.structure, row),
             remainders=_row_of(attribution.remainders, row),
             centrality=_share_of("centrality", model.feature_names, features, row),

@@ -16,6 +16,7 @@ from graphxai.contract.batching import in_batches
 from graphxai.contract.inputs import prepare
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import Task
 from toy import random_graphormer
@@ -46,7 +47,10 @@ def test_an_explanation_says_what_was_predicted_and_why(aspirin):
     assert abs(ledger.unexplained) < 1e-4
     column = list(aspirin.feature_names).index("centrality")
     assert ledger.centrality == pytest.approx(float(aspirin.features[:, column].sum()), abs=1e-5)
+    assert ledger.without_nodes + ledger.change == pytest.approx(ledger.output, abs=1e-12)
     assert set(ledger.to_dict()) == {
+        "without_nodes",
+        "change",
         "nodes",
         "nodes: centrality",
         "graph_token",
@@ -59,41 +63,52 @@ def test_an_explanation_says_what_was_predicted_and_why(aspirin):
 
 def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
     parts = {"edge": 0.25}, {"softmax": 0.7, "<b>": -0.2}
-    ledger = gx.Ledger(1.0, 0.5, -0.25, 2.0, *parts, centrality=0.125)
+    ledger = gx.Ledger(1.0, 0.5, -0.25, 2.0, *parts, centrality=0.125, without_nodes=0.75)
     assert ledger.unexplained == pytest.approx(sum(ledger.remainders.values()))
     assert str(ledger).splitlines() == [
-        "nodes              +1.0000",
-        "  centrality       +0.1250",
-        "graph token        +0.5000",
-        "biases             -0.2500",
-        "structure: edge    +0.2500",
-        "unexplained        +0.5000",
-        "  softmax          +0.7000",
-        "  <b>              -0.2000",
-        "output             +2.0000",
+        "without nodes           +0.7500",
+        "change                  +1.2500",
+        "output                  +2.0000",
+        "divided into shares:",
+        "  nodes                 +1.0000",
+        "    centrality          +0.1250",
+        "  graph token           +0.5000",
+        "  biases                -0.2500",
+        "  structure: edge       +0.2500",
+        "  unexplained           +0.5000",
+        "    softmax             +0.7000",
+        "    <b>                 -0.2000",
     ]
     tiny = gx.Ledger(-1e-6, 0.0, -0.0, 1.0)
     assert "-0.0000" not in str(tiny) + tiny._repr_html_()
     text = ledger.to_dict()
-    assert list(text)[5:9] == [
+    assert list(text)[7:11] == [
         "unexplained",
         "unexplained: softmax",
         "unexplained: <b>",
         "total",
     ]
     rows = ElementTree.fromstring(ledger._repr_html_()).findall("tr")
-    assert [row[0].text for row in rows] == [
-        "nodes",
-        "centrality",
-        "graph token",
-        "biases",
-        "structure: edge",
-        "unexplained",
-        "softmax",
-        "<b>",
-        "output",
-    ]
-    assert [row[1].text for row in rows] == [line.split()[-1] for line in str(ledger).splitlines()]
+    lines = [line.strip().rsplit("  ", 1) for line in str(ledger).splitlines()]
+    assert [row[0].text for row in rows] == [line[0].strip() for line in lines]
+    assert [row[1].text for row in rows if row[1].text] == [line[1] for line in lines if line[1:]]
+
+
+def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_explained(model):
+    molecules = [ASPIRIN, "CCO", "[Na+].[Cl-]"]
+    data = [prepare(model.config, text).data for text in molecules]
+    for target in (None, "inactive", ("active", "inactive"), "pIC50"):
+        found = gx.explain(model, molecules, target=target)
+        for e, graph in zip(found, data, strict=True):
+            keep = torch.zeros(1, len(e), dtype=torch.bool)
+            (empty,) = outputs_of_parts(model, graph, keep, "delete")
+            expected = e.wanted.resolve(model.config, empty[None])(empty[None])
+            assert e.ledger.without_nodes == pytest.approx(float(expected), abs=1e-5)
+            assert e.ledger.change == pytest.approx(e.ledger.output - float(expected), abs=1e-5)
+    assert len({round(e.ledger.without_nodes, 5) for e in found}) == 1
+    caption = gx.explain(model, ASPIRIN).caption
+    assert "without atoms" in caption.splitlines()[0]
+    assert caption.splitlines()[1].startswith("LRP: atoms")
 
 
 def test_a_prediction_shows_every_class_and_escapes_it():
@@ -405,8 +420,8 @@ def test_pictures_side_by_side_name_what_differs(model):
 
 
 def test_unknown_options_of_a_method_are_named(model):
-    with pytest.raises(ValueError, match="'lrp' has no option 'foo'; it has none"):
-        gx.explain(model, "CCO", "lrp", foo=1)
+    with pytest.raises(ValueError, match="'saliency' has no option 'foo'; it has none"):
+        gx.explain(model, "CCO", "saliency", foo=1)
     with pytest.raises(ValueError, match="has no option 'foo'; it has readout"):
         gx.explain(model, "CCO", "rollout", foo=1)
 

@@ -61,6 +61,19 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
 
 
+def outputs_of_nothing(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
+    """Outputs (B, C) of these graphs with all nodes hidden, or None if one is not finite."""
+    graphs = batch.examples()
+    roles = roles_of(graphs, model.read_of_graphs())
+    outputs = []
+    for graph in graphs:
+        none = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
+        if (found := _finite_output(model, part(graph, none, roles))) is None:
+            return None
+        outputs.append(found)
+    return torch.cat(outputs)
+
+
 def _finite_output(model: Wrapped, empty: Data, rows: Tensor | None = None) -> Tensor | None:
     """The model's output (1, C) for an empty graph, or None if not finite; rows: tokens (0, D)."""
     try:

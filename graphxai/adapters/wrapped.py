@@ -43,7 +43,7 @@ from .compiled import as_written
 from .interception import Interception, intercepted, interception_class
 from .layout import Layout
 from .linear_attention import PADS_WRONGLY
-from .one_at_a_time import one_by_one, warn_of_empty, warn_of_nothing
+from .one_at_a_time import one_by_one, outputs_of_nothing, warn_of_empty, warn_of_nothing
 from .placing import OneGraphAtATime, Readings
 from .subgraphs import has_matrices, part, several
 from .tasks import tasks_told
@@ -284,6 +284,24 @@ class WrappedModel:
             tokens = tokens.masked_fill(nothing[:, None, None], 0.0)
             shown = shown | (nothing[:, None] & batch.mask)
         return self._pass(as_rows(tokens, batch), batch, shown)
+
+    def outputs_without_nodes(self, batch: WrappedBatch) -> Tensor | None:
+        """Outputs (B, C) of these graphs with no nodes, NaN where they are not finite.
+
+        None if the model cannot run on them, or hides nodes by setting them to zero.
+        """
+        tokens, nothing = self.embed(batch), torch.zeros_like(batch.mask)
+        if batch.graphs is None:
+            hides = self._graph_token and self._masks_padding
+            return self.encode(tokens, batch, nothing) if hides else None
+        if self.goes_alone(batch.singles[0]):
+            return outputs_of_nothing(self, batch)
+        last = int(batch.num_nodes.argmax())
+        rest = batch.without(nothing, last, self.read_of_graphs())
+        try:
+            return self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
+        except (RuntimeError, ValueError, IndexError):
+            return None
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
         """Parts (B, N, F) of each node's `x . gradient`, if `x` gets it and has feature names."""

@@ -27,10 +27,11 @@ NO_MOLECULE = "a contrast needs two molecules, but one input has none."
 class Account:
     """The difference between two outputs, term by term.
 
-    `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + unexplained`.
+    `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + average_atoms
+    + unexplained`.
     common: summed differences of corresponding atoms. changed_a, changed_b: summed relevance of
-    the atoms found only in a, only in b. graph_token, biases, structure: a's share minus b's (see
-    `Ledger`). Under `lrp`, `unexplained` is only rounding.
+    the atoms found only in a, only in b. graph_token, biases, structure, average_atoms: a's share
+    minus b's (see `Ledger`). Under `lrp`, `unexplained` is only rounding.
     """
 
     output: float
@@ -40,12 +41,13 @@ class Account:
     graph_token: float
     biases: float
     structure: float = 0.0
+    average_atoms: float = 0.0
 
     @property
     def total(self) -> float:
         """The sum of all terms."""
-        changed = self.changed_a - self.changed_b
-        return self.common + changed + self.graph_token + self.biases + self.structure
+        atoms = self.common + self.changed_a - self.changed_b + self.average_atoms
+        return atoms + self.graph_token + self.biases + self.structure
 
     @property
     def unexplained(self) -> float:
@@ -103,6 +105,7 @@ class Contrast(Result):
             graph_token=one.graph_token - other.graph_token,
             biases=one.biases - other.biases,
             structure=sum(one.structure.values()) - sum(other.structure.values()),
+            average_atoms=(one.average_node or 0.0) - (other.average_node or 0.0),
         )
 
     @property
@@ -123,8 +126,9 @@ class Contrast(Result):
             "changed atoms": account.changed_a - account.changed_b,
             "graph token and biases": account.graph_token + account.biases,
         }
-        if account.structure:
-            terms["structure"] = account.structure
+        for name in ("structure", "average atoms"):
+            if share := getattr(account, name.replace(" ", "_")):
+                terms[name] = share
         if abs(account.unexplained) >= 0.005:
             terms["unexplained"] = account.unexplained
         text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())

@@ -28,7 +28,8 @@ def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
         written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
         ledger = explanation.ledger
         say(
-            f"{name:17s} {explanation.prediction!s:15s} output {ledger.output:+.3f} ="
+            f"{name:17s} {explanation.prediction!s:15s} output {ledger.output:+.3f}"
+            f" ({ledger.without_nodes:+.3f} without atoms) ="
             f" atoms {ledger.nodes:+.3f} + graph token {ledger.graph_token:+.3f}"
             f" + biases {ledger.biases:+.3f} (rest {ledger.unexplained:+.0e})"
         )

@@ -26,7 +26,8 @@ class Attribution:
     labels: f_c in words; mask (B, N), True at nodes; structure: the share (B,) of each term of the
     structural bias by name, or None if nothing flows there or the terms are not separated;
     remainders: the relevance (B,) that each kind of operation creates or loses, by name, which sum
-    to `unexplained` (source: `rules.remainders`), or None if not known.
+    to `unexplained` (source: `rules.remainders`), or None if not known; average_node: with
+    `baseline="mean"`, what as many average nodes would get, (B,), otherwise None.
     """
 
     relevance: Tensor
@@ -39,11 +40,14 @@ class Attribution:
     features: Tensor | None = None
     structure: dict[str, Tensor] | None = None
     remainders: dict[str, Tensor] | None = None
+    average_node: Tensor | None = None
 
     @property
     def unexplained(self) -> Tensor:
-        """Output minus relevance, graph token, biases and structure, (B,)."""
+        """Output minus relevance, average nodes, graph token, biases and structure, (B,)."""
         rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
+        if self.average_node is not None:
+            rest = rest - self.average_node
         return rest - sum((self.structure or {}).values(), torch.zeros_like(rest))
 
 

@@ -4,10 +4,14 @@
 variants differ only in what `rules.conservative` holds constant. Where attention is not constant,
 relevance also reaches the structural bias inside it, and each term of the bias gets its share. For
 the relevance that operations create or lose along the way see `rules.remainders`.
+
+With `baseline="mean"` relevance is `sum_d (x_td - m_d) * d f_c / d x_td` for the nodes, m the mean
+node embedding of the training set. What is taken from the nodes, `n m . mean gradient`, is a share
+of its own: that of as many average nodes.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,13 +30,22 @@ from .variants import encode, structural_bias
 
 @register
 class GradientInput(Explainer):
-    """Gradient x Input of the unmodified network."""
+    """Gradient x Input of the unmodified network.
+
+    baseline: "zero", or "mean" to measure a node's embedding from the mean over the training set,
+    which is stored with the checkpoint (bundled Graphormers and what `graphxai train` writes).
+    """
 
     name = "gradient_input"
     title = "Gradient x Input"
     source = "Shrikumar 2017; Ali 2022, eq. 1"
     additive = True
     rules: ClassVar[Rules] = Rules()
+
+    def __init__(self, baseline: Literal["zero", "mean"] = "zero") -> None:
+        if baseline not in ("zero", "mean"):
+            raise ValueError(f"baseline must be 'zero' or 'mean', not {baseline!r}.")
+        self.baseline = baseline
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         own = isinstance(model, Graphormer)  # others have no structure or remainders
@@ -48,9 +61,17 @@ class GradientInput(Explainer):
         gradients = gradients_of(f, [tokens, *tape.biases, *inside, *passed])
         structure = None if bias is None else structure_shares(model, batch, bias, gradients[bias])
         relevance = (tokens * gradients[tokens]).sum(-1).detach()  # (B, T)
-        features = model.split_by_feature(batch, gradients[tokens][:, 1:])
+        of_nodes = gradients[tokens][:, 1:]  # (B, N, D)
+        features = model.split_by_feature(batch, of_nodes)
+        nodes, average = relevance[:, 1:], None
+        if self.baseline == "mean":
+            of_mean = of_nodes.detach() @ _mean_node(model).T  # (B, N, F)
+            nodes = nodes - of_mean.sum(-1)
+            average = of_mean.sum(-1).masked_fill(~batch.mask, 0.0).sum(-1)
+            features = None if features is None else features - of_mean
         return Attribution(
-            relevance=relevance[:, 1:].masked_fill(~batch.mask, 0.0),
+            relevance=nodes.masked_fill(~batch.mask, 0.0),
+            average_node=average,
             graph_token=relevance[:, 0],
             biases=resolved.offset + _bias_shares(tape.biases, gradients, f),
             output=f.detach(),
@@ -63,6 +84,18 @@ class GradientInput(Explainer):
             structure=structure,
             remainders=remainders(tape, self.rules, gradients, structure) if own else None,
         )
+
+
+def _mean_node(model: ExplainableModel) -> Tensor:
+    """The mean node embedding (F, D) stored with a Graphormer, split by feature."""
+    mean = model.mean_node if isinstance(model, Graphormer) else None
+    if mean is None:
+        raise ValueError(
+            'baseline="mean" needs the mean node of the training set, and this model has none:'
+            " call graphxai.models.graphormer.measure_mean_node(model, graphs) on encoded training"
+            " graphs of a Graphormer, or use baseline='zero'."
+        )
+    return mean
 
 
 def _bias_shares(biases: Sequence[Tensor], gradients: Gradients, f: Tensor) -> Tensor:

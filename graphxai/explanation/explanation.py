@@ -126,13 +126,13 @@ class Explanation(Result):
 
         Options as for `svg`. All text is escaped.
         """
+        text = escape(f"{self.headline}. {self.caption}".replace("\n", "; "))
         if self.has_picture:
             # as a separate document, because two pictures may use the same ids
             code = b64encode(self.svg(**options).encode()).decode()
-            text = escape(f"{self.headline}. {self.caption}")
             shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
         else:
-            shown = f"<p><b>{escape(self.headline)}</b>: {escape(self.caption)}</p>"
+            shown = f"<p>{text}</p>"
         return (
             f"{shown}{self._strongest()}"
             f"<details><summary>Ledger and provenance</summary>{self.ledger._repr_html_()}"
@@ -176,21 +176,32 @@ class Explanation(Result):
 
     @property
     def caption(self) -> str:
-        """The method and how relevance adds up to the output, in one line."""
+        """What the nodes changed in the output, then the method's shares of it, a line each."""
         if not self.additive:
             return f"{self.title} · scores, not shares of the output"
         ledger = self.ledger
-        nodes = "superpixels" if self.segments is not None else "nodes"
-        terms = {
-            "atoms" if self.smiles is not None else nodes: ledger.nodes,
-            "graph token and biases": ledger.graph_token + ledger.biases,
-        }
+        terms = {self._nodes: ledger.nodes}
+        if ledger.average_node is not None:
+            terms[f"average {self._nodes}"] = ledger.average_node
+        terms["graph token and biases"] = ledger.graph_token + ledger.biases
         if ledger.structure:
             terms["structure"] = sum(ledger.structure.values())
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
-        text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
-        return minus_signs(f"{self.title} · output {ledger.output:+z.2f} = {text}")
+        shares = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        output = f"output {ledger.output:+z.2f}"
+        if ledger.change is None:
+            return minus_signs(f"{self.title} · {output} = {shares}")
+        empty = f"{ledger.without_nodes:+z.2f} without {self._nodes}"
+        changed = f"{ledger.change:+z.2f} from adding them"
+        return minus_signs(f"{output} = {empty}, {changed}\n{self.title}: {shares}")
+
+    @property
+    def _nodes(self) -> str:
+        """What the nodes are, in the plural."""
+        if self.smiles is not None:
+            return "atoms"
+        return "superpixels" if self.segments is not None else "nodes"
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per node: symbol (for molecules), relevance, then its parts by feature."""

@@ -26,12 +26,16 @@ def about_terms(explanation: Explanation) -> dict[str, str]:
         return {}
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
     meanings = {
+        "without nodes": f"what the model says of a graph without any {node}s",
+        "change": f"what the {node}s changed in that, all of them together",
         "centrality": f"the {node}s' share that comes from their number of {links}",
         "graph token": f"an extra node, not one of the {node}s, from which the model reads its"
         " answer",
         "biases": f"the model's constants, which belong to no {node}",
         "unexplained": "what the method cannot assign; under LRP only rounding",
     }
+    if explanation.ledger.without_nodes is None:
+        del meanings["without nodes"], meanings["change"]
     if explanation.ledger.centrality is None:
         del meanings["centrality"]
     return meanings

@@ -4,13 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
+Row = tuple[str, float | None, int]  # name, value, how far it is indented
+
 
 @dataclass(frozen=True)
 class Ledger:
-    """How the explained output f_c divides into shares.
+    """What the nodes changed, and how a method divides the explained output f_c into shares.
 
-    `nodes + graph_token + biases + sum of structure + unexplained = output`. Under `lrp` only
-    rounding is unexplained; under other rules `unexplained` is the gap they leave. `structure`:
+    First `f_c = without_nodes + change`: the output of the graph with no nodes, then what the nodes
+    changed. No method is involved. `without_nodes` is None if the model has no finite output there.
+
+    Then the method's shares: `nodes + average_node + graph_token + biases + sum of structure +
+    unexplained = output`. They need not agree with the first line: the graph token and the biases
+    act together with the nodes, so their shares differ from graph to graph. Under `lrp` only
+    rounding is unexplained; under other rules `unexplained` is the gap they leave. `average_node`:
+    with `baseline="mean"`, what as many average nodes would get; otherwise None. `structure`:
     the share of each term of the structural bias, by name, if relevance flows there and the method
     separates the terms; otherwise empty. `remainders`: the relevance that the softmax, the
     attention products, LayerNorm and the activation create or lose under the method's rules; they
@@ -26,11 +34,19 @@ class Ledger:
     structure: dict[str, float] = field(default_factory=dict, hash=False)
     remainders: dict[str, float] = field(default_factory=dict, hash=False)
     centrality: float | None = None
+    without_nodes: float | None = None
+    average_node: float | None = None
+
+    @property
+    def change(self) -> float | None:
+        """What the nodes changed: output minus `without_nodes`."""
+        return None if self.without_nodes is None else self.output - self.without_nodes
 
     @property
     def total(self) -> float:
-        """The sum of nodes, graph token, biases and structure."""
-        return self.nodes + self.graph_token + self.biases + sum(self.structure.values())
+        """The sum of all shares."""
+        own = self.nodes + (self.average_node or 0.0) + self.graph_token + self.biases
+        return own + sum(self.structure.values())
 
     @property
     def unexplained(self) -> float:
@@ -38,15 +54,17 @@ class Ledger:
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
-        """All six figures by name, with the terms of structure and the remainders, if any.
+        """All figures by name, those that are not known left out.
 
         `unexplained: softmax` and the like are parts of `unexplained`, not additional to it, just
         as `nodes: centrality` is a part of `nodes`.
         """
-        of_nodes = {} if self.centrality is None else {"nodes: centrality": self.centrality}
-        return {
+        found = {
+            "without_nodes": self.without_nodes,
+            "change": self.change,
             "nodes": self.nodes,
-            **of_nodes,
+            "nodes: centrality": self.centrality,
+            "average_node": self.average_node,
             "graph_token": self.graph_token,
             "biases": self.biases,
             **{f"structure: {name}": value for name, value in self.structure.items()},
@@ -55,25 +73,33 @@ class Ledger:
             "total": self.total,
             "output": self.output,
         }
+        return {name: value for name, value in found.items() if value is not None}
 
     def __str__(self) -> str:
-        """One line per summand, with its parts indented below, then the output."""
-        lines = [("  " * is_part + name, value) for name, value, is_part in self._rows()]
+        """One line per figure: what the nodes changed, the output, then the method's shares."""
+        lines = [("  " * depth + name, value) for name, value, depth in self._rows()]
         width = max(len(name) for name, _ in lines)
-        return "\n".join(f"{name:{width}s}  {value:+z9.4f}" for name, value in lines)
+        return "\n".join(
+            name if value is None else f"{name:{width}s}  {value:+z9.4f}" for name, value in lines
+        )
 
     def _repr_html_(self) -> str:
         """The same as a table."""
         rows = "".join(
-            f'<tr><td style="text-align: left; padding-left: {2 if is_part else 0.5}em">'
-            f"{escape(name)}</td><td>{value:+z.4f}</td></tr>"
-            for name, value, is_part in self._rows()
+            f'<tr><td style="text-align: left; padding-left: {0.5 + 1.5 * depth}em">'
+            f"{escape(name)}</td><td>{'' if value is None else f'{value:+z.4f}'}</td></tr>"
+            for name, value, depth in self._rows()
         )
         return f"<table>{rows}</table>"
 
-    def _rows(self) -> Iterator[tuple[str, float, bool]]:
-        """Name, value, and whether the row is a part of the one above, in order of the sum."""
-        for name, value in self.to_dict().items():
+    def _rows(self) -> Iterator[Row]:
+        """What the nodes changed and the output; then the shares, parts below their whole."""
+        figures = self.to_dict()
+        del figures["total"]
+        for name in ("without_nodes", "change", "output"):
+            if name in figures:
+                yield name.replace("_", " "), figures.pop(name), 0
+        yield "divided into shares:", None, 0
+        for name, value in figures.items():
             part = name.removeprefix("unexplained: ").removeprefix("nodes: ")
-            if name != "total":
-                yield part.replace("_", " "), value, part != name
+            yield part.replace("_", " "), value, 1 + (part != name)

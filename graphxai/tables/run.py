@@ -340,7 +340,16 @@ def _predicted_columns(model: Graphormer) -> dict[str, type]:
     return columns
 
 
-LEDGER = ("output", "nodes", "centrality", "graph_token", "biases", "structure", "unexplained")
+LEDGER = (
+    "output",
+    "without_nodes",
+    "nodes",
+    "centrality",
+    "graph_token",
+    "biases",
+    "structure",
+    "unexplained",
+)
 
 
 def _record(found: ExplainedRow, name_column: str | None, picture: str) -> dict[str, Any]:

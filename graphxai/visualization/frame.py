@@ -30,7 +30,7 @@ def document(width: float, height: float, body: str, *, title: str, description:
         body: SVG elements.
         title, description: plain text for screen readers.
     """
-    title, description = minus_signs(title), minus_signs(description)
+    title, description = minus_signs(title), minus_signs(description.replace("\n", "; "))
     # Different pictures on one page must not share ids.
     key = "t" + digest(body, title, description)
     # Whole pixels: a fraction of a pixel at the edge would be drawn half transparent.
@@ -55,7 +55,8 @@ def heading(
     """Return title and subtitle, centred and shrunk to fit, and the height they take (pixels).
 
     Args:
-        title, subtitle: plain text; if both are empty, the height is 0.
+        title, subtitle: plain text, the subtitle in one line or several; if both are empty, the
+            height is 0.
         width: pixels of the picture or panel, which starts at ``x``.
         x: left edge, pixels.
         size: font size of the title, pixels.
@@ -66,9 +67,9 @@ def heading(
         text, fitted = fit_text(minus_signs(title), size, room, smallest=11, bold=True)
         y = MARGIN + size * 0.8
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", bold=True))
-    if subtitle.strip():
-        text, fitted = fit_text(minus_signs(subtitle), size * 0.75, room, smallest=9)
-        y = y + size * 1.15 if y else MARGIN + size * 0.6
+    for k, line in enumerate(filter(str.strip, subtitle.split("\n"))):
+        text, fitted = fit_text(minus_signs(line), size * 0.75, room, smallest=9)
+        y = y + size * (0.95 if k else 1.15) if y else MARGIN + size * 0.6
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=_GREY))
     return "".join(parts), y + size * 0.45 if y else 0.0
 

@@ -3,6 +3,7 @@
 from .checkpoint import CheckpointError, load_checkpoint, locate, pretrained_names, save_checkpoint
 from .config import GraphormerConfig, Task
 from .encoding import GraphBatch, StructureEncoding, collate
+from .mean_node import measure_mean_node
 from .model import Graphormer, Origin
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "load_checkpoint",
     "load_huggingface",
     "locate",
+    "measure_mean_node",
     "pretrained_names",
     "save_checkpoint",
 ]

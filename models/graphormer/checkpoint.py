@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 from torch import Tensor
@@ -19,6 +19,7 @@ from .model import Graphormer, Origin
 
 FORMAT = "graphxai-graphormer"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+MEAN_NODE = "mean_node.safetensors"
 PRETRAINED = Path(__file__).parent / "pretrained"
 
 
@@ -33,11 +34,15 @@ def save_checkpoint(
     card: str = "",
     metadata: dict[str, Any] | None = None,
 ) -> Path:
-    """Write model, metadata (JSON values) and model card (Markdown) to `folder`."""
+    """Write model, metadata (JSON values) and model card (Markdown) to `folder`.
+
+    If the model has a mean node, it is written to a file of its own.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": FORMAT})
+    save_mean_node(model, folder)
     content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
     (folder / CONFIG).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (folder / CARD).write_text(card or "# Graphormer\n", encoding="utf-8")
@@ -63,11 +68,45 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
         raise CheckpointError(f"{folder / CONFIG}: invalid model configuration: {error}") from error
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
+    model.mean_node = _read_mean_node(model, folder, digest)
     metadata = content.get("metadata")
     model.origin = Origin(
         name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
     )
     return model.eval()
+
+
+def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
+    """Write the model's mean node, if it has one, beside its weights, with their SHA-256."""
+    path = folder / MEAN_NODE
+    if model.mean_node is None:
+        path.unlink(missing_ok=True)
+        return None
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
+    save_file(mean, path, metadata={"format": FORMAT, "sha256": digest})
+    return path
+
+
+def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:
+    """Read the mean node (F, D) measured on the weights with this SHA-256; None without one."""
+    path = folder / MEAN_NODE
+    if not path.exists():
+        return None
+    rows = 1 if model.embedding_norm is not None else len(model.feature_names)
+    shape = (rows, model.config.hidden_dim)
+    try:
+        with safe_open(path, framework="pt") as file:
+            stored = file.get_slice("mean_node").get_shape()
+            if tuple(stored) != shape:
+                raise ValueError(f"its shape is {tuple(stored)}, not {shape}")
+            mean: Tensor = file.get_tensor("mean_node")
+            measured_on = (file.metadata() or {}).get("sha256")
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}; delete or replace it.") from error
+    if not mean.is_floating_point() or not torch.isfinite(mean).all():
+        raise CheckpointError(f"{path}: holds values that are not finite numbers.")
+    return mean.to(model.graph_token) if measured_on == digest else None
 
 
 def name_of(folder: Path) -> str:

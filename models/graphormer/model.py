@@ -77,12 +77,26 @@ class NodeEmbedding(nn.Module):
             columns = self.continuous.features(batch.x, batch.pos) * (
                 direction @ self.continuous.weight
             )
-            names = list(self.feature_names[:-1])
-            group = torch.tensor([names.index(g) for g in self.continuous.groups])
-            parts = columns.new_zeros(*columns.shape[:2], len(names))
-            parts.index_add_(2, group.to(columns.device), columns)
+            parts = columns.new_zeros(*columns.shape[:2], len(self.feature_names) - 1)
+            parts.index_add_(2, self._groups(), columns)
         centrality = (self._centrality(batch) * direction).sum(-1, keepdim=True)
         return torch.cat([parts, centrality], dim=-1)
+
+    def total(self, batch: GraphBatch) -> Tensor:
+        """Return the sum over all nodes of each feature's embedding, (len(feature_names), D)."""
+        if self.cardinalities:
+            parts = F.embedding(self._rows(batch), self.table)[batch.mask].sum(dim=0)  # (F, D)
+        else:
+            columns = self.continuous.features(batch.x, batch.pos)[batch.mask].sum(dim=0)  # (K,)
+            parts = columns.new_zeros(len(self.feature_names) - 1, len(self.in_degree[0]))
+            parts.index_add_(0, self._groups(), (self.continuous.weight * columns).T)
+        return torch.cat([parts, self._centrality(batch)[batch.mask].sum(dim=0, keepdim=True)])
+
+    def _groups(self) -> Tensor:
+        """Return the feature that each continuous column belongs to, (K,)."""
+        names = list(self.feature_names[:-1])
+        groups = torch.tensor([names.index(group) for group in self.continuous.groups])
+        return groups.to(self.in_degree.device)
 
     def _rows(self, batch: GraphBatch) -> Tensor:
         return batch.x.long() + self.starts
@@ -118,6 +132,7 @@ class Graphormer(nn.Module):
     """
 
     collate = staticmethod(collate)
+    mean_node: Tensor | None  # (F, D), see `mean_node.measure_mean_node`
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
@@ -125,6 +140,7 @@ class Graphormer(nn.Module):
         self.origin = Origin()
         dim = config.hidden_dim
         self.node_embedding = NodeEmbedding(config)
+        self.register_buffer("mean_node", None, persistent=False)
         self.graph_token = nn.Parameter(torch.randn(dim) * 0.02)
         self.bias = StructuralBias(config)
         self.embedding_norm = (
@@ -178,6 +194,16 @@ class Graphormer(nn.Module):
         """Return outputs (B, num_outputs)."""
         return self.encode(self.embed(batch), batch)
 
+    def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs (B, num_outputs) of graphs with no nodes: one pass of the graph token.
+
+        They are the same for every graph, and those of `encode` with every node hidden.
+        """
+        token = self.graph_token.expand(1, 1, -1)
+        token = token if self.embedding_norm is None else self.embedding_norm(token)
+        no_bias = token.new_zeros(1, self.config.num_heads, 1, 1)  # a single key gets all attention
+        return self.encode(token, batch, bias=no_bias).expand(len(batch), -1)
+
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Split each node's `embedding . gradient` exactly by feature, (B, N, features).
 
@@ -187,6 +213,15 @@ class Graphormer(nn.Module):
         if self.embedding_norm is not None:
             return None
         return self.node_embedding.split(batch, gradient)
+
+    def sum_by_feature(self, batch: GraphBatch) -> Tensor:
+        """Return the sum over all nodes of each feature's embedding, (F, D).
+
+        With `embedding_layernorm`, after which features are mixed, one row: the sum of the tokens.
+        """
+        if self.embedding_norm is not None:
+            return self.embed(batch)[:, 1:][batch.mask].sum(dim=0, keepdim=True)
+        return self.node_embedding.total(batch)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

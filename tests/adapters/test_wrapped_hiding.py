@@ -204,6 +204,17 @@ def test_rows_and_columns_of_a_matrix_over_pairs_go_with_a_node():
         assert path.ledger.unexplained == pytest.approx(0, abs=1e-4)
 
 
+def test_the_output_without_nodes_is_that_of_the_model_on_an_empty_graph():
+    model, graphs = started(Expander()), [with_indices(n) for n in SIZES]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gx.explain(wrapped(model), graphs)
+    none = torch.zeros(1, max(SIZES), dtype=torch.bool)
+    for data, e in zip(graphs, found, strict=True):
+        expected = outputs_of_parts(wrapped(model), data, none[:, : len(e)], "mask")
+        assert e.ledger.without_nodes == pytest.approx(expected.item(), abs=1e-5)  # u stays
+
+
 class Alone(nn.Module):
     """Takes one graph, and no batch vector."""
 
@@ -227,6 +238,8 @@ def test_a_model_of_one_graph_is_given_one_at_a_time():
         assert np.allclose(one.relevance, expected, atol=1e-5)
     for one in gx.explain(wrapped(model), graphs, "integrated_gradients"):
         assert one.ledger.unexplained == pytest.approx(0, abs=1e-4)
+        assert one.ledger.without_nodes is None  # the mean over no nodes is not finite
+        assert "without" not in one.caption + str(one.ledger)
     assert head_statistics(wrapped(model), graphs).rows == sum(SIZES)
     pairs = gx.pairs(wrapped(model), graphs)
     assert [p.by_layer.shape[-1] for p in pairs] == [n + 1 for n in SIZES]

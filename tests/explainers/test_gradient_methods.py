@@ -1,5 +1,7 @@
 """Saliency, Integrated Gradients and AttnLRP against Captum, explicit rules and differences."""
 
+import shutil
+
 import captum.attr
 import numpy as np
 import pytest
@@ -9,9 +11,19 @@ from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import digit_paths
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, StructureEncoding, collate
+from graphxai.models.graphormer import (
+    CheckpointError,
+    Graphormer,
+    GraphormerConfig,
+    StructureEncoding,
+    collate,
+    load_checkpoint,
+    measure_mean_node,
+    save_checkpoint,
+)
 from graphxai.rules import conservative as propagation
 from graphxai.rules.conservative import conservative
 from toy import random_graphormer
@@ -340,3 +352,67 @@ def test_the_ledger_counts_the_structure():
     text = ledger.to_dict()
     assert text["structure: edge"] == ledger.structure["edge"]
     assert "structure: edge" not in gx.explain(model, "CCO", "lrp").ledger.to_dict()
+
+
+# --- from the mean node -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "attn_lrp"])
+@pytest.mark.parametrize("embedding_layernorm", [False, True])
+def test_relevance_from_the_mean_node_leaves_the_average_its_own_share(
+    method, embedding_layernorm, smiles
+):
+    model = random_graphormer(embedding_layernorm=embedding_layernorm).double()
+    batch = batch_of(model, smiles)
+    tokens = model.embed(batch).detach()
+    mean = tokens[:, 1:][batch.mask].mean(0)  # over these molecules
+    encode = StructureEncoding.from_config(model.config)
+    measured = measure_mean_node(model, [encode(molecule_to_data(s)) for s in smiles])
+    torch.testing.assert_close(measured.sum(0), mean)
+
+    zero = get_explainer(method).attribute(model, batch)
+    found = get_explainer(method, baseline="mean").attribute(model, batch)
+    tokens.requires_grad_()
+    with conservative(**vars(type(get_explainer(method)).rules)):
+        outputs = model.encode(tokens, batch)
+    (gradient,) = torch.autograd.grad(outputs[:, 0].sum(), tokens)
+    expected = ((tokens - mean) * gradient).sum(-1)[:, 1:].detach()
+    torch.testing.assert_close(found.relevance, expected.masked_fill(~batch.mask, 0))
+    torch.testing.assert_close(found.unexplained, zero.unexplained)
+    torch.testing.assert_close(found.average_node + found.relevance.sum(-1), zero.relevance.sum(-1))
+    if found.features is not None:
+        torch.testing.assert_close(found.features.sum(-1), found.relevance)
+    check_batching(model, smiles, get_explainer(method, baseline="mean"))
+
+
+def test_the_mean_node_is_stored_with_the_checkpoint_and_goes_with_its_weights(tmp_path):
+    model = random_graphormer()
+    with pytest.raises(
+        ValueError, match="needs the mean node of the training set"
+    ):
+        gx.explain(model, "CCO", baseline="mean")
+    encode = StructureEncoding.from_config(model.config)
+    measure_mean_node(model, [encode(molecule_to_data("CCO"))])
+    again = load_checkpoint(save_checkpoint(model, tmp_path / "one"))
+    assert torch.equal(again.mean_node, model.mean_node)
+    e = gx.explain(again, "c1ccccc1O", baseline="mean")
+    assert e.ledger.average_node is not None
+    assert "average atoms" in e.caption
+    assert abs(e.ledger.unexplained) < 1e-4
+    with torch.no_grad():
+        model.graph_token.add_(1)
+    mean, model.mean_node = model.mean_node, None
+    other = save_checkpoint(model, tmp_path / "two")
+    shutil.copy(tmp_path / "one" / "mean_node.safetensors", other)
+    assert load_checkpoint(other).mean_node is None  # measured on other weights
+    model.mean_node = mean[:, :1]
+    with pytest.raises(CheckpointError, match=r"mean_node\.safetensors: .* its shape is"):
+        load_checkpoint(save_checkpoint(model, tmp_path / "three"))
+
+
+def test_the_bundled_models_have_a_mean_node():
+    for name, value in (("bace", "CCO"), ("mnist-superpixels", digit_paths()[3])):
+        ledger = gx.explain(name, value, baseline="mean").ledger
+        assert ledger.total == pytest.approx(ledger.output, abs=1e-3)
+    with pytest.raises(ValueError, match="'zero' or 'mean'"):
+        gx.explain("bace", "CCO", baseline="median")

@@ -2,7 +2,7 @@
 
 const dialog = byId("detail");
 const tip = byId("tip");
-const LEDGER = { nodes: "atoms", graph_token: "graph token", biases: "biases", unexplained: "unexplained" };
+const LEDGER = { without_nodes: "without atoms", change: "added by the atoms", nodes: "atoms", graph_token: "graph token", biases: "biases", unexplained: "unexplained" };
 
 const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2].includes(atom));
 
@@ -153,16 +153,19 @@ function trustPanel(molecule) {
 }
 
 function ledger(molecule) {
-  const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && name !== "output");
+  const first = ["without_nodes", "change", "output"]; // what the atoms changed, before the method's shares
+  const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && !first.includes(name));
   const row = (name, value, kind) => element("tr", { class: kind },
     element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, figure(value)));
+  const changed = first.slice(0, 2).filter((name) => name in molecule.ledger).map((name) => row(name, molecule.ledger[name], ""));
   const rows = entries.map(([name, value]) => {
     const part = name.split(/^(?:unexplained|nodes): /)[1]; // a part of the row above
     return part ? row(part, value, "within") : row(name, value, "");
   });
   return element("div", { class: "block" }, element("h3", {}, "Ledger"),
-    element("table", {}, element("tbody", {}, ...rows,
-      row(`output for ${molecule.target}`, molecule.ledger.output, "sum"))),
+    element("table", {}, element("tbody", {}, ...changed,
+      row(`output for ${molecule.target}`, molecule.ledger.output, "sum"),
+      element("tr", {}, element("th", { scope: "row", colspan: 2 }, "divided into shares")), ...rows)),
     glossary(),
     data.additive ? "" : element("p", { class: "note" }, "The scores of this method are not shares of the output, so they need not add up to it."));
 }

@@ -18,6 +18,7 @@ from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import fit_temperature, scale_logits
 from graphxai.models.graphormer.training.fit import predict, require_lightning
@@ -139,6 +140,7 @@ def train_bace(
     }
     command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"
     card = _card(parts, found, temperature, command)
+    measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_training_compounds(folder, graphs, parts.train)
     return folder

@@ -22,6 +22,7 @@ from graphxai.datasets.superpixels import images_to_data
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.config import GraphormerConfig, Task
 from graphxai.models.graphormer.encoding import StructureEncoding
+from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.fit import fit, predict, require_lightning
 from graphxai.models.graphormer.training.settings import TrainingSettings
@@ -151,6 +152,7 @@ def train_mnist(
         "test": figures,
         "summary": f"accuracy {figures['accuracy']:.4f}",
     }
+    measure_mean_node(model, train)
     return save_checkpoint(model, out / "model", card=_card(model, metadata), metadata=metadata)
 
 

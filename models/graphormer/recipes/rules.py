@@ -17,6 +17,7 @@ from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dat
 from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_checkpoint
 from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.fit import fit, initialise, predict, require_lightning
 from graphxai.models.graphormer.training.loading import encode_all
@@ -108,6 +109,7 @@ def train_rule(
     score = score_task(task, predict(model, test), torch.cat([g.y for g in test])[:, 0])
     name = "ROC-AUC" if task.kind == "binary" else "R2"
     shown = "not defined" if score is None else f"{score:.3f}"
+    measure_mean_node(model, train)
     return save_checkpoint(
         model,
         out / "model",

@@ -18,6 +18,7 @@ from graphxai.datasets.hygiene import CleanTable, Target
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_checkpoint
 from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import scale_logits
 from graphxai.models.graphormer.training.fit import require_lightning
@@ -208,6 +209,7 @@ def train_table(
         "summary": summary(scores),
     }
     card = table_card(table, parts, metadata, command)
+    measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_scores(folder / "scores.json", metadata)
     write_training(folder / "training.csv", table, parts.train)

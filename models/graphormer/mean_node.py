@@ -1,0 +1,32 @@
+"""The mean node embedding over a data set: the baseline of relevance with `baseline="mean"`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from .encoding import collate
+from .model import Graphormer
+
+BATCH = 64  # graphs at a time
+
+
+@torch.no_grad()
+def measure_mean_node(model: Graphormer, graphs: Sequence[Data]) -> Tensor:
+    """Set `model.mean_node` to the mean over all nodes of encoded graphs, and return it, (F, D).
+
+    Row f is the mean embedding of feature f (`model.feature_names`), so the rows sum to the mean
+    token; with `embedding_layernorm` there is one row, the mean token itself. `save_checkpoint`
+    stores it. Raises ValueError if there are no nodes.
+    """
+    total, nodes = None, 0
+    for start in range(0, len(graphs), BATCH):
+        batch = collate(list(graphs[start : start + BATCH]))
+        found = model.sum_by_feature(batch.to(next(model.parameters()).device)).double()
+        total = found if total is None else total + found
+        nodes += int(batch.num_nodes.sum())
+    if total is None or not nodes:
+        raise ValueError("the mean node needs at least one graph with nodes.")
+    model.mean_node = (total / nodes).to(model.graph_token)
+    return model.mean_node
