@@ -22,7 +22,7 @@ from graphxai.explainers import Explainer, get_explainer
 
 GRAPHS = 60
 BASELINES = ("zero", "mean")
-METRICS = ("auac", "au_mse")
+METRICS = ("auac", "au_mse", "srg")
 
 
 def lrp(baseline: str) -> Explainer:

@@ -275,6 +275,7 @@ def _explanation(
         method=explainer.name,
         title=explainer.title,
         additive=explainer.additive,
+        caveat=explainer.caveat,
         ledger=Ledger(
             nodes=float(relevance.double().sum()),
             graph_token=float(attribution.graph_token[row]),

@@ -25,7 +25,7 @@ def benchmark(
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option(help="'all', or metric names separated by commas [default: auac,au_mse]."),
+        typer.Option(help="'all', or metric names separated by commas [default: auac,au_mse,srg]."),
     ] = None,
     operators: Annotated[
         list[str] | None,
@@ -119,7 +119,7 @@ def benchmark(
             _listed(methods, "lrp,gradient_input"),
             labels=graphs.labels or None,
             target=Target(target or ("true" if graphs.labels else "predicted"), task),
-            metrics=_listed(metrics, "auac,au_mse"),
+            metrics=_listed(metrics, "auac,au_mse,srg"),
             operators=_listed(operators, "mask"),
             steps=steps,
             seed=seed,

@@ -23,7 +23,8 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     if explanation.additive:
         print(indent(str(explanation.ledger), "  "))
     else:
-        print(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}")
+        caveat = f" ({explanation.caveat})" if explanation.caveat else ""
+        print(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
     frame = explanation.to_frame()
     order = frame.relevance.abs().sort_values(ascending=False, kind="stable").index
     atoms = "symbol" in frame

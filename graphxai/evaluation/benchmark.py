@@ -36,7 +36,7 @@ def evaluate(
     *,
     labels: Labels | None = None,
     target: Any = None,
-    metrics: str | Sequence[str] = ("auac", "au_mse"),
+    metrics: str | Sequence[str] = ("auac", "au_mse", "srg"),
     operators: str | Sequence[str] = ("mask",),
     steps: int | None = None,
     seed: int = 0,

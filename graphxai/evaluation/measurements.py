@@ -136,6 +136,18 @@ class Measurements:
                 raise ValueError(f"no method {name!r} in the report; choose from {known}.")
         return compare_pairs(values, pairs)
 
+    def against_the_best(self, metric: str = "auac", operator: str | None = None) -> Comparisons:
+        """Tests of the method with the best mean against every other.
+
+        The data that test it have also picked it, so Holm's correction counts all pairs of methods,
+        among which any could have been picked.
+        """
+        values = self.values(metric, operator)
+        best = self.ranking(metric, operator)[0]
+        pairs = [(best, other) for other in values if other != best]
+        others = [pair for pair in combinations(values, 2) if best not in pair]
+        return compare_pairs(values, pairs, others=others)
+
     def table(self, operator: str | None = None) -> "pd.DataFrame":
         """One row per method, one column per metric: mean [95 % interval]; n graphs in `attrs`.
 

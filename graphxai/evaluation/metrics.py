@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .curves import Series
+from .curves import Curve, Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
@@ -72,6 +72,13 @@ def auac(series: Series) -> float:
 def au_mse(series: Series) -> float:
     """Area under the squared distance of logits as nodes of small |relevance| are removed."""
     return series.pruning.area
+
+
+@metric(True, "Blücher 2024, symmetric relevance gain")
+def srg(series: Series) -> float:
+    """Area between p(top k) and p(rest k): it depends on the order alone, at both ends."""
+    fractions, both = series.fractions, series.with_top - series.without_top
+    return Curve(fractions, both).area
 
 
 @metric(False, "Chefer 2021b, positive perturbation", classes_only=True)

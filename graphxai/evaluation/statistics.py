@@ -1,7 +1,7 @@
 """Intervals and tests: no value without its n, no difference without its p."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,29 +117,34 @@ def bootstrap(
 
 
 def compare_pairs(
-    values: Mapping[str, NDArray[np.floating]], pairs: list[tuple[str, str]], *, seed: int = 0
+    values: Mapping[str, NDArray[np.floating]],
+    pairs: list[tuple[str, str]],
+    *,
+    others: Sequence[tuple[str, str]] = (),
+    seed: int = 0,
 ) -> Comparisons:
     """Wilcoxon's signed-rank test of each pair of methods on the same graphs, Holm-corrected.
 
     values: one array (n,) per method, in the same order of graphs; a graph counts if both methods
-    have a value for it.
+    have a value for it. others: further pairs that Holm's correction counts as tested too.
     """
     from scipy.stats import wilcoxon
 
-    tested = []
-    for first, second in pairs:
+    differences, p_values = [], []
+    for first, second in (*pairs, *others):
         difference = np.asarray(values[first], float) - np.asarray(values[second], float)
-        difference = difference[np.isfinite(difference)]
-        p = float(wilcoxon(difference).pvalue) if np.any(difference) else 1.0
+        differences.append(difference[np.isfinite(difference)])
+        changed = np.any(differences[-1])
+        p_values.append(float(wilcoxon(differences[-1]).pvalue) if changed else 1.0)
+    adjusted = holm(p_values)
+    found = Comparisons()
+    for k, (first, second) in enumerate(pairs):
+        difference = differences[k]
         spread = difference.std(ddof=1) if len(difference) > 1 else 0.0
         effect = float(difference.mean() / spread) if spread > 0 else 0.0
         interval = bootstrap(difference if len(difference) else [math.nan], seed=seed)
-        tested.append((first, second, interval, p, effect))
-    adjusted = holm([p for *_, p, _ in tested])
-    return Comparisons(
-        Comparison(first, second, interval, p, adjusted[k], effect)
-        for k, (first, second, interval, p, effect) in enumerate(tested)
-    )
+        found.append(Comparison(first, second, interval, p_values[k], adjusted[k], effect))
+    return found
 
 
 def holm(p_values: list[float]) -> list[float]:

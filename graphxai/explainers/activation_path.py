@@ -42,6 +42,11 @@ class LrpPath(Explainer):
     around the median, per mean absolute deviation. Both were chosen on validation graphs and apply
     to the Graphormer, whose attention takes a bias; in other models presence is 1 or 0. Scores are
     in units of the output, but do not add up to any single output.
+
+    Scores for f and for -f are not opposite (mean r -0.86 on BACE test molecules): the middle of
+    the path keeps the nodes that speak for f in one case and those against it in the other. The
+    mean of both is antisymmetric, but costs a third pass and was less faithful on 70 BACE
+    validation molecules (AUAC lower by 0.009, AU-MSE higher by 0.11).
     """
 
     name = "lrp_path"

@@ -55,6 +55,7 @@ class AttentionLast(_Readout):
     name = "attention_last"
     title = "Attention, last layer"
     source = "Hollenstein 2021"
+    caveat = "the same for every class"
     cost = "1 forward"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
@@ -73,6 +74,7 @@ class Rollout(_Readout):
     name = "rollout"
     title = "Attention rollout"
     source = "Abnar 2020"
+    caveat = "the same for every class"
     cost = "1 forward"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:

@@ -64,6 +64,7 @@ class Explainer(ABC):
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
     of_output: ClassVar[bool] = False  # whether they are in its units, but do not add up to it
+    caveat: ClassVar[str] = ""  # what a reader of its scores has to know, shown beside them
     sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
 
     def attribute(

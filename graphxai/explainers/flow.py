@@ -33,6 +33,7 @@ class AttentionFlow(Explainer):
     name = "attention_flow"
     title = "Attention flow"
     source = "Abnar 2020"
+    caveat = "the same for every class"
     cost = "1 forward, 1 maximum flow a node"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:

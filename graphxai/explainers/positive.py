@@ -188,6 +188,7 @@ class LrpZPlus(Explainer):
     name = "lrp_zplus"
     title = "LRP (z+)"
     source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
+    caveat = "hardly depends on the class"
     cost = "1 forward, 1 relevance pass"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
@@ -208,6 +209,7 @@ class PartialLrp(Explainer):
     name = "partial_lrp"
     title = "Partial LRP"
     source = "Voita 2019; Chefer 2021b"
+    caveat = "hardly depends on the class"
     cost = "1 forward, 1 relevance pass of one layer"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:

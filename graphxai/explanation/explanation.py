@@ -35,7 +35,8 @@ class Explanation(Result):
 
     relevance (N,), signed; target: the explained output, in words; wanted: the same as a `Target`,
     for explaining it again; prediction: for the target's task; predictions: for all tasks;
-    additive: whether relevance is in units of the output, as the ledger assumes; features (N, F):
+    additive: whether relevance is in units of the output, as the ledger assumes; caveat: what to
+    know about the method's scores, if anything; features (N, F):
     relevance split exactly by feature, one column for each of `feature_names`, or None; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
     options, versions.
@@ -50,6 +51,7 @@ class Explanation(Result):
     title: str
     ledger: Ledger
     additive: bool = True
+    caveat: str = ""
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
     smiles: str | None = None
@@ -178,7 +180,8 @@ class Explanation(Result):
     def caption(self) -> str:
         """What the nodes changed in the output, then the method's shares of it, a line each."""
         if not self.additive:
-            return f"{self.title} · scores, not shares of the output"
+            caveat = f" · {self.caveat}" if self.caveat else ""
+            return f"{self.title} · scores, not shares of the output{caveat}"
         ledger = self.ledger
         terms = {self._nodes: ledger.nodes}
         if ledger.average_node is not None:

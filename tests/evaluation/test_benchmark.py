@@ -95,8 +95,15 @@ def test_perturbation_metrics_equal_a_loop():
     size = relevance.abs().double().numpy()
     pairs = np.abs(size[:, None] - size[None]).sum()
     expected["sparsity"] = pairs / (2 * n * size.sum())  # the Gini index by its definition
+    gains = [
+        (outputs(order[:k]).softmax(0) - outputs(order[k:]).softmax(0))[explained]
+        for k in range(n + 1)
+    ]
+    expected["srg"] = np.trapezoid(gains, dx=1 / n)
     for name, value in expected.items():
         assert METRICS[name].measure(series) == pytest.approx(value, abs=1e-6), name
+    reverse = node_series(model, data, -relevance, Target(explained))
+    assert METRICS["srg"].measure(reverse) == pytest.approx(-expected["srg"], abs=1e-6)
 
 
 def test_negative_perturbation_keeps_the_most_relevant():
@@ -341,7 +348,7 @@ def test_a_saved_report_can_be_read_back(tmp_path):
     )
     folder = report.save(tmp_path / "bench")
     rows = pd.read_csv(folder / "results.csv")
-    assert len(rows) == len(report.rows) == 5 * 4 * (12 * 3 + 4)
+    assert len(rows) == len(report.rows) == 5 * 4 * (13 * 3 + 4)
     parquet = pd.read_parquet(folder / "results.parquet")
     np.testing.assert_allclose(parquet.value, report.rows.value)
     summary = json.loads((folder / "summary.json").read_text())

@@ -232,14 +232,18 @@ def test_a_report_contains_every_row_and_always_the_control(tmp_path):
     report = gx.evaluate(model, inputs, ["lrp", "gae"], operators=("mask", "zero"))
     assert [index for index, _ in report.rejected] == [1]
     assert set(report.rows.method) == {"lrp", "gae", "random"}
-    assert len(report.rows) == 3 * 3 * 2 * 2
+    assert len(report.rows) == 3 * 3 * 2 * 3
     table = report.table()
     assert table.attrs["n"] == 3
-    assert list(table.columns) == ["auac", "au_mse"]
+    assert list(table.columns) == ["auac", "au_mse", "srg"]
     assert len(report.compare(metric="au_mse", operator="zero")) == 3
     folder = report.save(tmp_path / "bench")
     assert "3 graphs" in (folder / "summary.md").read_text()
-    assert len((folder / "results.csv").read_text().splitlines()) == 37
+    assert len((folder / "results.csv").read_text().splitlines()) == 55
+    best, every = report.against_the_best("auac"), report.compare(metric="auac")
+    assert [c.first for c in best] == [report.ranking("auac")[0]] * 2
+    tested = {frozenset((c.first, c.second)): c.p_adjusted for c in every}  # Holm over three pairs
+    assert all(c.p_adjusted == tested[frozenset((c.first, c.second))] for c in best)
     with pytest.raises(ValueError, match="no method 'lime'"):
         report.compare("lrp", "lime")
     with pytest.raises(ValueError, match="unknown metric 'f1'; choose from auac"):

@@ -7,6 +7,7 @@ import torch
 import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import digit_paths
 from graphxai.evaluation.testing import check_all, check_ledger, check_no_trace
 from graphxai.explainers import REGISTRY, Explainer, get_explainer, register
 from graphxai.models.graphormer import StructureEncoding, Task, collate
@@ -318,3 +319,15 @@ def test_relevance_is_zero_at_padding(smiles):
     for method in METHODS:
         relevance = get_explainer(method).attribute(model, batch).relevance
         assert np.all(relevance[~batch.mask].numpy() == 0)
+
+
+def test_scores_that_do_not_depend_on_the_class_say_so():
+    """Attention and the positive rule alone know nothing of the class explained."""
+    model, digit = gx.load("mnist-superpixels"), digit_paths()[3]
+    said = {name for name, cls in REGISTRY.items() if "class" in cls.caveat}
+    assert said == {"attention_last", "rollout", "attention_flow", "lrp_zplus", "partial_lrp"}
+    for method in sorted(said | {"lrp", "gae", "grad_cam", "transformer_attribution"}):
+        three, eight = (gx.explain(model, digit, method, target=c) for c in ("3", "8"))
+        alike = np.corrcoef(three.relevance, eight.relevance)[0, 1]
+        assert (alike > 0.98) == (method in said), (method, alike)
+        assert (method in said) == ("class" in three.caption)

@@ -387,9 +387,7 @@ def test_relevance_from_the_mean_node_leaves_the_average_its_own_share(
 
 def test_the_mean_node_is_stored_with_the_checkpoint_and_goes_with_its_weights(tmp_path):
     model = random_graphormer()
-    with pytest.raises(
-        ValueError, match="needs the mean node of the training set"
-    ):
+    with pytest.raises(ValueError, match="needs the mean node of the training set"):
         gx.explain(model, "CCO", baseline="mean")
     encode = StructureEncoding.from_config(model.config)
     measure_mean_node(model, [encode(molecule_to_data("CCO"))])
