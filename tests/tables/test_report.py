@@ -149,7 +149,8 @@ def test_technical_words_are_explained(bace, tmp_path, target, output):
     path = gx.report(bace, ["CCO"], tmp_path / "r.html", target=target, detailed=0)
     words = read(path)[1]["words"]
     assert words["intro"].endswith(output)
-    assert list(words["terms"]) == ["centrality", "graph token", "biases", "unexplained"]
+    terms = ["without nodes", "change", "centrality", "graph token", "biases", "unexplained"]
+    assert list(words["terms"]) == terms
 
 
 def test_scores_without_a_ledger_need_no_words_for_it(bace, tmp_path):

@@ -126,7 +126,14 @@ def test_each_technical_word_is_explained_where_it_is_met(page):
     page.wait(f"{words}.open")
     rows = page.js(f"[...{words}.closest('.block').querySelectorAll('th')].map(t => t.innerText)")
     explained_words = page.js(f"[...{words}.querySelectorAll('dt')].map(t => t.innerText)")
-    assert explained_words == ["centrality", "graph token", "biases", "unexplained"]
+    assert explained_words == [
+        "without nodes",
+        "change",
+        "centrality",
+        "graph token",
+        "biases",
+        "unexplained",
+    ]
     assert set(explained_words) < set(rows)
 
 

@@ -2,7 +2,7 @@
 
 const dialog = byId("detail");
 const tip = byId("tip");
-const LEDGER = { without_nodes: "without atoms", change: "added by the atoms", nodes: "atoms", graph_token: "graph token", biases: "biases", unexplained: "unexplained" };
+const LEDGER = { without_nodes: "without nodes", nodes: "atoms", graph_token: "graph token", biases: "biases", unexplained: "unexplained" };
 
 const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2].includes(atom));
 
