@@ -25,7 +25,7 @@ from graphxai.evaluation import Report, merged
 from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.explainers import get_explainer
-from graphxai.explainers.activation_path import _by_removal
+from graphxai.explainers.activation_path import by_removal
 
 METHODS = (
     "gradient_input",
@@ -63,9 +63,9 @@ def variants() -> list:
     return [*found, "lrp", "occlusion", "shapley_sampling"]
 
 
-def by_removal(model, batch, target):
+def presence_1_or_0(model, batch, target):
     """Return the scores (B, N) of `lrp_path` with presence 1 or 0."""
-    return _by_removal(model, batch, Target.of(target)).relevance
+    return by_removal(model, batch, Target.of(target)).relevance
 
 
 def bace_validation(model) -> Source:
@@ -205,7 +205,7 @@ def main() -> None:
         for c in checkpoints:
             source = bace_test(gx.load(c)) if title == "BACE" else mnist_test().sample(MNIST_IMAGES)
             if options.part == "removal":
-                methods = [by_removal, "lrp", "lrp_path", "occlusion"]
+                methods = [presence_1_or_0, "lrp", "lrp_path", "occlusion"]
                 reports.append(measure(c, source, methods, options.out / "removal" / title[:5]))
                 continue
             reports.append(measure(c, source, chosen_methods(), options.out / title[:5]))
@@ -214,7 +214,7 @@ def main() -> None:
             whole = merged(reports)
             print(title, whole.table().to_string(), sep="\n")
             for metric in ("auac", "au_mse"):
-                for found in whole.compare("by_removal", metric=metric):
+                for found in whole.compare("presence_1_or_0", metric=metric):
                     print(metric, found.second, found.difference, f"p {found.p_adjusted:.1g}")
             continue
         names = ["bundled", *(f"2 layers, seed {k}" for k in range(len(checkpoints) - 1))]

@@ -35,7 +35,7 @@ __all__ = ["checked_workers", "featurise_in_workers"]
 _CHUNK = 4 * TURN
 _CHUNKS_AHEAD = 3  # per worker: one in work, one ready, one being returned
 
-_PATIENCE = 1.0  # seconds for workers to finish their work
+PATIENCE = 1.0  # seconds for workers to finish their work
 
 _MAIN = threading.Lock()  # guards the script's module while a process starts
 
@@ -83,7 +83,7 @@ def featurise_in_workers(
     """
     chunks = _chunks(molecules)
     pending: deque[_Pending] = deque()
-    with _processes(workers) as pool:
+    with worker_pool(workers) as pool:
         try:
             while True:
                 for chunk in islice(chunks, workers * _CHUNKS_AHEAD - len(pending)):
@@ -126,7 +126,7 @@ def _submit(
     smiles = [str(one) for one in chunk if isinstance(one, str)]
     packed = None
     if smiles:
-        with _main_left_out():
+        with main_left_out():
             packed = pool.submit(featurise_packed, smiles, max_atoms, canonical)
     others: dict[int, _Result | _Failure] = {
         k: one for k, one in enumerate(chunk) if isinstance(one, _Failure)
@@ -148,7 +148,7 @@ def _results(chunk: _Pending) -> Iterator[_Result]:
 
 
 @contextmanager
-def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that start when work arrives and have ended when the block is left."""
     # A fork of a process with threads, such as torch's, may hang.
     known = multiprocessing.get_all_start_methods()
@@ -161,7 +161,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         # Not killed at once: a process killed while sending leaves half a message behind, and the
         # pool would wait for the rest. Only RDKit keeps one busy for longer than this.
-        for process in _running_after(_PATIENCE, started):
+        for process in _running_after(PATIENCE, started):
             process.kill()
         for process in started:
             process.join()
@@ -178,7 +178,7 @@ def _running_after(seconds: float, processes: Sequence[BaseProcess]) -> list[Bas
 
 
 @contextmanager
-def _main_left_out() -> Iterator[None]:
+def main_left_out() -> Iterator[None]:
     """Keep processes that start inside this block from importing the running script.
 
     Python makes every process import it, for functions that it may define; workers need none of

@@ -38,7 +38,7 @@ _COUNTS_AT = len(_HEADERS[0])
 _FIRST_ATOM = _COUNTS_AT + _COUNTS.size + 2
 _BONDS_TAG, _RINGS_TAG = 0x0B, 0x42
 _MAX_ATOMS = 255
-_IS_KNOWN_VERSION = Chem.Mol().ToBinary().startswith(_HEADERS)  # of RDKit 2024.09 to 2026.09
+IS_KNOWN_VERSION = Chem.Mol().ToBinary().startswith(_HEADERS)  # of RDKit 2024.09 to 2026.09
 _WITHOUT_COORDINATES = int(Chem.PropertyPickleOptions.NoConformers)
 
 # An atom: its number, flags, and four bytes that say which values follow; each bit of the first
@@ -60,9 +60,9 @@ _BOND_LENGTH = bytes(
 # The features as bytes of int64, to be joined into the array: one row per atom, and one row per
 # direction of a bond.
 _Known = dict[Hashable, bytes]
-_ATOM_ROWS: _Known = {}  # by record, number of bonds, and whether in a ring
-_BOND_ROWS: _Known = {}  # by record
-_MAX_ROWS = 4096  # kept; SMILES can be made with any number of charges and hydrogens
+ATOM_ROWS: _Known = {}  # by record, number of bonds, and whether in a ring
+BOND_ROWS: _Known = {}  # by record
+MAX_ROWS = 4096  # kept; SMILES can be made with any number of charges and hydrogens
 
 
 class _NotPlainError(Exception):
@@ -82,7 +82,7 @@ def molecule_features(mols: Sequence[Chem.Mol]) -> list[_Arrays]:
 
 def _packed(mol: Chem.Mol) -> bytes:
     """Return the binary form, or nothing if its layout is not the one described above."""
-    is_known = _IS_KNOWN_VERSION and mol.GetNumAtoms() <= _MAX_ATOMS
+    is_known = IS_KNOWN_VERSION and mol.GetNumAtoms() <= _MAX_ATOMS
     return mol.ToBinary(_WITHOUT_COORDINATES) if is_known else b""
 
 
@@ -106,13 +106,13 @@ def _read(mol: Chem.Mol, packed: bytes) -> _Arrays:
     degree = map(ends.count, range(num_atoms))
     in_ring = map(in_rings.__contains__, range(num_atoms))
     atom_keys = list(zip(atoms, degree, in_ring, strict=True))
-    atom_rows, bond_rows = _join(_ATOM_ROWS, atom_keys), _join(_BOND_ROWS, bonds)
+    atom_rows, bond_rows = _join(ATOM_ROWS, atom_keys), _join(BOND_ROWS, bonds)
     if atom_rows is None or bond_rows is None:
         # An atom or bond that is not plain is never stored, so what follows it is never trusted.
         _expect(all(_is_plain_atom(record) for record in atoms))
         _expect(not any(record[0] & _BOND_OTHER_FLAGS for record in bonds))
-        atom_rows = _learn(_ATOM_ROWS, atom_keys, atom_features(mol))
-        bond_rows = _learn(_BOND_ROWS, bonds, bond_features(mol)[1].reshape(-1, 6))
+        atom_rows = _learn(ATOM_ROWS, atom_keys, atom_features(mol))
+        bond_rows = _learn(BOND_ROWS, bonds, bond_features(mol)[1].reshape(-1, 6))
     return (
         np.frombuffer(atom_rows, dtype=np.int64).reshape(num_atoms, 9),
         np.frombuffer(ends + _swapped(ends), dtype=np.uint8).astype(np.int64).reshape(2, -1),
@@ -176,7 +176,7 @@ def _learn(known: _Known, keys: Sequence[Hashable], table: NDArray[np.int64]) ->
     """Return the rows of the table, and store them under their keys while there is room."""
     rows = [row.tobytes() for row in table]
     for key, row in zip(keys, rows, strict=True):
-        if len(known) < _MAX_ROWS:
+        if len(known) < MAX_ROWS:
             known[key] = row
     return bytearray().join(rows)
 

@@ -81,7 +81,7 @@ FUNCTIONAL_GROUPS: tuple[tuple[str, str], ...] = (
 )
 
 # Rings by the SMILES of a compound that contains them; hydrogens and charges are ignored.
-_RINGS: tuple[tuple[str, str], ...] = (
+RINGS: tuple[tuple[str, str], ...] = (
     ("benzene", "c1ccccc1"),
     ("pyridine", "c1ccncc1"),
     ("pyrimidine", "c1cncnc1"),
@@ -158,7 +158,7 @@ _RINGS: tuple[tuple[str, str], ...] = (
 )
 
 # Substituents and linkers, with * at the attachment points.
-_GROUPS: tuple[tuple[str, str], ...] = (
+GROUPS: tuple[tuple[str, str], ...] = (
     ("methyl", "*C"),
     ("methylene", "*C*"),
     ("methine", "*C(*)*"),
@@ -237,7 +237,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
 
 def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
     """The name of the ring system formed by these atoms; None if it is not in the list."""
-    return _ring_names().get(_skeleton(mol, atoms))
+    return ring_names().get(_skeleton(mol, atoms))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -249,7 +249,7 @@ def name_in_words(smiles: str) -> str | None:
     """
     from rdkit import Chem, rdBase
 
-    known = _group_names().get(smiles)
+    known = group_names().get(smiles)
     if known is not None:
         return known
     with rdBase.BlockLogs():
@@ -260,7 +260,7 @@ def name_in_words(smiles: str) -> str | None:
     name = ring_name(mol, systems[0])
     if name is None:
         return None
-    found = Counter(_group_names().get(part) for part in _substituents(mol, systems[0]))
+    found = Counter(group_names().get(part) for part in _substituents(mol, systems[0]))
     if None in found:
         return None
     listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in found.items())
@@ -338,15 +338,17 @@ def _skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
 
 
 @cache
-def _ring_names() -> dict[str, str]:
+def ring_names() -> dict[str, str]:
+    """The names of ring systems by canonical SMILES."""
     from rdkit import Chem
 
-    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in _RINGS)
+    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in RINGS)
     return {_skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
 
 
 @cache
-def _group_names() -> dict[str, str]:
+def group_names() -> dict[str, str]:
+    """The names of groups by canonical SMILES."""
     from rdkit import Chem
 
-    return {Chem.CanonSmiles(smiles): name for name, smiles in _GROUPS}
+    return {Chem.CanonSmiles(smiles): name for name, smiles in GROUPS}

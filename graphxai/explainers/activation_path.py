@@ -65,15 +65,19 @@ class LrpPath(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         if not isinstance(model, Graphormer):
-            return _by_removal(model, batch, target)
+            return by_removal(model, batch, target)
         tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
         whole = torch.ones_like(tokens[..., 0])  # (B, T)
-        outputs, resolved, relevance, _ = _pass(model, batch, tokens, bias, whole, target)
-        middle = self._presence(relevance, batch)
-        _, _, in_middle, of_presence = _pass(model, batch, tokens, bias, middle, resolved)
+        outputs, resolved, relevance, _ = lrp_and_presence(
+            model, batch, tokens, bias, whole, target
+        )
+        middle = self.presence_of(relevance, batch)
+        _, _, in_middle, of_presence = lrp_and_presence(
+            model, batch, tokens, bias, middle, resolved
+        )
         return scored(relevance + in_middle + of_presence, batch, outputs, resolved)
 
-    def _presence(self, relevance: Tensor, batch: GraphBatch) -> Tensor:
+    def presence_of(self, relevance: Tensor, batch: GraphBatch) -> Tensor:
         """Presence (B, T) of every key at the middle of the path; the graph token stays."""
         nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
         above = nodes - nodes.nanmedian(dim=1, keepdim=True).values
@@ -86,7 +90,7 @@ class LrpPath(Explainer):
         return torch.cat([torch.ones_like(relevance[:, :1]), presence], dim=1)
 
 
-def _by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+def by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
     """The two points with presence 1 or 0, using the model's node removal."""
     tokens = model.embed(batch).detach()
     outputs, resolved, relevance = _lrp(model, batch, tokens, None, target)
@@ -114,7 +118,7 @@ def _lrp(
     return outputs, resolved, (tokens * gradient).sum(-1).detach()
 
 
-def _pass(
+def lrp_and_presence(
     model: Graphormer,
     batch: GraphBatch,
     tokens: Tensor,

@@ -45,7 +45,7 @@ class GnnExplainer(Explainer):
         with torch.no_grad():
             outputs = encode(model, tokens, batch, bias=bias)
         resolved = target.resolve(model.config, outputs)
-        mask = self._start(batch, tokens).requires_grad_()  # w, (B, N)
+        mask = self.starting_mask(batch, tokens).requires_grad_()  # w, (B, N)
         optimizer = torch.optim.Adam([mask], lr=self.lr)
         used = torch.zeros_like(batch.mask)  # nodes the output depends on; PyG's "hard mask"
         for epoch in range(self.epochs):
@@ -60,7 +60,7 @@ class GnnExplainer(Explainer):
         scores = torch.where(used, mask.detach().sigmoid(), 0.0)
         return scored(F.pad(scores, (1, 0)), batch, outputs, resolved)
 
-    def _start(self, batch: GraphBatch, like: Tensor) -> Tensor:
+    def starting_mask(self, batch: GraphBatch, like: Tensor) -> Tensor:
         """Initial w (B, N), drawn from the seed and each graph's node features."""
         start = torch.zeros(batch.mask.shape)
         for b, n in enumerate(batch.num_nodes.tolist()):

@@ -125,10 +125,10 @@ class ShapleySampling(_Removal):
         b, n = batch.mask.shape
         ranks = torch.full((self.permutations, b, n), n)
         for graph, size in enumerate(batch.num_nodes.tolist()):
-            ranks[:, graph, :size] = self._orders(batch.x[graph, :size]).argsort(dim=-1)
+            ranks[:, graph, :size] = self.random_orders(batch.x[graph, :size]).argsort(dim=-1)
         return ranks.to(batch.mask.device)
 
-    def _orders(self, x: Tensor) -> Tensor:
+    def random_orders(self, x: Tensor) -> Tensor:
         """The orders (P, n) of the nodes of one graph with features x (n, F)."""
         generator = generator_of(self.seed, x)
         count = -(-self.permutations // 2) if self.antithetic else self.permutations

@@ -150,8 +150,8 @@ def test_functional_groups_are_named_as_chemists_do(of, smiles, groups):
 def test_every_pattern_can_be_read_and_no_name_hides_another():
     for name, smarts in FUNCTIONAL_GROUPS:
         assert Chem.MolFromSmarts(smarts) is not None, name
-    assert len(fragment_names._ring_names()) == len(fragment_names._RINGS)
-    assert len(fragment_names._group_names()) == len(fragment_names._GROUPS)
+    assert len(fragment_names.ring_names()) == len(fragment_names.RINGS)
+    assert len(fragment_names.group_names()) == len(fragment_names.GROUPS)
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,9 @@ def test_a_worker_that_is_killed_gives_an_error_that_says_what_to_do() -> None:
 
 
 def test_a_worker_that_does_not_finish_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(featurising_workers, "_PATIENCE", 0.2)
-    with featurising_workers._processes(1) as pool:
-        with featurising_workers._main_left_out():
+    monkeypatch.setattr(featurising_workers, "PATIENCE", 0.2)
+    with featurising_workers.worker_pool(1) as pool:
+        with featurising_workers.main_left_out():
             busy = pool.submit(time.sleep, 600)
         while not busy.running():
             time.sleep(0.02)

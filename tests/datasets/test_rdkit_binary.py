@@ -67,8 +67,8 @@ def assert_equals_ogb(mol: Chem.Mol) -> None:
 
 @pytest.fixture
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdkit_binary, "_ATOM_ROWS", {})
-    monkeypatch.setattr(rdkit_binary, "_BOND_ROWS", {})
+    monkeypatch.setattr(rdkit_binary, "ATOM_ROWS", {})
+    monkeypatch.setattr(rdkit_binary, "BOND_ROWS", {})
 
 
 @pytest.mark.parametrize("smiles", ODD.values(), ids=ODD.keys())
@@ -188,7 +188,7 @@ def test_a_cage_with_hundreds_of_rings_has_the_features_of_ogb() -> None:
 
 
 def test_the_binary_form_of_this_rdkit_is_known() -> None:
-    assert rdkit_binary._IS_KNOWN_VERSION, (
+    assert rdkit_binary.IS_KNOWN_VERSION, (
         "RDKit writes a new version of its binary form, so featurising works, but slower:"
         " compare the layout with the one described in rdkit_binary and add the version there."
     )
@@ -205,7 +205,7 @@ def test_a_plain_molecule_seen_before_is_read_without_attributes(
 
 
 def test_another_version_of_the_binary_form_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdkit_binary, "_IS_KNOWN_VERSION", False)
+    monkeypatch.setattr(rdkit_binary, "IS_KNOWN_VERSION", False)
     monkeypatch.delattr(rdkit_binary, "_read")
     for smiles in MOLECULES.values():
         assert_equals_ogb(Chem.MolFromSmiles(smiles))
@@ -213,10 +213,10 @@ def test_another_version_of_the_binary_form_is_left_alone(monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("nothing_known")
 def test_the_number_of_records_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdkit_binary, "_MAX_ROWS", 10)
+    monkeypatch.setattr(rdkit_binary, "MAX_ROWS", 10)
     for charge in range(1, 100):
         assert_equals_ogb(Chem.MolFromSmiles(f"[U+{charge}].[Np-{charge}]C=CC#C"))
-    assert len(rdkit_binary._ATOM_ROWS) <= 10
+    assert len(rdkit_binary.ATOM_ROWS) <= 10
 
 
 def test_the_arrays_belong_to_the_caller() -> None:

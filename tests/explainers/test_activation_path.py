@@ -10,7 +10,7 @@ import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
-from graphxai.explainers.activation_path import LrpPath, _pass
+from graphxai.explainers.activation_path import LrpPath, lrp_and_presence
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, molecules, trained
@@ -31,7 +31,7 @@ def test_effect_of_presence_is_the_derivative_through_the_softmax(
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
     generator = torch.Generator().manual_seed(0)
     presence = torch.rand(tokens.shape[:2], generator=generator, dtype=torch.double) + 0.1
-    *_, found = _pass(model, batch, tokens, bias, presence, Target())
+    *_, found = lrp_and_presence(model, batch, tokens, bias, presence, Target())
 
     def attention(query, key, bias):
         """Scores are constant; what is added to them is not."""
@@ -51,7 +51,9 @@ def test_with_everything_present_it_is_lrp_twice_and_the_effect_of_presence(smil
     batch = batch_of(model, smiles)
     lrp = get_explainer("lrp").attribute(model, batch).relevance
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
-    *_, effect = _pass(model, batch, tokens, bias, torch.ones_like(tokens[..., 0]), Target())
+    *_, effect = lrp_and_presence(
+        model, batch, tokens, bias, torch.ones_like(tokens[..., 0]), Target()
+    )
     found = LrpPath(floor=1.0).attribute(model, batch).relevance
     expected = (2 * lrp + effect[:, 1:]).masked_fill(~batch.mask, 0)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
@@ -61,7 +63,7 @@ def test_presence_falls_from_one_to_the_floor_and_is_equal_for_equal_relevance()
     model = random_graphormer()
     batch = batch_of(model, ["CCCCCC", "CCC"])
     relevance = torch.tensor([[0.0, 5.0, 5.0, 0.0, 0.0, -5.0, -5.0], [0.0, 2.0, 2.0, 2.0, 9, 9, 9]])
-    presence = LrpPath(floor=0.05, steepness=50)._presence(relevance, batch)
+    presence = LrpPath(floor=0.05, steepness=50).presence_of(relevance, batch)
     middle = math.sqrt(0.05)
     expected = torch.tensor([1, 1, 1, middle, middle, 0.05, 0.05])
     torch.testing.assert_close(presence[0], expected)

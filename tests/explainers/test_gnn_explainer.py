@@ -59,7 +59,7 @@ def test_the_mask_is_that_of_pytorch_geometric(kind, smiles):
     masks = found.attribute(model, batch_of(model, smiles), chosen).relevance
     for row, text in list(enumerate(smiles))[1:4]:
         batch = batch_of(model, [text])
-        start = found._start(batch, model.embed(batch))[0]
+        start = found.starting_mask(batch, model.embed(batch))[0]
         value = model(batch).detach()
         truth = value if kind == "regression" else torch.tensor([1])
         published = Explainer(

@@ -96,7 +96,7 @@ class AllOrders(ShapleySampling):
 
     name = "all orders"
 
-    def _orders(self, x):
+    def random_orders(self, x):
         every = torch.tensor(list(permutations(range(len(x)))))
         return every.repeat(self.permutations // len(every), 1)
 
@@ -145,12 +145,12 @@ def test_shapley_values_share_out_what_the_nodes_add(permutations, smiles):
 def test_orders_follow_from_seed_and_graph(smiles):
     model = random_graphormer()
     x = batch_of(model, smiles[2:3]).x[0]
-    orders = get_explainer("shapley_sampling", seed=1)._orders(x)
-    assert torch.equal(orders, get_explainer("shapley_sampling", seed=1)._orders(x))
-    assert not torch.equal(orders, get_explainer("shapley_sampling", seed=2)._orders(x))
+    orders = get_explainer("shapley_sampling", seed=1).random_orders(x)
+    assert torch.equal(orders, get_explainer("shapley_sampling", seed=1).random_orders(x))
+    assert not torch.equal(orders, get_explainer("shapley_sampling", seed=2).random_orders(x))
     assert torch.equal(orders.sort(-1).values, torch.arange(len(x)).expand(8, -1))
     assert torch.equal(orders[1::2], orders[::2].flip(-1))
-    independent = get_explainer("shapley_sampling", antithetic=False)._orders(x)
+    independent = get_explainer("shapley_sampling", antithetic=False).random_orders(x)
     assert not torch.equal(independent[1::2], independent[::2].flip(-1))
 
 

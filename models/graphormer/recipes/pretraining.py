@@ -52,7 +52,7 @@ def pretrain(
     require_lightning()
     molecules = collect(tables, exclude=exclude)
     labels, label_tasks = _label_tasks(molecules.names, molecules.labels)
-    described, descriptor_tasks = _descriptor_tasks(descriptors(molecules.smiles))
+    described, descriptor_tasks = learned_descriptors(descriptors(molecules.smiles))
     tasks = [
         *descriptor_tasks,
         *label_tasks,
@@ -107,7 +107,7 @@ def pretrain(
     )
 
 
-def _descriptor_tasks(
+def learned_descriptors(
     values: NDArray[np.float64], limit: float = 4
 ) -> tuple[NDArray[np.float64], list[Task]]:
     """Clip values (n, 21) at `limit` deviations from their means; return them and their tasks."""

@@ -22,7 +22,7 @@ from graphxai.datasets.splits import random_split
 from graphxai.models.graphormer import Task, load_checkpoint
 from graphxai.models.graphormer.recipes import molecules as recipes
 from graphxai.models.graphormer.recipes.molecules import distil, molecule_config, recombined
-from graphxai.models.graphormer.recipes.pretraining import _descriptor_tasks, pretrain
+from graphxai.models.graphormer.recipes.pretraining import learned_descriptors, pretrain
 from graphxai.models.graphormer.training.fit import predict
 from graphxai.models.graphormer.training.forests import Forests
 from graphxai.models.graphormer.training.gaussian_process import NOISE, TanimotoProcess, tanimoto
@@ -90,7 +90,7 @@ def test_bars_show_what_goes_on_before_the_student_learns(
 
 
 def test_descriptors_of_pre_training_are_learned_in_their_units() -> None:
-    values, tasks = _descriptor_tasks(descriptors(DRUGS), limit=1)
+    values, tasks = learned_descriptors(descriptors(DRUGS), limit=1)
     weights = [Chem.Descriptors.MolWt(Chem.MolFromSmiles(s)) for s in DRUGS]
     assert tasks[0].offset == pytest.approx(np.mean(weights))
     standard = (values[:, 0] - tasks[0].offset) / tasks[0].scale
