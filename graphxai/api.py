@@ -253,6 +253,7 @@ def _explanation(
         method=explainer.name,
         title=explainer.title,
         additive=explainer.additive,
+        unsigned=explainer.unsigned,
         ledger=Ledger(
             nodes=float(relevance.double().sum()),
             graph_token=float(attribution.graph_token[row]),

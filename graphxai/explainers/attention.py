@@ -22,6 +22,8 @@ from .layers import Layers, layers_of, pass_with_gradients
 from .registry import register
 
 Readout = Literal["token", "sum"]
+ATTENDED = "attended to"  # what a large score says of a node
+GRADIENT_WEIGHTED = "attended to, gradient-weighted"
 
 
 class _Readout(Explainer):
@@ -56,6 +58,7 @@ class AttentionLast(_Readout):
     title = "Attention, last layer"
     source = "Hollenstein 2021"
     cost = "1 forward"
+    unsigned = ATTENDED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
@@ -74,6 +77,7 @@ class Rollout(_Readout):
     title = "Attention rollout"
     source = "Abnar 2020"
     cost = "1 forward"
+    unsigned = ATTENDED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
@@ -90,6 +94,7 @@ class Gae(Explainer):
     name = "gae"
     title = "Generic attention explainability"
     source = "Chefer 2021a"
+    unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
@@ -109,6 +114,7 @@ class GaeRollout(Explainer):
     name = "gae_rollout"
     title = "Gradient-weighted rollout"
     source = "Chefer 2021a; Ali 2022, table 1"
+    unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)

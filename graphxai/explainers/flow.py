@@ -13,7 +13,7 @@ from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import record
 
-from .attention import by_layer, first_row
+from .attention import ATTENDED, by_layer, first_row
 from .base import Attribution, Explainer, scored
 from .registry import register
 
@@ -34,6 +34,7 @@ class AttentionFlow(Explainer):
     title = "Attention flow"
     source = "Abnar 2020"
     cost = "1 forward, 1 maximum flow a node"
+    unsigned = ATTENDED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record() as tape:
