@@ -225,7 +225,8 @@ def test_tasks_are_standardised_on_the_training_part_only(table):
 def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path):
     out = tmp_path / "run"
     arguments = ("train", table, "--smiles-column", "SMILES", *COLUMNS, "--out", out)
-    options = ("--split", "random", "--epochs", 1, "--seed", 3, "--units", "size=characters")
+    arguments += ("--units", "size=characters")
+    options = ("--split", "random", "--epochs", 1, "--seed", 3)
     code, text, error = run(*arguments, *options)
     assert code == 0, error
     assert "size (characters), n = " in text
