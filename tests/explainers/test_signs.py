@@ -56,6 +56,16 @@ def test_grad_cam_with_positive_scores_only_has_no_sign():
     assert e.legend[0] == ""
 
 
+def test_masks_of_pyg_have_no_sign_and_attributions_may():
+    from torch_geometric.explain import CaptumExplainer, GNNExplainer
+
+    from graphxai.explainers.pyg import from_pyg
+
+    assert from_pyg(GNNExplainer(epochs=1)).unsigned == "kept by the mask"
+    signed = from_pyg(CaptumExplainer("IntegratedGradients"), node_mask="attributes")
+    assert signed.unsigned == ""
+
+
 def test_a_comparison_keeps_each_methods_own_key():
     for one in (MOLECULES[1], digit_paths()[3]):
         model = "bace" if one is MOLECULES[1] else "mnist-superpixels"
