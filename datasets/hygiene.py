@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from .labels import Labels, LabelsKind, read_labels
+from .labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
 from .molecules import RejectedRow
 from .table_rows import Molecule, Rows, read_rows
 
@@ -88,7 +88,10 @@ class Findings(tuple[Finding, ...]):
 
 @dataclass(frozen=True)
 class Target:
-    """One column to learn: its kind, its classes (none for regression), how these were found."""
+    """One column to learn: its kind, its classes (none for regression), how these were found.
+
+    unit: of the values, from the column's header or as given.
+    """
 
     name: str
     kind: LabelsKind
@@ -97,11 +100,17 @@ class Target:
     measured: int
     counts: tuple[int, ...] = ()
     limits: tuple[float, float] = (0.0, 0.0)
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The name with the unit, for the columns of tables."""
+        return with_unit(self.name, self.unit)
 
     def __str__(self) -> str:
         if self.kind == "regression":
             low, high = self.limits
-            held = f"{self.measured:,} values from {low:.4g} to {high:.4g}"
+            held = f"{self.measured:,} values from {low:.4g} to {high:.4g} {self.unit}".rstrip()
         else:
             each = zip(self.classes, self.counts, strict=True)
             held = ", ".join(f"{name!r} {count:,}" for name, count in each)
@@ -174,6 +183,7 @@ def clean_table(
     target_columns: Sequence[str],
     *,
     kinds: Mapping[str, LabelsKind] | None = None,
+    units: Mapping[str, str] | None = None,
     max_atoms: int = MAX_ATOMS,
     tick: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
@@ -181,15 +191,16 @@ def clean_table(
 
     Molecules with the same canonical SMILES are merged. They get the median of their values, or
     their class if all agree and no label otherwise. `kinds` sets the kind of a column instead of
-    inferring it. `tick` is called with the number of rows read since the last call.
+    inferring it, `units` its unit: without one, the header of a regression `freesolv (kcal/mol)` is
+    read as name and unit. `tick` is called with the number of rows read since the last call.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a column is missing or has no labels; every column has a single class or
-            value; fewer than 20 molecules.
+            value; a unit is given for classes; fewer than 20 molecules.
     """
-    path, kinds = Path(path), dict(kinds or {})
-    _check_columns(smiles_column, target_columns, kinds)
+    path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
+    _check_columns(smiles_column, target_columns, {**kinds, **units})
     raw = read_rows(path, smiles_column, target_columns, max_atoms, tick)
     _check_rows(path, raw)
     columns = [
@@ -202,6 +213,7 @@ def clean_table(
     ]
     merged, of_merging = _merge(raw, columns)
     values, targets, of_columns = _learnable(path, columns, merged)
+    targets = _with_units(targets, units)
     unlabelled = np.isnan(values).all(axis=1)
     lost = tuple(
         raw.row(raw.molecules[m].rows[0], "no usable label is left")
@@ -245,7 +257,7 @@ def _check_columns(
             raise ValueError(f"target column {name!r} is given twice.")
     for name in kinds:
         if name not in target_columns:
-            raise ValueError(f"a kind is given for {name!r}, which is not a target column.")
+            raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
 
 
 def _check_rows(path: Path, raw: Rows) -> None:
@@ -338,6 +350,23 @@ def _learnable(
             " value (or contradictory ones)."
         )
     return np.stack(kept, axis=1), tuple(targets), findings
+
+
+def _with_units(targets: Sequence[Target], units: Mapping[str, str]) -> tuple[Target, ...]:
+    """The targets with the units given, or else those of their headers where names stay unique."""
+    found = []
+    for target in targets:
+        name, unit = name_and_unit(target.name)
+        alike = [other for other in targets if name_and_unit(other.name)[0] == name]
+        given = units.get(target.name)
+        if given and target.kind != "regression":
+            raise ValueError(f"{target.name!r} has classes: a unit is for numbers.")
+        if given not in (None, unit):
+            target = replace(target, unit=given or "")
+        elif target.kind == "regression" and len(alike) == 1:
+            target = replace(target, name=name, unit=unit)
+        found.append(target)
+    return tuple(found)
 
 
 def _suspicions(

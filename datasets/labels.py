@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Labels", "LabelsKind", "is_missing", "read_labels"]
+__all__ = ["Labels", "LabelsKind", "is_missing", "name_and_unit", "read_labels", "with_unit"]
 
 LabelsKind = Literal["classification", "regression"]
 FloatArray = NDArray[np.float64]
@@ -20,6 +20,7 @@ FloatArray = NDArray[np.float64]
 MAX_CLASSES = 20
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "none", "null", "nd", "n.d.", "?"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+HEADER = re.compile(r"(.*\S)\s*[(\[]([^()\[\]]*\S[^()\[\]]*)[)\]]")
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,(\d+)")
 POSITIVE = frozenset(
     ("1", "+", "yes", "y", "true", "t", "active", "positive", "pos", "present", "high", "toxic")
@@ -45,6 +46,17 @@ class Labels:
     classes: tuple[str, ...] = ()
     unusable: tuple[int, ...] = ()
     note: str = ""
+
+
+def name_and_unit(header: str) -> tuple[str, str]:
+    """Split a column's header, `freesolv (kcal/mol)`, into name and unit; the unit may be empty."""
+    found = HEADER.fullmatch(header.strip())
+    return (found[1], found[2].strip()) if found else (header, "")
+
+
+def with_unit(name: str, unit: str) -> str:
+    """A name as a column's header: with its unit, if it has one, in parentheses."""
+    return f"{name} ({unit})" if unit else name
 
 
 def is_missing(cell: str) -> bool:

@@ -276,6 +276,7 @@ def _explanation(
         title=explainer.title,
         additive=explainer.additive,
         caveat=explainer.caveat,
+        unsigned=explainer.unsigned,
         ledger=Ledger(
             nodes=float(relevance.double().sum()),
             graph_token=float(attribution.graph_token[row]),

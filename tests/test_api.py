@@ -17,6 +17,7 @@ from graphxai.contract.inputs import prepare
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.removal import outputs_of_parts
+from graphxai.explanation.glossary import about_output
 from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import Task
 from toy import random_graphormer
@@ -437,3 +438,52 @@ def test_legends_say_what_a_sign_means():
     assert legends[0] == ("against sour", "for sour")
     assert legends[1] == ("for sweet", "for sour")
     assert legends[2] == ("lowers logS", "raises logS")
+
+
+CLINTOX = (
+    Task("FDA_APPROVED", "binary", ("0", "1")),
+    Task("CT_TOX", "binary", ("0", "1")),
+    Task("solvation", "regression", unit="kcal/mol"),
+)
+
+
+def test_classes_that_several_tasks_have_are_named_with_their_task():
+    model = random_graphormer(tasks=CLINTOX)
+    e = gx.explain(model, "CCO", target="CT_TOX: 0")
+    again = gx.explain(model, "CCO", target=gx.Target("0", "CT_TOX"))
+    assert e.target == again.target == "CT_TOX: 0"
+    np.testing.assert_array_equal(e.relevance, again.relevance)
+    assert e.legend == ("against CT_TOX: 0", "for CT_TOX: 0")
+    assert e.headline.startswith("CT_TOX: ")
+    pair = gx.explain(model, "CCO", target=("CT_TOX: 0", "CT_TOX: 1"))
+    assert pair.legend == ("for CT_TOX: 1", "for CT_TOX: 0")
+    np.testing.assert_allclose(pair.relevance, e.relevance, atol=1e-6)
+    assert about_output(pair).endswith("+0.7 doubles the odds of CT_TOX: 0 against CT_TOX: 1.")
+    default = gx.explain(model, "CCO")
+    assert default.target == "FDA_APPROVED: 1"
+    titles = [gx.contrast(model, "CCCCO", "CCCCN", target="CT_TOX: 0").headline]
+    titles += [gx.compare(model, "CCO", ["lrp", "saliency"], target="CT_TOX: 0")]
+    titles += [gx.grid([e, gx.explain(model, "CCO", "saliency", target="CT_TOX: 0")])]
+    assert all("CT_TOX: 0" in title for title in titles)
+    assert gx.explain("bace", "CCO").target == "active"  # says by itself what is meant
+    single = random_graphormer(tasks=(Task("toxic", "binary", ("0", "1")),))
+    assert gx.explain(single, "CCO").target == "1"
+
+
+def test_a_class_with_its_task_can_be_evaluated():
+    model = random_graphormer(tasks=CLINTOX)
+    report = gx.evaluate(model, ["CCO", "CCN", "CCC"], ["lrp"], target="CT_TOX: 1", progress=False)
+    assert {unit.target for unit in report.units} == {"CT_TOX: 1"}
+
+
+def test_units_are_shown_wherever_a_value_is():
+    model = random_graphormer(tasks=CLINTOX)
+    e = gx.explain(model, "CCO", target="solvation")
+    assert str(e.prediction).endswith(" kcal/mol")
+    assert " kcal/mol = atoms" in e.caption
+    assert e.legend == ("lowers solvation (kcal/mol)", "raises solvation (kcal/mol)")
+    assert gx.contrast(model, "CCCCO", "CCCCN", target="solvation").headline.endswith(" kcal/mol")
+    parts = gx.fragments(e).svg()
+    assert "kcal/mol in all" in parts
+    scores = gx.explain(model, "CCO", "cam", target="solvation")
+    assert scores.legend == ("lowers solvation", "raises solvation")

@@ -309,6 +309,7 @@ def test_the_table_of_methods_has_each_registered_method_and_says_whether_it_giv
     assert table.keys() == REGISTRY.keys()
     for name, (_, _, _, gives, _) in table.items():
         assert gives.startswith("shares" if REGISTRY[name].additive else "scores"), name
+        assert ("without a sign" in gives) == bool(REGISTRY[name].unsigned), name
 
 
 def test_the_readme_activates_the_environment_before_its_first_command():

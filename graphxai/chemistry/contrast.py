@@ -1,6 +1,6 @@
 """One molecule against another: what causes the difference in a matched pair or activity cliff."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from graphxai.api import Model, explain, load
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
+from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
 from .matching import CommonPart, common_part
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from graphxai.visualization import Scale
 
+COMPARED = "lower than in the other molecule", "higher than in the other molecule"
 NO_MOLECULE = "a contrast needs two molecules, but one input has none."
 
 
@@ -112,14 +114,14 @@ class Contrast(Result):
     def headline(self) -> str:
         """The target with both outputs and their difference."""
         one, other = self.a.ledger.output, self.b.ledger.output
-        text = f"{self.a.target}: {one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f}"
-        return minus_signs(text)
+        text = f"{one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f} {self.a.unit}"
+        return minus_signs(f"{self.a.subject} · {text.rstrip()}")
 
     @property
     def caption(self) -> str:
         """The account in one line."""
         if not self.a.additive:
-            return f"{self.a.title} · scores, not shares of the output"
+            return self.a.caption
         account = self.account
         terms = {
             "common atoms": account.common,
@@ -163,32 +165,38 @@ class Contrast(Result):
     def svg(
         self,
         *,
-        difference: bool = False,
+        difference: bool = True,
         scale: "Scale | float | None" = None,
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
         """Both molecules, with the common part drawn alike, on one colour scale.
 
-        Atoms without a counterpart are outlined. difference: add a third panel, which shows
-        relevance in a minus relevance in b on the common atoms. Options as for `contrast_svg`.
+        Colours show what differs: an atom's relevance minus that of its counterpart, or all of it
+        for an atom without one, which is outlined. difference: False colours the relevance itself.
+        Where resonance makes atoms equivalent, both have their mean. Options as for `contrast_svg`.
         """
+        from graphxai.visualization import Scale
         from graphxai.visualization.contrast import Panel, contrast_svg
 
-        panels = [
-            Panel(e.atoms(NO_MOLECULE), e.relevance, changed.tolist(), f"{name}: {e.headline}")
-            for name, e, changed in (("a", self.a, self.changed_a), ("b", self.b, self.changed_b))
-        ]
+        shown = [averaged(e.relevance, e.equivalent) for e in (self.a, self.b)]
         if difference:
-            gap = np.zeros(len(self.a))
-            gap[self.part.same[:, 0]] = self.difference
-            changed = self.changed_a.tolist()
-            mol = self.a.atoms(NO_MOLECULE)
-            panels.append(Panel(mol, gap, changed, "a \N{MINUS SIGN} b, common atoms"))
+            in_a, in_b = self.part.same.T
+            gap = shown[0][in_a] - shown[1][in_b]
+            shown[0][in_a], shown[1][in_b] = gap, -gap
+        panels = [
+            Panel(e.atoms(NO_MOLECULE), values, changed.tolist(), f"{name}: {e.headline}")
+            for name, e, values, changed in zip(
+                "ab", (self.a, self.b), shown, (self.changed_a, self.changed_b), strict=True
+            )
+        ]
+        chosen = Scale.chosen(scale, *shown, palette=palette)
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
-        options.setdefault("legend", self.a.legend)
-        return contrast_svg(panels, self.part.mapping, scale=scale, palette=palette, **options)
+        options.setdefault("legend", COMPARED if difference else self.a.legend)
+        one_sided = bool(self.a.unsigned) and not difference
+        chosen = replace(chosen, one_sided=one_sided)
+        return contrast_svg(panels, self.part.mapping, scale=chosen, **options)
 
 
 def contrast(

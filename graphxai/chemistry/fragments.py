@@ -8,7 +8,7 @@ Every atom belongs to exactly one part, so the parts add up to the relevance of 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from graphxai.explanation.explanation import Explanation
@@ -35,7 +35,8 @@ Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; a
 class Fragment:
     """A part of a molecule with the summed relevance of its atoms.
 
-    smiles: canonical, without stereochemistry, `*` where it is attached; atoms: sorted indices.
+    smiles: canonical, without stereochemistry, `*` where it is attached; atoms: sorted indices;
+    unsigned: as in `Explanation`.
     """
 
     name: str
@@ -43,12 +44,16 @@ class Fragment:
     atoms: tuple[int, ...]
     relevance: float
     scheme: str
+    unsigned: str = ""
 
     def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
         """A small drawing of the fragment in the colour of its relevance."""
+        from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragment_svg
 
-        return fragment_svg(self.smiles, self.relevance, scale=scale, palette=palette)
+        chosen = Scale.chosen(scale, [self.relevance], palette=palette)
+        chosen = replace(chosen, one_sided=bool(self.unsigned))
+        return fragment_svg(self.smiles, self.relevance, scale=chosen)
 
     def _repr_svg_(self) -> str:
         return self.svg()
@@ -95,6 +100,7 @@ class Fragments(Result, Sequence[Fragment]):
 
         Options: title, subtitle, legend, width and height (pixels).
         """
+        from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragments_svg
 
         explanation = self.explanation
@@ -102,15 +108,16 @@ class Fragments(Result, Sequence[Fragment]):
         options.setdefault("subtitle", self._caption())
         options.setdefault("legend", self.explanation.legend)
         listed = [(part.name, part.atoms, part.relevance) for part in self]
-        return fragments_svg(
-            explanation.atoms(NO_MOLECULE), listed, scale=scale, palette=palette, **options
-        )
+        fitted = Scale.chosen(scale, [part.relevance for part in self], palette=palette)
+        options["scale"] = explanation.scale(fitted)
+        return fragments_svg(explanation.atoms(NO_MOLECULE), listed, **options)
 
     def _caption(self) -> str:
+        e = self.explanation
+        total = f"{self.total:z.2f}" if e.unsigned else f"{self.total:+z.2f}"
+        total += f" {e.unit}" if e.unit and e.additive else ""
         over = SCHEME_TITLES.get(self.scheme, "matches of SMARTS")
-        return minus_signs(
-            f"{self.explanation.title}, summed over {over}: {self.total:+z.2f} in all"
-        )
+        return minus_signs(f"{e.title}, summed over {over}: {total} in all")
 
 
 def fragments(explanation: Explanation, scheme: Scheme = "brics") -> Fragments:
@@ -170,9 +177,9 @@ def _summed(
     found = []
     for (name, atoms), smiles in zip(parts, written, strict=True):
         relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
-        found.append(
-            Fragment(_named(name, smiles, scheme), smiles, tuple(atoms), relevance, scheme)
-        )
+        words = _named(name, smiles, scheme)
+        unsigned = explanation.unsigned
+        found.append(Fragment(words, smiles, tuple(atoms), relevance, scheme, unsigned))
     return tuple(sorted(found, key=lambda part: (-part.relevance, part.atoms)))
 
 

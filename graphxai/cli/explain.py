@@ -64,6 +64,10 @@ def explain(
             " the relevance shown in full colour."
         ),
     ] = "own",
+    atom_numbers: Annotated[
+        bool,
+        typer.Option("--atom-numbers", help="Write each atom's number, as in tables, beside it."),
+    ] = False,
     pictures: Annotated[
         str, typer.Option(help="Pictures for a table: 'svg', 'png' or 'none'.")
     ] = "svg",
@@ -103,7 +107,7 @@ def explain(
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            pictures, files, resume,
+            atom_numbers, pictures, files, resume,
         )  # fmt: skip
         return
     require_no_names(name_column)
@@ -122,6 +126,8 @@ def explain(
 
     loaded = load_with_warning(name)
     require_kind(loaded, source, kind)
+    if atom_numbers and kind == "image":
+        raise typer.BadParameter("--atom-numbers is for molecules.")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
@@ -129,7 +135,7 @@ def explain(
         print_explanation(explanation)
     print_glossary(found)
     if out is not None:
-        _save(found, out, palette, limit)
+        _save(found, out, palette, limit, {"atom_numbers": True} if atom_numbers else {})
         typer.echo(f"written: {out}")
 
 
@@ -154,19 +160,20 @@ def _explain_one(
     return found
 
 
-def _save(found: "list[Explanation]", out: Path, palette: Palette, limit: float | None) -> None:
-    from graphxai.visualization import Scale
-
-    scale = None if limit is None else Scale(limit, palette.value)
+def _save(
+    found: "list[Explanation]",
+    out: Path,
+    palette: Palette,
+    limit: float | None,
+    options: dict[str, Any],
+) -> None:
+    options = options | {"scale": limit, "palette": palette.value}
     if len(found) == 1:
-        options: dict[str, Any] = {}
-        if out.suffix.lower() in (*PICTURES, ".html"):
-            options = {"scale": scale, "palette": palette.value}
-        found[0].save(out, **options)
+        found[0].save(out, **options if out.suffix.lower() in (*PICTURES, ".html") else {})
         return
     from graphxai.explanation.grid import side_by_side
 
-    side_by_side(found, palette=palette.value, scale=scale).save(out)
+    side_by_side(found, **options).save(out)
 
 
 def _explain_table(
@@ -179,6 +186,7 @@ def _explain_table(
     name_column: str | None,
     palette: Palette,
     scale: str,
+    atom_numbers: bool,
     pictures: str,
     formats: list[str],
     resume: bool,
@@ -194,7 +202,9 @@ def _explain_table(
     if scale == "shared" and pictures != "none":
         with progress_bar("colour scale", rows) as tick:
             limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
-    wanted = None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit)
+    wanted = (
+        None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit, atom_numbers)
+    )
     common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
     with progress_bar("explaining", rows) as tick:
         counts = explain_table(model, source, folder, explainer, resume=resume, tick=tick, **common)

@@ -61,6 +61,7 @@ def fragments(
     if out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.datasets.labels import with_unit
     from graphxai.explainers import get_explainer
     from graphxai.explanation.files import require_pyarrow
     from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
@@ -80,7 +81,7 @@ def fragments(
         )
         for one in islice(found, limit):
             if isinstance(one, ExplainedRow):
-                table.add(one.explanation)
+                table.add(explanation := one.explanation)
             else:
                 rejected += 1
                 left_out += [str(one)][: LISTED - len(left_out)]
@@ -94,7 +95,8 @@ def fragments(
         frame.to_csv(out, index=False, float_format=lambda value: f"{value:z.6g}")
     else:
         frame.to_parquet(out, index=False)
-    _print(frame)
+    of = with_unit(explanation.subject, explanation.unit)
+    _print(frame, f"{explanation.title}, relevance for {of}", "" if explanation.unsigned else "+")
     for line in left_out:
         typer.echo(f"left out: {line}", err=True)
     if rejected > len(left_out):
@@ -118,21 +120,27 @@ def _patterns(given: list[str]) -> dict[str, str]:
     return named
 
 
-def _print(frame: "pd.DataFrame", rows: int = 8) -> None:
-    """Print the fragments of highest and of lowest mean relevance."""
+def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = 8) -> None:
+    """Print the fragments of highest and of lowest mean relevance; plus: sign of positive ones."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
     shown = Table(
-        Column("fragment", overflow="fold"), "mean relevance [95 % interval]", "molecules"
+        Column("fragment", overflow="fold"),
+        "mean relevance [95 % interval]",
+        "molecules",
+        title=escape(title),
+        title_justify="left",
     )
     ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
     shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
     for part in [ends] if not isinstance(ends, list) else ends:
         for row in part.itertuples():
             name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
-            interval = f" [{row.low:+z.3f}, {row.high:+z.3f}]" if row.molecules > 1 else ""
-            shown.add_row(escape(name), f"{row.mean:+z.3f}{interval}", str(row.molecules))
+            interval = (
+                f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
+            )
+            shown.add_row(escape(name), f"{row.mean:{plus}z.3f}{interval}", str(row.molecules))
         shown.add_section()
     Console().print(shown)

@@ -19,7 +19,8 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
             print(f"{other.task}: {other}")
-    print(f"{explanation.title}, relevance for {explanation.target}:")
+    unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
+    print(f"{explanation.title}, relevance for {explanation.target}{unit}:")
     if explanation.additive:
         print(indent(str(explanation.ledger), "  "))
     else:
@@ -31,7 +32,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     print(f"  most relevant {'atoms' if atoms else 'nodes'}:")
     for node in order[:top]:
         name = f"{frame.symbol[node]}{node}" if atoms else str(node)
-        print(f"    {name:6s} {frame.relevance[node]:+z.4f}")
+        print(f"    {name:6s} {explanation.written(frame.relevance[node])}")
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:

@@ -42,6 +42,13 @@ def train(
             help="Table: COLUMN=classification or COLUMN=regression [default: from the values]."
         ),
     ] = None,
+    units: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: unit of the values, or COLUMN=UNIT [default: from a header such as"
+            " 'freesolv (kcal/mol)']."
+        ),
+    ] = None,
     split: Annotated[
         SplitKind | None,
         typer.Option(help="How test molecules are chosen [default: scaffold; bace: random]."),
@@ -96,6 +103,8 @@ def train(
     `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
     --kind pIC50=regression --split random --learning-curve --out runs/mine`
 
+    `graphxai train freesolv.csv --target-column expt --units kcal/mol --out runs/freesolv`
+
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --out aspirin.svg`
 
     `graphxai train bace --out runs/bace`
@@ -111,10 +120,11 @@ def train(
     if epochs is not None:
         common["epochs"] = epochs
     if source in NAMED:
-        for_tables = (target_column, kind, start, fast or None, learning_curve or None)
+        for_tables = (target_column, kind, units, start, fast or None, learning_curve or None)
         if any(value is not None for value in for_tables):
             raise typer.BadParameter(
-                "--target-column, --kind, --start, --fast and --learning-curve are for a table."
+                "--target-column, --kind, --units, --start, --fast and --learning-curve are for a"
+                " table."
             )
         with _interruptible():
             _train_named(source, out, split, common | {"root": data})
@@ -134,6 +144,7 @@ def train(
         smiles_column,
         target_column,
         kinds,
+        _units(units or [], target_column),
         common
         | {
             "split": (split or SplitKind.scaffold).value,
@@ -186,12 +197,27 @@ def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
     return kinds
 
 
+def _units(given: list[str], target_columns: list[str]) -> dict[str, str]:
+    """Units by column, from COLUMN=UNIT, or from UNIT if there is one column."""
+    units = {}
+    for text in given:
+        name, _, unit = text.rpartition("=")
+        if name in target_columns:
+            units[name] = unit.strip()
+        elif name or len(target_columns) > 1:
+            raise typer.BadParameter(f"--units {text}: write COLUMN=UNIT with a --target-column.")
+        else:
+            units[target_columns[0]] = unit.strip()
+    return units
+
+
 def _train_table(
     path: Path,
     out: Path,
     smiles_column: str,
     target_columns: list[str],
     kinds: dict[str, Any],
+    units: dict[str, str],
     settings: dict[str, Any],
 ) -> None:
     from graphxai.models.graphormer.training.fit import require_lightning
@@ -202,7 +228,9 @@ def _train_table(
     from graphxai.tables.run import count_rows
 
     with progress_bar("reading", count_rows(path)) as tick:
-        table = clean_table(path, smiles_column, target_columns, kinds=kinds, tick=tick)
+        table = clean_table(
+            path, smiles_column, target_columns, kinds=kinds, units=units, tick=tick
+        )
     _print_hygiene(table)
     with _interruptible():
         folder = train_table(

@@ -38,6 +38,9 @@ class Target:
     value of a regression. It may also name a task. `task`: the task's name if it is not the first.
     A single logit counts as two classes: +logit for the second, -logit for the first.
 
+    In a model with several tasks, a class whose name alone would not tell what is meant (another
+    task has it too, or it has no letters) is called by its task, "CT_TOX: 0"; `choice` takes that.
+
     The ends of a pair are two classes of one task (f_c is the difference of their logits) or
     belong to two tasks; each end is then a class, a task, or (task, class). Two regressions in the
     same unit are subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no
@@ -88,7 +91,7 @@ class Target:
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
         """Turn names into weights over the columns of outputs (B, num_outputs)."""
         if isinstance(self.choice, tuple):
-            return _difference(*self._sides(config), outputs)
+            return _difference(config, *self._sides(config), outputs)
         side = _side_in(config, self.task, self.choice)
         task, columns = side.task, side.columns
         offset = outputs.new_zeros(len(outputs))
@@ -99,8 +102,9 @@ class Target:
             chosen = outputs[:, columns].argmax(-1)
             weights = torch.zeros_like(outputs)
             weights[:, columns] = F.one_hot(chosen, task.num_outputs).to(weights)
-            return ResolvedTarget(weights, offset, tuple(task.classes[c] for c in chosen.tolist()))
-        label = task.classes[side.index]
+            names = [_named(config, task, name) for name in task.classes]
+            return ResolvedTarget(weights, offset, tuple(names[c] for c in chosen.tolist()))
+        label = _named(config, task, task.classes[side.index])
         return ResolvedTarget(side.row(outputs), offset, (label,) * len(outputs))
 
     def _sides(self, config: TaskSet) -> tuple["_Side", "_Side"]:
@@ -152,6 +156,13 @@ class _Side:
         return f"{self.name} ({text})"
 
 
+def _named(config: TaskSet, task: Task, name: str) -> str:
+    """A class in words: preceded by its task where its name alone would not tell which is meant."""
+    elsewhere = any(name in other.classes for other in config.tasks if other is not task)
+    unclear = elsewhere or not any(character.isalpha() for character in name)
+    return f"{task.name}: {name}" if len(config.tasks) > 1 and unclear else name
+
+
 def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
     """The task or class that `choice` names, searched in `task`, or in all tasks if None."""
     if isinstance(choice, tuple):
@@ -160,14 +171,17 @@ def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
         if choice in (t.name for t in config.tasks):
             task, choice = choice, None
         else:
-            task = next((t.name for t in config.tasks if choice in t.classes), None)
+            classes = [(t.name, name) for t in config.tasks for name in t.classes]
+            full = [pair for pair in classes if ": ".join(pair) == choice]
+            short = [pair for pair in classes if pair[1] == choice]
+            task, choice = next(iter(full + short), (None, choice))
     found, columns = config.task_columns(task)
     if choice is None:
         return _Side(found, columns, 1 if found.kind == "binary" else None)
     return _Side(found, columns, _class_index(found, choice))
 
 
-def _difference(first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
+def _difference(config: TaskSet, first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
     """First against second, in one task or in two."""
     weights = first.row(outputs) - second.row(outputs)
     offset = outputs.new_zeros(len(outputs))
@@ -175,7 +189,7 @@ def _difference(first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
     if one is other:
         if one.kind == "binary":  # +logit - (-logit): the one logit is already the difference
             weights /= 2
-        label = f"{first.name} against {second.name}"
+        label = " against ".join(_named(config, one, side.name) for side in (first, second))
         return ResolvedTarget(weights, offset, (label,) * len(outputs))
     unit = one.unit if one.kind == other.kind == "regression" and one.unit == other.unit else ""
     if unit:

@@ -218,9 +218,9 @@ def _first(order: Tensor, counts: Tensor) -> Tensor:
 def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None:
     """Column of the explained class, chosen from the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
-    label = target.resolve(config, full).labels[0]
-    if task.kind == "regression" and not isinstance(target.choice, tuple):
-        return None
-    if label not in task.classes:
+    if isinstance(target.choice, tuple):
+        label = target.resolve(config, full).labels[0]
         raise ValueError(f"activation needs a single class as target, not {label!r}.")
-    return task.classes.index(label)
+    if task.kind == "regression":
+        return None
+    return task.classes.index(str(target.settled(config, full[0]).choice))

@@ -28,6 +28,7 @@ def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TO
     """Run every check with every registered method."""
     for name in REGISTRY:
         check_batching(model, inputs, name, tolerance=tolerance)
+        check_sign(model, inputs, name)
         if not REGISTRY[name].sampled and getattr(model.config, "ties", "average") == "average":
             check_renumbering(model, inputs, name, tolerance=tolerance)
     check_ledger(model, inputs, tolerance=tolerance)
@@ -53,6 +54,14 @@ def check_batching(
         what = f"{explainer.name}, input {index}"
         _assert_close(together[index], alone, tolerance, f"{what}: in a batch and alone", size)
         _assert_close(padded[index], alone, tolerance, f"{what}: padded and alone", size)
+
+
+def check_sign(model: Graphormer, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
+    """A method that says what its scores measure instead of a sign gives no negative score."""
+    explainer = get_explainer(method)
+    graphs = [prepare_for(model, value).data for value in inputs]
+    lowest = explainer.attribute(model, model.collate(graphs)).relevance.min().item()
+    assert not explainer.unsigned or lowest >= 0, f"{explainer.name} gave a score of {lowest:.1e}."
 
 
 def check_renumbering(

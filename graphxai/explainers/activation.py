@@ -15,7 +15,7 @@ from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import record
 
-from .attention import attention_gradients, first_row
+from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
 from .layers import Layers, layers_of
 from .registry import register
@@ -49,6 +49,7 @@ class GradCam(Explainer):
 
     def __init__(self, pooled: bool = False) -> None:
         self.pooled = pooled
+        self.unsigned = GRADIENT_WEIGHTED if pooled else ""  # type: ignore[misc]
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)

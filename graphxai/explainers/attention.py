@@ -22,6 +22,8 @@ from .layers import Layers, layers_of, pass_with_gradients
 from .registry import register
 
 Readout = Literal["token", "sum"]
+ATTENDED = "attended to"  # what a large score says of a node
+GRADIENT_WEIGHTED = "attended to, gradient-weighted"
 
 
 class _Readout(Explainer):
@@ -57,6 +59,7 @@ class AttentionLast(_Readout):
     source = "Hollenstein 2021"
     caveat = "the same for every class"
     cost = "1 forward"
+    unsigned = ATTENDED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
@@ -76,6 +79,7 @@ class Rollout(_Readout):
     source = "Abnar 2020"
     caveat = "the same for every class"
     cost = "1 forward"
+    unsigned = ATTENDED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
@@ -92,6 +96,7 @@ class Gae(Explainer):
     name = "gae"
     title = "Generic attention explainability"
     source = "Chefer 2021a"
+    unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
@@ -111,6 +116,7 @@ class GaeRollout(Explainer):
     name = "gae_rollout"
     title = "Gradient-weighted rollout"
     source = "Chefer 2021a; Ali 2022, table 1"
+    unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)

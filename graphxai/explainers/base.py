@@ -52,7 +52,10 @@ class Attribution:
 
 
 class Explainer(ABC):
-    """One explanation method: signed relevance for every node of every graph in a batch.
+    """One explanation method: one number for every node of every graph in a batch.
+
+    The numbers have a sign, for or against the target, unless `unsigned` says what they measure
+    instead, such as "attended to".
 
     A subclass sets its names and defines `_attribute`; `register` makes it available by name. The
     scores of a graph depend neither on the other graphs of the batch nor on padding.
@@ -65,6 +68,7 @@ class Explainer(ABC):
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
     of_output: ClassVar[bool] = False  # whether they are in its units, but do not add up to it
     caveat: ClassVar[str] = ""  # what a reader of its scores has to know, shown beside them
+    unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says of a node
     sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
 
     def attribute(

@@ -13,7 +13,7 @@ from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import record
 
-from .attention import by_layer, first_row
+from .attention import ATTENDED, by_layer, first_row
 from .base import Attribution, Explainer, scored
 from .registry import register
 
@@ -35,6 +35,7 @@ class AttentionFlow(Explainer):
     source = "Abnar 2020"
     caveat = "the same for every class"
     cost = "1 forward, 1 maximum flow a node"
+    unsigned = ATTENDED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record() as tape:

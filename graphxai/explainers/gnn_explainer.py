@@ -14,6 +14,7 @@ from .registry import register
 from .variants import encode, structural_bias
 
 SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # size and entropy weights, initial std, as in PyG
+KEPT = "kept by the mask"  # what a large score says of a node
 
 
 @register
@@ -31,6 +32,7 @@ class GnnExplainer(Explainer):
     source = "Ying 2019"
     cost = "100 forward, 100 backward"
     sampled = True
+    unsigned = KEPT
 
     def __init__(self, epochs: int = 100, lr: float = 0.01, seed: int = 0) -> None:
         if epochs < 1:

@@ -183,6 +183,7 @@ class Saliency(Explainer):
     name = "saliency"
     title = "Saliency"
     source = "Simonyan 2014"
+    unsigned = "sensitive to"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)

@@ -10,6 +10,7 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 
+from .attention import GRADIENT_WEIGHTED
 from .base import Attribution, Explainer
 from .heads import FILE, HeadStatistics, count
 from .positive import transformer_attribution
@@ -30,6 +31,7 @@ class MaskedLrp(Explainer):
     title = "Masked LRP"
     source = "Song 2024, section 4"
     cost = "2 or 3 forward, 1 backward, 1 relevance pass"
+    unsigned = GRADIENT_WEIGHTED
 
     def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
         if isinstance(statistics, str | Path):

@@ -27,10 +27,12 @@ from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.positive import CHEFER, PLAIN, Rules
 
-from .attention import attention_gradients, first_row
+from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
 from .layers import layers_of, pass_with_gradients
 from .registry import register
+
+CONTRIBUTING = "contributing"  # what a large score says of a node
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +174,7 @@ class TransformerAttribution(Explainer):
     title = "Transformer attribution"
     source = "Chefer 2021b, eq. 5, 10, 13, 14"
     cost = "2 forward, 1 backward, 1 relevance pass"
+    unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         return transformer_attribution(model, batch, target)
@@ -190,6 +193,7 @@ class LrpZPlus(Explainer):
     source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
     caveat = "hardly depends on the class"
     cost = "1 forward, 1 relevance pass"
+    unsigned = CONTRIBUTING
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
@@ -211,6 +215,7 @@ class PartialLrp(Explainer):
     source = "Voita 2019; Chefer 2021b"
     caveat = "hardly depends on the class"
     cost = "1 forward, 1 relevance pass of one layer"
+    unsigned = CONTRIBUTING
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:

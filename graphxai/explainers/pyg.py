@@ -33,11 +33,19 @@ from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.contract.target import ResolvedTarget, Target
 
 from . import REGISTRY, Attribution, Explainer, get_explainer
+from .attention import ATTENDED
 from .base import scored
+from .gnn_explainer import KEPT
 from .pyg_graphs import COUNTED, Call, OneGraph, check_split, split
 
 # Attributes of a node or a graph: the output column explained, or -1.
 NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
+# What a large score says of a node, for PyG's masks, which have no sign; Captum's scores may.
+UNSIGNED = {
+    "AttentionExplainer": ATTENDED,
+    "DummyExplainer": "drawn at random",
+    **dict.fromkeys(("GNNExplainer", "GraphMaskExplainer", "PGExplainer"), KEPT),
+}
 
 
 class Algorithm(ExplainerAlgorithm):
@@ -232,6 +240,7 @@ class PygExplainer(Explainer):
         kind = type(algorithm).__name__
         self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
         self.title = kind  # type: ignore[misc]
+        self.unsigned = UNSIGNED.get(kind, "")  # type: ignore[misc]
 
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 

@@ -1,7 +1,7 @@
 """One graph's explanation: plain values, a ledger that adds up, a picture, files."""
 
 from base64 import b64encode
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.target import Target
+from graphxai.visualization.resonance import averaged, equivalent_atoms
 from graphxai.visualization.text import minus_signs
 
 from . import files
@@ -35,8 +36,9 @@ class Explanation(Result):
 
     relevance (N,), signed; target: the explained output, in words; wanted: the same as a `Target`,
     for explaining it again; prediction: for the target's task; predictions: for all tasks;
-    additive: whether relevance is in units of the output, as the ledger assumes; caveat: what to
-    know about the method's scores, if anything; features (N, F):
+    additive: whether relevance is in units of the output, as the ledger assumes; unsigned: if no
+    score is negative, what a large one says of a node, otherwise empty; caveat: what to know about
+    the method's scores, if anything; features (N, F):
     relevance split exactly by feature, one column for each of `feature_names`, or None; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
     options, versions.
@@ -52,6 +54,7 @@ class Explanation(Result):
     ledger: Ledger
     additive: bool = True
     caveat: str = ""
+    unsigned: str = ""
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
     smiles: str | None = None
@@ -87,23 +90,50 @@ class Explanation(Result):
             raise ValueError(error)
         return molecule
 
+    @property
+    def equivalent(self) -> list[tuple[int, ...]]:
+        """Groups of atoms that differ only by the resonance form drawn; empty without a molecule.
+
+        Source: `visualization.resonance`.
+        """
+        return [] if self.molecule is None else equivalent_atoms(self.molecule)
+
+    def scale(self, wanted: "Scale | float | None" = None, palette: str = "red-blue") -> "Scale":
+        """The colour scale of the picture, from zero for scores without a sign.
+
+        wanted: the relevance shown in full colour; by default the largest |relevance| of this one.
+        """
+        from graphxai.visualization import Scale
+
+        chosen = Scale.chosen(wanted, self.relevance, palette=palette)
+        return replace(chosen, one_sided=bool(self.unsigned))
+
     def svg(
-        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
+        self,
+        *,
+        scale: "Scale | float | None" = None,
+        palette: str = "red-blue",
+        as_drawn: bool = False,
+        **options: Any,
     ) -> str:
         """The picture as SVG text.
 
         scale: the relevance shown in full colour, which several explanations can share; by default
-        the largest |relevance| of this one.
+        the largest |relevance| of this one. as_drawn: for molecules, do not show the mean where
+        resonance makes atoms equivalent (see `equivalent`). Other options as for `molecule_svg`
+        (such as `atom_numbers=True`) and `superpixel_svg`.
         """
         from graphxai import visualization as draw
 
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
         options.setdefault("legend", self.legend)
-        options |= {"scale": scale, "palette": palette}
+        options["scale"] = self.scale(scale, palette)
         molecule = self.molecule
         if molecule is not None:
-            return draw.molecule_svg(molecule, self.relevance, **options)
+            groups = [] if as_drawn else self.equivalent
+            options.setdefault("note", _told(molecule, groups))
+            return draw.molecule_svg(molecule, averaged(self.relevance, groups), **options)
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
         raise ValueError(
@@ -144,7 +174,7 @@ class Explanation(Result):
     def _strongest(self) -> str:
         """A table of the nodes with the largest |relevance|."""
         order = np.argsort(-np.abs(self.relevance), kind="stable")[:TOP]
-        values = [f"{self.relevance[i]:+z.4f}" for i in order]
+        values = [self.written(self.relevance[i]) for i in order]
         molecule = self.molecule
         if molecule is None:
             return table_html(("node", "relevance"), zip(order.tolist(), values, strict=True))
@@ -161,14 +191,35 @@ class Explanation(Result):
         parts += [f"{name} {version}" for name, version in dict(made.get("versions", {})).items()]
         return " · ".join(parts)
 
+    def written(self, relevance: float) -> str:
+        """A relevance as text, with a plus sign only if scores have a sign."""
+        return f"{relevance:z.4f}" if self.unsigned else f"{relevance:+z.4f}"
+
+    @property
+    def subject(self) -> str:
+        """The target, always with its task if the model has several: `hERG inhibition: active`."""
+        task = self.prediction.task
+        several = len(self.predictions) > 1 and self.prediction.label is not None
+        if not several or isinstance(self.wanted.choice, tuple):
+            return self.target
+        return f"{task}: {self.target.removeprefix(f'{task}: ')}"
+
+    @property
+    def unit(self) -> str:
+        """The unit of the explained output; empty for a class, a pair, or a task without a unit."""
+        return "" if isinstance(self.wanted.choice, tuple) else self.prediction.unit
+
     @property
     def legend(self) -> tuple[str, str]:
-        """What negative and positive relevance mean, in words."""
+        """What negative and positive relevance mean; without a sign, only what positive means."""
+        if self.unsigned:
+            return "", self.unsigned
         if isinstance(self.wanted.choice, tuple):
             first, _, second = self.target.partition(" against ")
             return f"for {second}", f"for {first}"
         if self.prediction.label is None:
-            return f"lowers {self.target}", f"raises {self.target}"
+            value = f"{self.target} ({self.unit})" if self.unit and self.additive else self.target
+            return f"lowers {value}", f"raises {value}"
         return f"against {self.target}", f"for {self.target}"
 
     @property
@@ -180,8 +231,9 @@ class Explanation(Result):
     def caption(self) -> str:
         """What the nodes changed in the output, then the method's shares of it, a line each."""
         if not self.additive:
+            what = "scores without a sign" if self.unsigned else "scores"
             caveat = f" · {self.caveat}" if self.caveat else ""
-            return f"{self.title} · scores, not shares of the output{caveat}"
+            return f"{self.title} · {what}, not shares of the output{caveat}"
         ledger = self.ledger
         terms = {self._nodes: ledger.nodes}
         if ledger.average_node is not None:
@@ -192,7 +244,7 @@ class Explanation(Result):
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
         shares = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
-        output = f"output {ledger.output:+z.2f}"
+        output = f"output {ledger.output:+z.2f} {self.unit}".rstrip()
         if ledger.change is None:
             return minus_signs(f"{self.title} · {output} = {shares}")
         empty = f"{ledger.without_nodes:+z.2f} without {self._nodes}"
@@ -328,6 +380,12 @@ class Explanation(Result):
             case ".smi":
                 return files.write_text([self._to_smi()], path)
         return files.write_pictures([self.svg(**options)], path)
+
+
+def _told(mol: "Mol", groups: list[tuple[int, ...]]) -> str:
+    """Which atoms a picture shows with their mean; empty if there are none."""
+    listed = [", ".join(f"{mol.GetAtomWithIdx(i).GetSymbol()}{i}" for i in g) for g in groups]
+    return f"mean over atoms equivalent by resonance: {'; '.join(listed)}" if listed else ""
 
 
 def _molblock(mol: "Mol") -> str:

@@ -8,7 +8,9 @@ def about_output(explanation: Explanation) -> str:
     target = explanation.target
     one, against, other = target.partition(" against ")
     if against and isinstance(explanation.wanted.choice, tuple):
-        if {one, other} <= set(explanation.prediction.probabilities):
+        task = f"{explanation.prediction.task}: "
+        ends = {one.removeprefix(task), other.removeprefix(task)}
+        if ends <= set(explanation.prediction.probabilities):
             text = f"a difference of logits: +0.7 doubles the odds of {one} against {other}"
         else:
             text = f"the difference of two outputs, {one} minus {other}"

@@ -36,10 +36,12 @@ def side_by_side(
     if first.image is not None and first.segments is not None:
         from graphxai.visualization import superpixel_row_svg
 
+        named = dict(zip(names, explanations, strict=True))
         row = superpixel_row_svg(
             first.image,
             first.segments,
-            {name: e.relevance for name, e in zip(names, explanations, strict=True)},
+            {name: e.relevance for name, e in named.items()},
+            unsigned={name: e.unsigned for name, e in named.items() if e.unsigned},
             title=headline,
             subtitle=about,
             **options,
@@ -85,24 +87,23 @@ def grid(
     title = title or (explanations[0].title if len({e.title for e in explanations}) == 1 else "")
     titles = titles or _panel_titles(explanations)
     in_one_unit = len({(e.title, e.prediction.task) for e in explanations}) == 1
+    one_key = len({e.unsigned for e in explanations}) == 1
     from graphxai.visualization import Scale, grid_svg
 
     values = np.concatenate([e.relevance for e in explanations])
     if scale is None and shared_scale and in_one_unit:
         limit = float(np.quantile(np.abs(values), SATURATED))
         scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
-    elif scale is not None:
-        scale = Scale.chosen(scale, palette=palette)
-    shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None}
+    shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None or not one_key}
     panels = [
         e.svg(scale=scale, palette=palette, title=name, **shared, **_panel(e, options))
         for e, name in zip(explanations, titles, strict=True)
     ]
-    if scale is None:
+    if scale is None or not one_key:
         return Picture(grid_svg(panels, columns, title, subtitle=subtitle))
-    target = explanations[0].target
-    same = all(e.target == target for e in explanations)
-    legend = explanations[0].legend if same else ("against", "for")
+    one_legend = len({e.legend for e in explanations}) == 1
+    legend = explanations[0].legend if one_legend else ("against", "for")
+    scale = explanations[0].scale(scale, palette)
     about: dict[str, Any] = {"subtitle": subtitle, "legend": legend}
     return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
 
@@ -111,12 +112,18 @@ def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
     """The predictions, each preceded by its method and followed by its target if these differ."""
     one_method = len({e.title for e in explanations}) == 1
     one_target = len({e.target for e in explanations}) == 1
-    named = not one_target and any(e.target != e.prediction.label for e in explanations)
+    named = not one_target and any(_class_of(e) != e.prediction.label for e in explanations)
     return [
-        (e.headline if one_method else f"{e.title}: {e.prediction}")
+        ("" if one_method else f"{e.title}: ")
+        + (e.headline if one_method or len(e.predictions) > 1 else str(e.prediction))
         + (f", for {e.target}" if named else "")
         for e in explanations
     ]
+
+
+def _class_of(explanation: Explanation) -> str:
+    """The target without the name of its task, which the prediction already has."""
+    return explanation.target.removeprefix(f"{explanation.prediction.task}: ")
 
 
 def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:

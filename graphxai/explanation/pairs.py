@@ -79,13 +79,20 @@ class Pairs(Result):
             found[name] = found.get(name, 0.0) + float(relevance[i, j] + relevance[j, i])
         return found
 
-    def strongest(self, count: int = 12, layer: int | None = None) -> list[tuple[int, int, float]]:
-        """Pairs of different nodes i < j with the largest |relevance|, both directions summed."""
+    def strongest(
+        self, count: int = 12, layer: int | None = None, *, directed: bool = False
+    ) -> list[tuple[int, int, float]]:
+        """Pairs of different nodes with the largest |relevance|: i < j, both directions summed.
+
+        directed: each direction by itself; node i read from node j.
+        """
         between = self._of(layer)[1:, 1:]
-        i, j = np.triu_indices(len(between), k=1)
-        both = (between + between.T)[i, j]
-        order = np.argsort(-np.abs(both), kind="stable")[:count]
-        return [(int(i[k]), int(j[k]), float(both[k])) for k in order if both[k] != 0]
+        i, j = np.nonzero(~np.eye(len(between), dtype=bool))
+        if not directed:
+            between, (i, j) = between + between.T, np.triu_indices(len(between), k=1)
+        values = between[i, j]
+        order = np.argsort(-np.abs(values), kind="stable")[:count]
+        return [(int(i[k]), int(j[k]), float(values[k])) for k in order if values[k] != 0]
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per node pair and layer: query, key, distance, bond type, relevance."""
@@ -107,7 +114,7 @@ class Pairs(Result):
         return pd.DataFrame(columns)
 
     def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
-        """The molecule with lines between the atoms of its `count` strongest pairs.
+        """The molecule with its `count` strongest pairs: arrows to the atom that reads.
 
         A ring around an atom shows what the graph token, if there is one, read from it. What atoms
         read from themselves and from the graph token is not drawn. Options as for `pairs_svg`.
@@ -125,9 +132,10 @@ class Pairs(Result):
         options.setdefault("title", nodes.headline)
         about = f"{nodes.title} through attention, {where}"
         about += " · rings: read by the graph token" if self.graph_token else ""
-        options.setdefault("subtitle", f"{about}; lines: the strongest atom pairs")
+        options.setdefault("subtitle", f"{about}; arrows: from the atom read to its reader")
         options.setdefault("legend", nodes.legend)
-        return pairs_svg(molecule, relevance[0, 1:], self.strongest(count, layer), **options)
+        arrows = self.strongest(count, layer, directed=True)
+        return pairs_svg(molecule, relevance[0, 1:], arrows, **options)
 
     def _repr_svg_(self) -> str | None:
         return None if self.explanation.molecule is None else super()._repr_svg_()

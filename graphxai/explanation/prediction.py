@@ -6,6 +6,7 @@ from html import escape
 import torch
 from torch import Tensor
 
+from graphxai.datasets.labels import with_unit
 from graphxai.models.graphormer.config import Task, TaskSet
 
 
@@ -21,6 +22,11 @@ class Prediction:
     probabilities: dict[str, float] = field(default_factory=dict)
     value: float | None = None
     unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The task with its unit, if it has one, for the columns of tables."""
+        return with_unit(self.task, self.unit)
 
     @property
     def probability(self) -> float | None:

@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 
 from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare, reads_molecules, writes_canonically
+from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecules import RejectedRow, iter_records, iter_table
 from graphxai.datasets.progress import Tick
 from graphxai.explainers import Explainer
@@ -68,12 +69,14 @@ class NamedRejectedRow(RejectedRow):
 class Pictures:
     """How the pictures for a table look: suffix (".svg", ".png"), palette, colour scale.
 
-    `limit`: relevance at the ends of the colour bar; None fits the scale to each picture.
+    `limit`: relevance at the ends of the colour bar; None fits the scale to each picture;
+    `atom_numbers`: whether they are written.
     """
 
     suffix: str = ".svg"
     palette: str = "red-blue"
     limit: float | None = None
+    atom_numbers: bool = False
 
 
 def count_rows(path: str | Path) -> int:
@@ -335,7 +338,7 @@ def _columns(model: Graphormer, name_column: str | None) -> dict[str, type]:
 def _predicted_columns(model: Graphormer) -> dict[str, type]:
     columns: dict[str, type] = {}
     for task in model.config.tasks:
-        columns[task.name] = float if task.kind == "regression" else str
+        columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
     return columns
 
@@ -374,7 +377,7 @@ def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for prediction in predictions:
         if prediction.label is None:
-            record[prediction.task] = f"{prediction.value:z.6g}"
+            record[prediction.heading] = f"{prediction.value:z.6g}"
             continue
         record[prediction.task] = prediction.label
         for name, probability in prediction.probabilities.items():
@@ -383,9 +386,9 @@ def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
 
 
 def _draw(explanation: Explanation, path: Path, pictures: Pictures) -> None:
-    from graphxai.visualization import Scale
-
-    scale = None
-    if pictures.limit is not None:
-        scale = Scale(pictures.limit, pictures.palette)
-    explanation.save(path, scale=scale, palette=pictures.palette)
+    explanation.save(
+        path,
+        scale=pictures.limit,
+        palette=pictures.palette,
+        atom_numbers=pictures.atom_numbers,
+    )

@@ -1,8 +1,9 @@
-"""The colour of a relevance: one symmetric diverging scale, white at zero."""
+"""The colour of a relevance: white at zero, one colour for each sign, a third without a sign."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,11 @@ _ARMS: dict[str, tuple[_Anchors, _Anchors]] = {
     ),
 }
 
+# Scores without a sign have one colour in every palette, which means neither "for" nor "against".
+_UNSIGNED: _Anchors = ((255, 255, 255), (163, 217, 192), (47, 158, 118))
+_UNSIGNED_NAME = "green"
+_WHITE: _Anchors = ((255, 255, 255), (255, 255, 255), (255, 255, 255))
+
 PALETTES: tuple[str, ...] = tuple(_ARMS)
 """Names of the palettes: colour for positive, then for negative relevance.
 
@@ -34,11 +40,12 @@ PALETTES: tuple[str, ...] = tuple(_ARMS)
 
 @dataclass(frozen=True)
 class Scale:
-    """A symmetric colour scale: white is 0, and colour saturates at plus or minus ``limit``.
+    """A colour scale: white is 0, and colour saturates at plus or minus ``limit``.
 
     Args:
         limit: relevance of the full colour, finite and above 0.
         palette: one of ``PALETTES``; its first colour is for positive relevance.
+        one_sided: for scores without a sign: from 0 to ``limit``, in a colour of its own.
 
     Raises:
         ValueError: if ``limit`` is not a finite number above 0, or the palette is unknown.
@@ -46,6 +53,7 @@ class Scale:
 
     limit: float
     palette: str = "red-blue"
+    one_sided: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.limit) and self.limit > 0):
@@ -109,7 +117,7 @@ class Scale:
         for channel in range(3):
             arms = [
                 np.interp(amount, np.linspace(0, 1, len(arm)), [color[channel] for color in arm])
-                for arm in _ARMS[self.palette]
+                for arm in self._arms
             ]
             channels.append(np.where(relative >= 0, *arms))
         return np.stack(channels, axis=-1) / 255
@@ -124,13 +132,28 @@ class Scale:
         return bool((np.abs(finite(values)) > self.limit * (1 + 1e-9)).any())
 
     def stops(self) -> tuple[float, ...]:
-        """Return the relevances, from -limit to +limit, between which the colour is linear."""
-        positive, negative = _ARMS[self.palette]
-        below = -np.linspace(1, 0, len(negative))[:-1]
+        """Return the relevances, from end to end, between which the colour is linear."""
+        positive, negative = self._arms
+        below = -np.linspace(1, 0, len(negative))[: 0 if self.one_sided else -1]
         return tuple((np.r_[below, np.linspace(0, 1, len(positive))] * self.limit).tolist())
 
+    def place(self, value: float) -> float:
+        """Return where on a colour bar a relevance lies: 0 at its left end, 1 at its right."""
+        return value / self.limit if self.one_sided else 0.5 + value / self.limit / 2
+
+    def text(self, value: float) -> str:
+        """Return a relevance as text, as ``signed``; without a plus sign on a one-sided scale."""
+        return signed(value).removeprefix("+") if self.one_sided else signed(value)
+
+    def key(self, legend: Sequence[str]) -> str:
+        """Return in words what the colours mean; legend: for negative and positive relevance."""
+        if self.one_sided:
+            return f"{_UNSIGNED_NAME} is {legend[1]}, white is zero"
+        positive, negative = self.palette.split("-")
+        return f"{positive} is {legend[1]}, {negative} is {legend[0]}, white is zero"
+
     def ticks(self) -> tuple[float, ...]:
-        """Return round numbers for a colour bar: symmetric, 0 among them, at most seven."""
+        """Return round numbers for a colour bar, 0 among them, at most three on a side."""
         # The finest step of 1, 2, 2.5 or 5 times a power of ten, with at most 3 steps per side.
         power = math.floor(math.log10(self.limit)) - 1
         steps = [
@@ -141,7 +164,12 @@ class Scale:
         step, count = next(
             (step, count) for step in steps if (count := math.floor(self.limit / step + 1e-9)) <= 3
         )
-        return tuple(float(f"{k * step:.12g}") for k in range(-count, count + 1))
+        first = 0 if self.one_sided else -count
+        return tuple(float(f"{k * step:.12g}") for k in range(first, count + 1))
+
+    @property
+    def _arms(self) -> tuple[_Anchors, _Anchors]:
+        return (_UNSIGNED, _WHITE) if self.one_sided else _ARMS[self.palette]
 
 
 def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:

@@ -48,8 +48,7 @@ def contrast_svg(
     """Return an SVG of two molecules with corresponding atoms in the same places.
 
     Args:
-        panels: the first molecule, the second, and any number of further panels, which must have
-            the atoms of the first.
+        panels: the first molecule and the second.
         mapping: corresponding atoms of the first and the second molecule, (M, 2).
         scale: colours; default: fitted to all panels.
         palette: one of ``PALETTES``, if ``scale`` is not given.
@@ -62,7 +61,6 @@ def contrast_svg(
     scale = Scale.chosen(scale, values, palette=palette)
     first = laid_out(panels[0].mol)
     second = aligned(panels[1].mol, first, mapping)
-    drawn = [first, second, *[first for _ in panels[2:]]]
     window = _window(first, second)
     height = min(height, _height(window, width))
     pictures = [
@@ -79,7 +77,7 @@ def contrast_svg(
             window=window,
             **options,
         )
-        for mol, panel in zip(drawn, panels, strict=True)
+        for mol, panel in zip((first, second), panels, strict=True)
     ]
     return grid_svg(
         pictures,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .color import Scale, finite, signed, signed_alike
+from .color import Scale, finite, signed_alike
 from .frame import BAR_ROOM, MARGIN, color_bar, document, heading
 from .molecule import structure
 from .text import draw_text, escape, fit_text, number, text_width
@@ -63,7 +63,7 @@ def fragments_svg(
     drawing, points, bond = structure(mol, room)
     colors = scale.hex(sums)
     areas = [
-        _area(mol, set(atoms), points, bond, color, f"{name}: {signed(relevance)}")
+        _area(mol, set(atoms), points, bond, color, f"{name}: {scale.text(relevance)}")
         for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
     ]
     tags = _tags(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
@@ -72,10 +72,10 @@ def fragments_svg(
     body = (
         f'{head}<g transform="translate({number(x)} {number(y)})"><g class="fragments">'
         f'{"".join(areas)}</g><g class="structure" pointer-events="none">{drawing}</g>{tags}</g>'
-        f"{_list(fragments, colors, listed_at, bottom - y)}"
+        f"{_list(fragments, scale, listed_at, bottom - y)}"
         f"{color_bar(scale, 0, bottom, width, legend, values=sums)}"
     )
-    text = "; ".join(f"{name}: {signed(relevance)}" for name, _, relevance in fragments)
+    text = "; ".join(f"{name}: {scale.text(relevance)}" for name, _, relevance in fragments)
     return document(
         width,
         height,
@@ -118,7 +118,7 @@ def fragment_svg(
     room = (width - 2 * _FREE, height - 2 * _FREE)
     drawing, points, bond = structure(mol, room)
     own = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}
-    note = f"{smiles}: {signed(relevance)}"
+    note = f"{smiles}: {scale.text(relevance)}"
     area = _area(mol, own, points, bond, color, note)
     body = (
         f'<g transform="translate({number(_FREE)} {number(_FREE)})">{area}'
@@ -215,9 +215,7 @@ def _tag(place: int, x: float, y: float) -> str:
     )
 
 
-def _list(
-    fragments: Sequence[Listed], colors: Sequence[str], at: tuple[float, float], height: float
-) -> str:
+def _list(fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float) -> str:
     """Number, colour, name and sum of each fragment; the weakest share a row if room is short."""
     rows = max(int(height // _ROW), 2)
     room = len(fragments) if len(fragments) <= rows else rows - 1
@@ -225,6 +223,8 @@ def _list(
     sums = [relevance for *_, relevance in fragments]
     hidden = strongest[room:]
     values = signed_alike([*sums, sum(sums[k] for k in hidden)])
+    values = [text.removeprefix("+") for text in values] if scale.one_sided else values
+    colors = scale.hex(sums)
     parts, left, y = [], at[0], at[1] + _ROW / 2
     for k in sorted(strongest[:room]):
         parts.append(_tag(k + 1, left + _TAG, y))

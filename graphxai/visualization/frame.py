@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
-from .color import Scale, signed
+from .color import Scale
 from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, number, text_width
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 MARGIN = 16.0  # pixels of white around everything
 BAR_ROOM = 50.0  # height of a colour bar with its numbers, pixels
-_GREY = "#555555"
+GREY = "#555555"
 _BAR_HEIGHT = 12.0
 _LONGEST = 260.0  # length of a colour bar, pixels
 _SHORTEST = 0.35  # of the room: if the words leave the bar less, they go below it
@@ -70,7 +70,7 @@ def heading(
     for k, line in enumerate(filter(str.strip, subtitle.split("\n"))):
         text, fitted = fit_text(minus_signs(line), size * 0.75, room, smallest=9)
         y = y + size * (0.95 if k else 1.15) if y else MARGIN + size * 0.6
-        parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=_GREY))
+        parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=GREY))
     return "".join(parts), y + size * 0.45 if y else 0.0
 
 
@@ -85,6 +85,8 @@ def color_bar(
 ) -> str:
     """Return a colour bar with numbers below and words at its ends (below it if space is short).
 
+    The bar of a one-sided scale begins at zero and has words only at its right end.
+
     Args:
         scale: what the colours mean.
         x, y: upper left corner of the available space, pixels; the space is ``BAR_ROOM`` high.
@@ -96,10 +98,13 @@ def color_bar(
     room = width - 2 * MARGIN
     tip = 8.0 if scale.exceeded(values) else 0.0
     gap = 12 + tip
-    free = room - 2 * (max(text_width(words, size) for words in legend) + gap)
+    legend = ("", legend[1]) if scale.one_sided else legend
+    word = max(text_width(words, size) for words in legend) + gap
+    free = room - (1 if scale.one_sided else 2) * word
     beside = free >= min(_LONGEST, _SHORTEST * room)
     length = min(_LONGEST, free, room / 2) if beside else min(_LONGEST, room - 2 * tip)
-    left, top = x + (width - length) / 2, y + (8 if beside else 3)
+    shift = word / 2 if beside and scale.one_sided else 0.0  # bar and word are centred together
+    left, top = x + (width - length) / 2 - shift, y + (8 if beside else 3)
     right, middle, bottom = left + length, top + _BAR_HEIGHT / 2, top + _BAR_HEIGHT
     if beside:
         baseline = middle + size * 0.36
@@ -112,16 +117,17 @@ def color_bar(
     colors = scale.hex(stops)
     key = "b" + digest(scale, x, y, width)
     gradient = "".join(
-        f'<stop offset="{number(50 + 50 * value / scale.limit)}%" stop-color="{color}"/>'
+        f'<stop offset="{number(100 * scale.place(value))}%" stop-color="{color}"/>'
         for value, color in zip(stops, colors, strict=True)
     )
     parts.append(
         f'<defs><linearGradient id="{key}" gradientUnits="userSpaceOnUse" x1="{number(left)}"'
         f' y1="0" x2="{number(right)}" y2="0">{gradient}</linearGradient></defs>'
     )
+    start = 0.0 if scale.one_sided else tip
     outline = (
         f"M{number(left)} {number(top)}H{number(right)}L{number(right + tip)} {number(middle)}"
-        f"L{number(right)} {number(bottom)}H{number(left)}L{number(left - tip)} {number(middle)}Z"
+        f"L{number(right)} {number(bottom)}H{number(left)}L{number(left - start)} {number(middle)}Z"
     )
     parts.append(
         f'<path d="{outline}" fill="url(#{key})" stroke="#888888" stroke-width="0.75"'
@@ -139,8 +145,9 @@ def _words_below(
     widths: of the bar and of the available space, pixels.
     """
     bar, room = widths
-    fitted = min(fit_text(words, size, room / 2 - 5, smallest=_SMALLEST)[1] for words in legend)
-    cut = [fit_text(words, fitted, room / 2 - 5, smallest=fitted)[0] for words in legend]
+    own = room / 2 - 5 if all(legend) else room
+    fitted = min(fit_text(words, size, own, smallest=_SMALLEST)[1] for words in legend)
+    cut = [fit_text(words, fitted, own, smallest=fitted)[0] for words in legend]
     half = min(room, max(bar, 2 * max(text_width(words, fitted) for words in cut) + 10)) / 2
     return draw_text(cut[0], centre - half, baseline, fitted) + draw_text(
         cut[1], centre + half, baseline, fitted, anchor="end"
@@ -149,19 +156,20 @@ def _words_below(
 
 def _ticks(scale: Scale, left: float, length: float, bottom: float, size: float) -> str:
     ticks = scale.ticks()
-    widest = max(text_width(signed(tick), size) for tick in ticks)
-    spacing = length / 2 / scale.limit * (ticks[1] - ticks[0])
-    # If numbers would touch, skip some, counting from the middle so that 0 always stays.
+    zero = ticks.index(0.0)
+    widest = max(text_width(scale.text(tick), size) for tick in ticks)
+    spacing = length * (scale.place(ticks[1]) - scale.place(ticks[0]))
+    # If numbers would touch, skip some, counting from zero so that 0 always stays.
     every = 1
-    while spacing * every < widest + 5 and every < len(ticks) // 2:
+    while spacing * every < widest + 5 and every < len(ticks) - 1 - zero:
         every += 1
     parts = []
     for position, tick in enumerate(ticks):
-        at = left + length * (0.5 + tick / scale.limit / 2)
+        at = left + length * scale.place(tick)
         parts.append(
             f'<path d="M{number(at)} {number(bottom)}v4" stroke="#888888" stroke-width="0.75"/>'
         )
-        if (position - len(ticks) // 2) % every == 0:
+        if (position - zero) % every == 0:
             y = bottom + 6 + size * 0.8
-            parts.append(draw_text(signed(tick), at, y, size, anchor="middle", color=_GREY))
+            parts.append(draw_text(scale.text(tick), at, y, size, anchor="middle", color=GREY))
     return "".join(parts)

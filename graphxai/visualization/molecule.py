@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite, signed
-from .frame import BAR_ROOM, MARGIN, digest, document, heading
+from .color import Scale, finite
+from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
 from .frame import color_bar as _color_bar
 from .layout import bond_length, laid_out
-from .text import escape, number
+from .text import draw_text, escape, fit_text, number
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -21,6 +21,7 @@ _LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
 _OUTLINE = 0.07  # of a bond length
+_NOTE_ROOM = 16.0  # height of the note below a molecule, pixels
 _OUTLINE_COLOR = "#333333"
 Window = tuple[float, float, float, float]  # left, bottom, right, top in 2D coordinates
 # SVG elements from the positions of the atoms (N, 2) and the bond length, in pixels
@@ -40,10 +41,11 @@ def molecule_svg(
     scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
+    note: str = "",
     legend: Sequence[str] = ("against", "for"),
     width: float = 640,
     height: float = 480,
-    atom_indices: bool = False,
+    atom_numbers: bool = False,
     color_bar: bool = True,
     keep_layout: bool = False,
     palette: str = "red-blue",
@@ -60,9 +62,10 @@ def molecule_svg(
         relevance: one number per atom of ``mol`` (explicit hydrogens included), shape (N,).
         scale: colours, to share within a set of pictures; default: fitted to ``relevance``.
         title, subtitle: plain text above the molecule.
+        note: plain text below it.
         legend: words at the negative and the positive end of the colour bar.
         width, height: pixels.
-        atom_indices: write the index of each atom beside it.
+        atom_numbers: write the number of each atom, counted from 0 as in tables, beside it.
         color_bar: draw the bar (a grid may have one for all panels).
         keep_layout: use the 2D coordinates of ``mol``, for instance in an aligned series.
         palette: one of ``PALETTES``, if ``scale`` is not given.
@@ -93,10 +96,11 @@ def molecule_svg(
         scale,
         title=title,
         subtitle=subtitle,
+        note=note,
         legend=legend,
         width=width,
         height=height,
-        atom_indices=atom_indices,
+        atom_numbers=atom_numbers,
         color_bar=color_bar,
         keep_layout=keep_layout,
         window=window,
@@ -111,10 +115,11 @@ def framed(
     *,
     title: str = "",
     subtitle: str = "",
+    note: str = "",
     legend: Sequence[str] = ("against", "for"),
     width: float = 640,
     height: float = 480,
-    atom_indices: bool = False,
+    atom_numbers: bool = False,
     color_bar: bool = True,
     keep_layout: bool = False,
     window: Window | None = None,
@@ -132,11 +137,12 @@ def framed(
     """
     head, top = heading(title, subtitle, width)
     bottom = height - (BAR_ROOM if color_bar else 0.0)
-    room = (width - 2 * MARGIN, bottom - top - 1.5 * MARGIN)
+    base = bottom - (_NOTE_ROOM if note else 0.0)
+    room = (width - 2 * MARGIN, base - top - 1.5 * MARGIN)
     if min(room) < 40:
         raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
 
-    drawing, points, bond = _draw(_prepared(mol, keep_layout), room, atom_indices, window)
+    drawing, points, bond = _draw(_prepared(mol, keep_layout), room, atom_numbers, window)
     x, y = MARGIN, top + MARGIN
     parts = [head]
     if len(points):
@@ -144,6 +150,9 @@ def framed(
             f'<g transform="translate({number(x)} {number(y)})">{underlay(points, bond)}'
             f'<g class="structure" pointer-events="none">{drawing}</g></g>'
         )
+    if note:
+        text, size = fit_text(note, 12, width - 2 * MARGIN, smallest=8)
+        parts.append(draw_text(text, width / 2, bottom - 6, size, anchor="middle", color=GREY))
     if color_bar:
         parts.append(_color_bar(scale, 0, bottom, width, legend, values=values))
     return document(
@@ -151,7 +160,7 @@ def framed(
         height,
         "".join(parts),
         title=title.strip() or "Molecule coloured by relevance",
-        description=_description(values, scale, subtitle, legend, of),
+        description=_description(values, scale, subtitle, legend, of) + (note and f" {note}."),
     )
 
 
@@ -162,23 +171,20 @@ def _shape(values: NDArray[np.float64]) -> str:
 def _description(
     values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str], of: str
 ) -> str:
-    positive, negative = scale.palette.split("-")
     words = [subtitle.strip() + "."] if subtitle.strip() else []
     if len(values):
         words.append(
-            f"{len(values)} {of} with relevance from {signed(values.min())} to"
-            f" {signed(values.max())}."
+            f"{len(values)} {of} with relevance from {scale.text(values.min())} to"
+            f" {scale.text(values.max())}."
         )
-    words.append(
-        f"{positive.capitalize()} is {legend[1]}, {negative} is {legend[0]}, white is zero;"
-        f" full colour at {scale.limit:.3g}."
-    )
+    key = scale.key(legend)
+    words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
     return " ".join(words)
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
     """Return the plain drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
-    return _draw(_prepared(mol, keep_layout=False), room, atom_indices=False, window=None)
+    return _draw(_prepared(mol, keep_layout=False), room, atom_numbers=False, window=None)
 
 
 def _prepared(mol: Mol, keep_layout: bool) -> Mol:
@@ -195,7 +201,7 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
 
 
 def _draw(
-    mol: Mol, room: tuple[float, float], atom_indices: bool, window: Window | None
+    mol: Mol, room: tuple[float, float], atom_numbers: bool, window: Window | None
 ) -> tuple[str, NDArray[np.float64], float]:
     """Return the drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
     from rdkit.Chem.Draw import rdMolDraw2D
@@ -214,7 +220,7 @@ def _draw(
         options.minFontSize = 8
         options.maxFontSize = 26
         options.bondLineWidth = line
-        options.addAtomIndices = atom_indices
+        options.addAtomIndices = atom_numbers
         options.annotationFontScale = 0.6
         drawer.DrawMolecule(mol)
         drawer.FinishDrawing()
@@ -308,7 +314,7 @@ def _highlights(
         )
     radius = number(bond_px * _ATOM_RADIUS)
     for atom, (x, y), value, color in zip(mol.GetAtoms(), points, values, colors, strict=True):
-        label = escape(f"{atom.GetSymbol()} {atom.GetIdx()}: {signed(value)}")
+        label = escape(f"{atom.GetSymbol()} {atom.GetIdx()}: {scale.text(value)}")
         discs.append(
             f'<circle data-atom="{atom.GetIdx()}" cx="{number(x)}" cy="{number(y)}" r="{radius}"'
             f' fill="{color}"><title>{label}</title></circle>'

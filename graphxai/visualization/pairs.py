@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rdkit.Chem import Mol
 
-Pair = tuple[int, int, float]  # two atoms and their relevance
+Pair = tuple[int, int, float]  # the atom that reads, the atom read, and their relevance
 
-_WIDEST = 0.26  # of a bond length
+_WIDEST = 0.14  # of a bond length
 _THINNEST = 0.8  # pixels
 _FAINT = 0.08  # of the scale: weaker rings would only be white lines
-_RING = 0.36  # of a bond length, radius
-_BULGE = 0.22  # of the distance between the two atoms
+_RING = 0.24  # of a bond length, radius
+_HEAD = 0.12  # of a bond length, of an arrow without width
+_BULGE = 0.28  # of the distance between the two atoms
 _DARKEST = (0.0, 0.447, 0.698)  # the last layer's bars; earlier ones are mixed with white
 _LIGHTEST = 0.75
 
@@ -38,15 +39,16 @@ def pairs_svg(
     palette: str = "red-blue",
     **options: Any,
 ) -> str:
-    """Return an SVG of a molecule with lines between pairs of atoms and rings around atoms.
+    """Return an SVG of a molecule with arrows between pairs of atoms and rings around atoms.
 
-    Width and colour show the relevance, on one scale for lines and rings. By default the scale ends
-    at the strongest line; stronger rings saturate, and the colour bar shows that.
+    An arrow points from the atom read to the atom that reads, and keeps clear of their rings. Width
+    and colour show the relevance, on one scale for arrows and rings. By default the scale ends at
+    the strongest arrow; stronger rings saturate, and the colour bar shows that.
 
     Args:
         mol: any RDKit molecule.
         read: relevance that the graph token read from each atom, drawn as a ring, shape (N,).
-        pairs: two atoms and the relevance between them.
+        pairs: the atom that reads, the atom that it reads, and the relevance between them.
         scale, palette and the other options: as for ``molecule_svg``.
 
     Raises:
@@ -60,13 +62,13 @@ def pairs_svg(
     scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
 
     def drawn(points: NDArray[np.float64], bond: float) -> str:
-        parts = [
+        # the strongest arrow on top of the others, rings on top of all arrows
+        parts = [_arrow(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
+        parts += [
             _ring(atom, value, points[atom], bond, scale)
             for atom, value in enumerate(rings.tolist())
             if abs(value) > _FAINT * scale.limit
         ]
-        # draw the strongest last, on top of the others
-        parts += [_line(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
         return f'<g class="pairs" fill="none" stroke-linecap="round">{"".join(parts)}</g>'
 
     return framed(mol, drawn, values, scale, of="pairs", **options)
@@ -76,16 +78,30 @@ def _size(pair: Pair) -> float:
     return abs(pair[2])
 
 
-def _line(pair: Pair, points: NDArray[np.float64], bond: float, scale: Scale) -> str:
-    i, j, value = pair
-    start, end = points[i], points[j]
+def _arrow(pair: Pair, points: NDArray[np.float64], bond: float, scale: Scale) -> str:
+    """An arc from the atom read to the reader's ring; the two directions of a pair bend apart."""
+    reader, read, value = pair
+    start, end = points[read], points[reader]
     along = end - start
     bend = (start + end) / 2 + _BULGE * along[::-1] * (1, -1)
-    path = "M{} {}Q{} {} {} {}".format(*map(number, (*start, *bend, *end)))
+    width = _width(value, bond, scale)
+    clear, head = (_RING + _WIDEST / 2) * bond, _HEAD * bond + width
+    start = start + clear * _unit(bend - start)
+    tip = end + clear * _unit(bend - end)
+    back = _unit(bend - tip)
+    neck, across = tip + head * back, back[::-1] * (1, -1) * (0.35 * head + width / 2)
+    path = "M{} {}Q{} {} {} {}".format(*map(number, (*start, *bend, *neck)))
+    point = "M{} {}L{} {}L{} {}Z".format(*map(number, (*tip, *neck + across, *neck - across)))
+    color, told = scale.hex(value)[0], escape(f"{reader} read from {read}: {signed(value)}")
     return (
-        f'<path data-pair="{i} {j}" d="{path}" {_stroke(value, bond, scale)}>'
-        f"<title>{escape(f'{i} and {j}: {signed(value)}')}</title></path>"
+        f'<g data-pair="{reader} {read}" stroke="{color}"><path d="{path}"'
+        f' stroke-width="{number(width)}" stroke-linecap="butt"/><path d="{point}" fill="{color}"'
+        f' stroke="none"/><title>{told}</title></g>'
     )
+
+
+def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    return vector / (np.linalg.norm(vector) or 1.0)
 
 
 def _ring(atom: int, value: float, at: NDArray[np.float64], bond: float, scale: Scale) -> str:
@@ -98,8 +114,11 @@ def _ring(atom: int, value: float, at: NDArray[np.float64], bond: float, scale: 
 
 
 def _stroke(value: float, bond: float, scale: Scale) -> str:
-    width = max(_THINNEST, _WIDEST * bond * min(1.0, abs(value) / scale.limit))
-    return f'stroke="{scale.hex(value)[0]}" stroke-width="{number(width)}"'
+    return f'stroke="{scale.hex(value)[0]}" stroke-width="{number(_width(value, bond, scale))}"'
+
+
+def _width(value: float, bond: float, scale: Scale) -> float:
+    return max(_THINNEST, _WIDEST * bond * min(1.0, abs(value) / scale.limit))
 
 
 def profile_figure(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite, signed
+from .color import Scale, finite
 from .frame import BAR_ROOM, MARGIN, document, heading
 from .frame import color_bar as _color_bar
 from .text import draw_text, escape, fit_text, number
@@ -72,7 +73,7 @@ def superpixel_svg(
         y + (0 if color_bar else MARGIN - _BELOW),
         "".join(parts),
         title=title.strip() or "Superpixels coloured by relevance",
-        description=_description({"": values}, [scale], subtitle, legend),
+        description=_description({"": values}, [scale], subtitle, [legend]),
     )
 
 
@@ -85,6 +86,7 @@ def superpixel_row_svg(
     title: str = "",
     subtitle: str = "",
     legend: Sequence[str] = ("against", "for"),
+    unsigned: Mapping[str, str] = {},
     size: float = 220,
     palette: str = "red-blue",
 ) -> str:
@@ -94,10 +96,12 @@ def superpixel_row_svg(
         image: grey levels in [0, 1], shape (H, W).
         segments: segment of each pixel, integers 0..N-1, shape (H, W).
         relevances: method -> one number per segment, shape (N,).
-        scale: if given, the colours of all methods, with one bar below the row; otherwise each
-            method has its own scale and its own bar.
+        scale: if given, the colours of all methods, with one bar below the row unless only some of
+            them have a sign; otherwise each method has its own scale and its own bar.
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of a colour bar.
+        unsigned: methods whose scores have no sign -> word at the end of their colour bar, which
+            starts at zero.
         size: height of a panel, pixels.
         palette: one of ``PALETTES``, if ``scale`` is not given.
 
@@ -107,7 +111,12 @@ def superpixel_row_svg(
     picture = _Picture(image, segments, size)
     values = {name: picture.check(array, name) for name, array in relevances.items()}
     scale = None if scale is None else Scale.chosen(scale, palette=palette)
-    scales = [scale or Scale.fit(array, palette=palette) for array in values.values()]
+    scales = [
+        replace(scale or Scale.fit(array, palette=palette), one_sided=name in unsigned)
+        for name, array in values.items()
+    ]
+    legends = [("", unsigned[name]) if name in unsigned else legend for name in values]
+    one_bar = scale is not None and len({*zip(scales, map(tuple, legends), strict=True)}) == 1
     panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
     panels += [
         (name, picture.relevance(array, own))
@@ -123,19 +132,20 @@ def superpixel_row_svg(
         parts.append(draw_text(text, x + picture.width / 2, y - 8, fitted, anchor="middle"))
         parts.append(_at(x, y, panel))
     y += picture.height + _BELOW
-    if scale is not None:
-        every = np.concatenate([*values.values(), np.zeros(0)])
-        parts.append(_color_bar(scale, 0, y, width, legend, values=every))
+    if one_bar:
+        every = np.concatenate(list(values.values()))
+        parts.append(_color_bar(scales[0], 0, y, width, legends[0], values=every))
     else:
-        for position, (array, own) in enumerate(zip(values.values(), scales, strict=True)):
+        bars = zip(values.values(), scales, legends, strict=True)
+        for position, (array, own, words) in enumerate(bars):
             x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
-            parts.append(_color_bar(own, x, y, picture.width + _GAP, legend, values=array))
+            parts.append(_color_bar(own, x, y, picture.width + _GAP, words, values=array))
     return document(
         width,
         y + (BAR_ROOM if values else MARGIN - _BELOW),
         "".join(parts),
         title=title.strip() or "Superpixels coloured by relevance",
-        description=_description(values, scales, subtitle, legend),
+        description=_description(values, scales, subtitle, legends),
     )
 
 
@@ -184,7 +194,7 @@ class _Picture:
         """Return the filled segments with their boundaries and the outline of the image."""
         colors = scale.hex(values)
         fills = {int(segment): colors[segment] for segment in np.unique(self.segments)}
-        notes = {segment: f"superpixel {segment}: {signed(values[segment])}" for segment in fills}
+        notes = {one: f"superpixel {one}: {scale.text(values[one])}" for one in fills}
         body = _runs(self.segments, fills, notes)
         return self._scaled(body + self._boundaries("#b8b8b8", 0.6) + self._outline())
 
@@ -267,14 +277,13 @@ def _description(
     values: Mapping[str, NDArray[np.float64]],
     scales: Sequence[Scale],
     subtitle: str,
-    legend: Sequence[str],
+    legends: Sequence[Sequence[str]],
 ) -> str:
     words = [subtitle.strip() + "."] if subtitle.strip() else []
-    for (name, array), scale in zip(values.items(), scales, strict=True):
-        positive, negative = scale.palette.split("-")
+    for (name, array), scale, legend in zip(values.items(), scales, legends, strict=True):
         words.append(
             f"{name + ': ' if name else ''}{len(array)} superpixels with relevance from"
-            f" {signed(array.min())} to {signed(array.max())}; {positive} is {legend[1]},"
-            f" {negative} is {legend[0]}, white is zero, full colour at {scale.limit:.3g}."
+            f" {scale.text(array.min())} to {scale.text(array.max())}; {scale.key(legend)}, full"
+            f" colour at {scale.limit:.3g}."
         )
     return " ".join(words)

@@ -314,17 +314,41 @@ def test_corresponding_atoms_are_at_the_same_place_in_both_panels(a, b):
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_what_the_other_molecule_lacks_is_outlined(a, b):
     found = gx.contrast(random_graphormer(), a, b)
-    outlined = discs(found.svg(difference=True), "data-outlined")
+    outlined = discs(found.svg(), "data-outlined")
     expected = {(0, int(i)) for i in found.changed_a} | {(1, int(j)) for j in found.changed_b}
-    assert set(outlined) == expected | {(2, int(i)) for i in found.changed_a}
+    assert set(outlined) == expected
 
 
-def test_both_molecules_have_one_colour_scale():
+def colours(svg):
+    return [e.get("fill") for e in ElementTree.fromstring(svg).iter() if e.get("data-atom")]
+
+
+def test_colours_show_what_differs_on_one_scale():
+    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
+    one, other = found.a.relevance.copy(), found.b.relevance.copy()
+    for i, j in found.part.same.tolist():
+        one[i], other[j] = one[i] - other[j], other[j] - one[i]
+    both = np.concatenate([one, other])
+    assert colours(found.svg()) == gx.visualization.Scale.fit(both).hex(both)
+    assert "higher than in the other molecule" in found.svg()
+    assert one.sum() == pytest.approx(found.account.common + found.account.changed_a, abs=1e-5)
+    itself = gx.contrast(random_graphormer(), IBUPROFEN, IBUPROFEN)
+    assert set(colours(itself.svg())) == {"#ffffff"}
+
+
+def test_relevance_itself_can_be_shown_on_one_scale():
     found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
     scale = gx.visualization.Scale.fit(found.a.relevance, found.b.relevance)
-    root = ElementTree.fromstring(found.svg())
-    colors = [e.get("fill") for e in root.iter() if e.get("data-atom") is not None]
-    assert colors == scale.hex(np.concatenate([found.a.relevance, found.b.relevance]))
+    expected = scale.hex(np.concatenate([found.a.relevance, found.b.relevance]))
+    assert colours(found.svg(difference=False)) == expected
+
+
+def test_a_difference_of_scores_without_sign_has_a_sign():
+    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "saliency")
+    assert "lower than in the other molecule" in found.svg()
+    alone = found.svg(difference=False)
+    assert "sensitive to" in alone
+    assert "against" not in re.sub("<title.*?</title>", "", alone).split("</desc>")[-1]
 
 
 def test_a_layout_that_would_crowd_is_turned_rather_than_bent():

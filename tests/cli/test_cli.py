@@ -9,7 +9,8 @@ import typer
 from PIL import Image
 
 from graphxai.cli import main as cli
-from graphxai.models.graphormer import save_checkpoint
+from graphxai.datasets.samples import digit_paths
+from graphxai.models.graphormer import Task, save_checkpoint
 from toy import random_graphormer
 
 ROWS = [
@@ -345,3 +346,32 @@ def test_a_table_without_one_usable_row_is_an_error(command, run, checkpoint, tm
     path.write_text("smiles\nC1CC\n", encoding="utf-8")
     code, _, _ = run(command, path, "--model", checkpoint, "--out", tmp_path / "out")
     assert code == 1
+
+
+def test_atom_numbers_are_drawn_on_request(run, checkpoint, table, tmp_path):
+    common = ("--model", checkpoint, "--atom-numbers")
+    assert run("explain", "CCO", *common, "--out", tmp_path / "one.svg")[0] == 0
+    assert (tmp_path / "one.svg").read_text().count("class='note'") == 3
+    both = ("--method", "lrp", "--method", "gae", "--out", tmp_path / "two.svg")
+    assert run("explain", "CCO", *common, *both)[0] == 0
+    assert (tmp_path / "two.svg").read_text().count('class="note"') == 6
+    assert run("explain", table, *common, "--out", tmp_path / "many")[0] == 0
+    first = sorted((tmp_path / "many" / "pictures").iterdir())[0]
+    assert "class='note'" in first.read_text()
+    code, _, error = run("explain", digit_paths()[3], "--atom-numbers")
+    assert code != 0
+    assert "--atom-numbers is for molecules" in error
+
+
+def test_predictions_have_a_column_with_the_unit(run, tmp_path):
+    tasks = (Task("solvation", "regression", unit="kcal/mol"), Task("logS", "regression"))
+    folder = save_checkpoint(random_graphormer(tasks=tasks), tmp_path / "own")
+    source = tmp_path / "m.csv"
+    source.write_text("smiles\nCCO\n")
+    _, text, _ = run("predict", source, "--model", folder)
+    assert text.splitlines()[0] == "row,smiles,solvation (kcal/mol),logS"
+    _, text, _ = run("explain", source, "--model", folder, "--out", tmp_path / "out")
+    (row,) = read(tmp_path / "out" / "explanations.csv")
+    assert float(row["solvation (kcal/mol)"]) == float(row["output"])
+    _, text, _ = run("explain", "CCO", "--model", folder)
+    assert "relevance for solvation in kcal/mol" in text

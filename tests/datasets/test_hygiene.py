@@ -250,3 +250,34 @@ def test_a_repeated_molecule_is_not_kept(write, monkeypatch):
     table = clean_table(path, "smiles", ["y"])
     assert (table.read, len(table.graphs)) == (150, 30)
     assert len({id(graph) for graph in table.graphs}) == 30
+
+
+@pytest.mark.parametrize(
+    ("header", "units", "name", "unit"),
+    [
+        ("freesolv (kcal/mol)", {}, "freesolv", "kcal/mol"),
+        ("logS [log mol/L]", {}, "logS", "log mol/L"),
+        ("pIC50", {}, "pIC50", ""),
+        ("pIC50", {"pIC50": "log M"}, "pIC50", "log M"),
+        ("freesolv (kcal/mol)", {"freesolv (kcal/mol)": "kcal/mol"}, "freesolv", "kcal/mol"),
+        ("Ki (hERG)", {"Ki (hERG)": "nM"}, "Ki (hERG)", "nM"),
+        ("Ki (hERG)", {"Ki (hERG)": ""}, "Ki (hERG)", ""),
+        ("(odd)", {}, "(odd)", ""),
+    ],
+)
+def test_a_header_is_read_as_name_and_unit_of_a_value(write, header, units, name, unit):
+    path = write(alkanes([0.5 + k for k in range(30)]), f"smiles,{header}")
+    (target,) = clean_table(path, "smiles", [header], units=units).targets
+    assert (target.name, target.unit) == (name, unit)
+    assert target.heading == (f"{name} ({unit})" if unit else name)
+
+
+def test_classes_and_names_that_would_be_alike_keep_their_header(write):
+    path = write(binary(), "smiles,active (assay 2)")
+    assert clean_table(path, "smiles", ["active (assay 2)"]).targets[0].name == "active (assay 2)"
+    with pytest.raises(ValueError, match="has classes: a unit is for numbers"):
+        clean_table(path, "smiles", ["active (assay 2)"], units={"active (assay 2)": "nM"})
+    rows = [f"{smiles},{k + 0.5},{2 * k + 0.5}" for k, smiles in enumerate(ALKANES)]
+    both = ["Ki (nM)", "Ki (uM)"]
+    path = write(rows, f"smiles,{','.join(both)}")
+    assert [target.name for target in clean_table(path, "smiles", both).targets] == both

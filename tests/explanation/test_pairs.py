@@ -1,6 +1,7 @@
 """Relevance of token pairs, against a network whose constants are written out, and its sums."""
 
 import math
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -213,15 +214,52 @@ def test_lines_and_rings_have_the_colour_of_their_relevance(tmp_path):
     root = ElementTree.fromstring(found.svg(count=4))
     lines = [e for e in root.iter() if e.get("data-pair")]
     drawn = {tuple(map(int, e.get("data-pair").split())): e for e in lines}
-    strongest = found.strongest(4)
+    strongest = found.strongest(4, directed=True)
     assert set(drawn) == {(i, j) for i, j, _ in strongest}
     scale = gx.visualization.Scale(abs(strongest[0][2]))
     for i, j, value in strongest:
         assert drawn[i, j].get("stroke") == scale.hex(value)[0]
-    widths = [float(drawn[i, j].get("stroke-width")) for i, j, _ in strongest]
+    widths = [float(drawn[i, j][0].get("stroke-width")) for i, j, _ in strongest]
     assert widths == sorted(widths, reverse=True)
     for name in ("pairs.svg", "pairs.png", "pairs.csv"):
         assert found.save(tmp_path / name).stat().st_size > 500
+
+
+def test_arrows_point_to_the_reader_and_stay_off_the_rings():
+    found = gx.pairs(random_graphormer(), ASPIRIN)
+    root = ElementTree.fromstring(found.svg(count=20))
+    rings = [e for e in root.iter() if e.get("data-read")]
+    centre = {int(e.get("data-read")): [float(e.get(c)) for c in ("cx", "cy")] for e in rings}
+    outer = {int(e.get("data-read")): float(e.get("r")) for e in rings}
+    checked = 0
+    for arrow in (e for e in root.iter() if e.get("data-pair")):
+        reader, read = map(int, arrow.get("data-pair").split())
+        if not {reader, read} <= set(centre):
+            continue
+        shaft, head = (
+            np.array([float(n) for n in re.findall(r"-?[\d.]+", part.get("d"))]).reshape(-1, 2)
+            for part in list(arrow)[:2]
+        )
+        tip, tail = head[0], shaft[0]
+        near, far = (np.linalg.norm(tip - centre[atom]) for atom in (reader, read))
+        assert outer[reader] < near < far
+        assert np.linalg.norm(tail - centre[read]) > outer[read]
+        checked += 1
+    assert checked > 5
+    order = [("pair" if e.get("data-pair") else "read") for e in root.iter() if _drawn(e)]
+    assert order == sorted(order)  # rings lie on top
+
+
+def _drawn(element):
+    return element.get("data-pair") or element.get("data-read")
+
+
+def test_each_direction_of_a_pair_is_its_own():
+    found = gx.pairs(random_graphormer(), ASPIRIN)
+    between = found.matrix[1:, 1:]
+    i, j, value = found.strongest(1, directed=True)[0]
+    assert value == between[i, j]
+    assert abs(value) == np.abs(between - np.diag(np.diag(between))).max()
 
 
 def test_the_table_has_every_pair_of_nodes():

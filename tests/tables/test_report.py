@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 import graphxai as gx
 from graphxai.cli.main import app
-from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
 from graphxai.tables.report.drawing import UNIT, drawing
 from graphxai.tables.report.page import card_html, embedded
+from graphxai.visualization import Scale
 from toy import random_graphormer
 
 ATTACK = "</script><script>window.attacked = true</script><img src=x onerror=alert(1)>"
@@ -157,6 +158,32 @@ def test_scores_without_a_ledger_need_no_words_for_it(bace, tmp_path):
     data = read(gx.report(bace, ["CCO"], tmp_path / "r.html", "gae", detailed=0))[1]
     assert data["words"]["terms"] == {}
     assert "raises or lowers" not in data["words"]["intro"]
+
+
+def test_scores_without_a_sign_have_a_scale_from_zero(bace, tmp_path):
+    path = gx.report(bace, ["CCO", "CCN"], tmp_path / "r.html", "gae", compared=("lrp", "rollout"))
+    data = read(path)[1]
+    assert data["ticks"][0] == 0
+    assert data["unsigned"] == {"gae": "attended to, gradient-weighted", "rollout": "attended to"}
+    assert set(data["unsigned_colours"][:3]) == {"#ffffff"}
+    assert data["unsigned_colours"][-1] == Scale(1.0, one_sided=True).hex(1.0)[0]
+    assert all(m["legend"] == ["", data["unsigned"]["gae"]] for m in data["molecules"])
+    assert "which has no sign" in data["words"]["intro"]
+
+
+def test_values_and_outputs_name_their_task_and_unit(tmp_path):
+    tasks = (Task("solvation", "regression", unit="kcal/mol"), Task("CT_TOX", "binary", ("0", "1")))
+    model = random_graphormer(tasks=tasks)
+    named = [
+        read(gx.report(model, ["CCO"], tmp_path / "r.html", target=target, detailed=0))[1]
+        for target in (None, "CT_TOX: 0")
+    ]
+    assert [data["value"] for data in named] == [
+        "solvation (kcal/mol)", "Probability of CT_TOX: 0"
+    ]  # fmt: skip
+    targets = [data["molecules"][0]["target"] for data in named]
+    assert targets == ["solvation (kcal/mol)", "CT_TOX: 0"]
+    assert named[0]["molecules"][0]["predictions"][0][1].endswith(" kcal/mol")
 
 
 def test_fragments_contain_every_atom_once_and_sum_to_the_ledger(page):

@@ -240,6 +240,29 @@ def test_the_palette_can_be_colour_blind_safe(page, explained):
     assert fill == Scale(limit, "orange-purple").hex(explained["aspirin"].relevance[:1])[0]
 
 
+def test_scores_without_a_sign_and_equivalent_atoms_are_drawn_as_such(browser, tmp_path):
+    nitrobenzene = "O=[N+]([O-])c1ccccc1"
+    path = gx.report("bace", [nitrobenzene], tmp_path / "r.html", "saliency", detailed=0)
+    browser.open(path)
+    browser.wait("document.querySelectorAll('.card svg circle').length > 5")
+    circles = "[...document.querySelectorAll('.card circle')].map(c => c.getAttribute('fill'))"
+    fills = browser.js(circles)
+    assert fills[0] == fills[2]
+    for fill in fills:
+        red, green, blue = (int(fill[k : k + 2], 16) for k in (1, 3, 5))
+        assert green >= max(red, blue)
+    assert browser.js("byId('bar').innerText").split("\n")[0] == "0"
+    assert "sensitive to" in browser.js("byId('bar').innerText")
+    assert "BACE-1 inhibition: " in browser.js("document.querySelector('.card').innerText")
+    browser.js(
+        "openMolecule(0); document.querySelector('svg.large').dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+    )
+    text = browser.js("byId('detail').innerText")
+    assert "(sensitive to)" in text
+    assert "O 0, O 2, which are equivalent by resonance" in text
+
+
 def test_the_policy_stops_a_script_that_got_in(browser, path):
     browser.open(path)
     browser.js(

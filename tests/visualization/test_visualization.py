@@ -374,9 +374,39 @@ def test_the_numbers_of_a_column_have_the_same_decimals() -> None:
     assert signed_alike([]) == []
 
 
-def test_atom_indices_are_added_on_request(mol: Chem.Mol) -> None:
+def test_every_atom_gets_its_number_on_request(mol: Chem.Mol) -> None:
     relevance = np.zeros(28)
-    assert len(molecule_svg(mol, relevance, atom_indices=True)) > len(molecule_svg(mol, relevance))
+    numbered, plain = (molecule_svg(mol, relevance, atom_numbers=on) for on in (True, False))
+    digits = sum(len(str(number)) for number in range(28))
+    assert numbered.count("class='note'") == digits
+    assert "class='note'" not in plain
+
+
+def test_a_scale_without_sign_starts_at_zero_and_has_a_colour_of_its_own(mol: Chem.Mol) -> None:
+    scale = Scale(0.3, one_sided=True)
+    assert scale.ticks() == (0.0, 0.1, 0.2, 0.3)
+    assert scale.hex([0.0, -0.3]) == ["#ffffff", "#ffffff"]
+    assert scale.hex(0.3)[0] not in Scale(0.3).hex([0.3, -0.3])
+    light = [rgb.mean() for rgb in scale.rgb(np.linspace(0, 0.3, 9))]
+    assert light == sorted(light, reverse=True)
+    svg = molecule_svg(mol, np.linspace(0, 0.3, 28), scale=scale, legend=("against", "attended to"))
+    labels = [
+        e.get("aria-label") for e in ElementTree.fromstring(svg).iter() if e.get("aria-label")
+    ]
+    assert labels == ["attended to", "0", "0.1", "0.2", "0.3"]
+    description = next(e.text for e in ElementTree.fromstring(svg).iter(f"{SVG}desc"))
+    assert "from 0 to 0.3" in description
+    assert "Green is attended to, white is zero" in description
+
+
+@pytest.mark.parametrize("width", [200, 420, 640])
+def test_a_bar_without_sign_stays_inside_with_its_word(width: int) -> None:
+    words = ("", "attended to, gradient-weighted")
+    bar = color_bar(Scale(0.5, one_sided=True), 0, 0, width, words, values=[0.7])
+    svg = document(width, BAR_ROOM, bar, **UNTITLED)
+    picture = np.asarray(Image.open(io.BytesIO(svg_to_png(svg, 2.0))).convert("L"))
+    assert picture[:, :8].min() == picture[:, -8:].min() == 255
+    assert picture.min() < 60
 
 
 # --- safety and files --------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def _data(
     limit = colour_limit(contents.molecules, SATURATED)
     features = tuple(getattr(model, "feature_names", ()))
     value_names = {molecule.pop("value_name") for molecule in contents.molecules}
-    methods = [explainer.name, *first["others"]]
+    shown = [explainer, *map(get_explainer, first["others"])]
     return {
         "title": title,
         "source": source,
@@ -247,8 +247,8 @@ def _data(
         "versions": versions(),
         "method": explainer.name,
         "additive": explainer.additive,
-        "titles": {name: get_explainer(name).title for name in methods[1:]}
-        | {explainer.name: explainer.title},
+        "unsigned": {e.name: e.unsigned for e in shown if e.unsigned},
+        "titles": {e.name: e.title for e in shown},
         "words": {"intro": _intro(contents, explainer), "terms": contents.terms},
         "features": list(features),
         "rule": RULE,
@@ -256,8 +256,9 @@ def _data(
         "unit": UNIT,
         "limit": rounded([limit])[0],
         "quantile": SATURATED,
-        "ticks": list(Scale(limit).ticks()),
-        "palettes": {name: _arms(name) for name in PALETTES},
+        "ticks": list(Scale(limit, one_sided=bool(explainer.unsigned)).ticks()),
+        "palettes": {name: _arms(Scale(1.0, name)) for name in PALETTES},
+        "unsigned_colours": _arms(Scale(1.0, one_sided=True)),
         "molecules": contents.molecules,
         "neighbours": contents.neighbours,
         "fragments": fragment_ranking(contents.fragments, contents.molecules)
@@ -273,6 +274,8 @@ def _intro(contents: Contents, explainer: Explainer) -> str:
     relevance = "how much each atom raises or lowers the model's output"
     if not explainer.additive:
         relevance = "the score that the method gives each atom"
+    if explainer.unsigned:
+        relevance += f", which has no sign ({explainer.unsigned})"
     if len(contents.outputs) == 1:
         output = next(iter(contents.outputs))
     else:
@@ -283,10 +286,9 @@ def _intro(contents: Contents, explainer: Explainer) -> str:
     return f"Colours show relevance: {relevance}. {output}"
 
 
-def _arms(palette: str) -> list[str]:
-    """Colours of a palette at equal steps, from full negative to full positive."""
-    scale = Scale(1.0, palette)
-    return scale.hex(scale.stops())
+def _arms(scale: Scale) -> list[str]:
+    """Colours of a scale at equal steps from -1 to 1."""
+    return scale.hex(Scale(1.0).stops())
 
 
 def _card(model: Model) -> str:

@@ -8,8 +8,8 @@ const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2]
 
 /* What to say about one atom, as paragraphs. */
 function aboutAtom(molecule, atom) {
-  const lines = [element("strong", {},
-    `${molecule.draw.e[atom]} ${atom}: ${figure(molecule.r[atom])} ${molecule.legend[molecule.r[atom] < 0 ? 0 : 1]}`)];
+  const meaning = word ? `(${word})` : molecule.legend[molecule.r[atom] < 0 ? 0 : 1];
+  const lines = [element("strong", {}, `${molecule.draw.e[atom]} ${atom}: ${figure(molecule.r[atom])} ${meaning}`)];
   if (molecule.features) {
     const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
     parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
@@ -19,6 +19,8 @@ function aboutAtom(molecule, atom) {
     lines.push(element("div", {}, listed.join(", ")));
   }
   const part = fragmentOf(molecule, atom);
+  const same = molecule.equivalent.find((atoms) => atoms.includes(atom));
+  if (same) lines.push(element("div", {}, `drawn in the mean colour of ${same.map((i) => `${molecule.draw.e[i]} ${i}`).join(", ")}, which are equivalent by resonance: ${figure(averaged(molecule, molecule.r)[atom])}`));
   if (part) lines.push(element("div", {}, `in ${part[0]}, ${part[2].length} atom${part[2].length === 1 ? "" : "s"}: ${figure(part[3])}`));
   return lines;
 }
@@ -109,7 +111,7 @@ function largePicture(molecule) {
   const said = element("div", { class: "atom", role: "status" },
     "Point at an atom, or step through the atoms with the arrow keys.");
   const svg = dialogPicture(
-    { picture: molecule.draw, relevance: molecule.r, limit: data.limit, molecule },
+    { picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
     { class: "molecule large", tabindex: 0, role: "img",
       "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance; arrow keys step through them` });
   let atom = -1;
@@ -200,8 +202,8 @@ function methods(molecule) {
   const own = (relevance) => Math.max(...relevance.map(Math.abs)) || 1;
   const shownMethods = [[data.method, molecule.r], ...Object.entries(molecule.others).map(([name, other]) => [name, other.r])];
   const figures = shownMethods.map(([name, relevance]) => drawn(data.titles[name] || name,
-    { picture: molecule.draw, relevance, limit: own(relevance) },
-    ` \u00b7 full colour at ${signed(own(relevance), own(relevance))}`));
+    { picture: molecule.draw, relevance: averaged(molecule, relevance), limit: own(relevance), method: name },
+    ` \u00b7 ${data.unsigned[name] ? `${data.unsigned[name]}, ` : ""}full colour at ${written(own(relevance), own(relevance), name)}`));
   if (molecule.nearest && data.neighbours[molecule.nearest])
     figures.push(drawn("Nearest training compound",
       { picture: data.neighbours[molecule.nearest], relevance: null, limit: 1 }, ""));

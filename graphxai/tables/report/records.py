@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphxai.chemistry.fragments import fragments
+from graphxai.datasets.labels import with_unit
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.explanation import Explanation
 from graphxai.visualization.text import minus_signs
@@ -40,10 +41,11 @@ def record(
         "value": value,
         "value_name": value_name,
         "label": explanation.prediction.label,
-        "target": explanation.target,
+        "target": with_unit(explanation.subject, explanation.unit),
         "legend": list(explanation.legend),
         "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
         "r": rounded(explanation.relevance),
+        "equivalent": explanation.equivalent,
         "others": {
             method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
             for method, other in others.items()
@@ -75,12 +77,11 @@ def _value(explanation: Explanation) -> tuple[float, str]:
     """The value by which molecules are sorted and filtered, and its name."""
     prediction = explanation.prediction
     if prediction.value is not None:
-        unit = f" ({prediction.unit})" if prediction.unit else ""
-        return rounded([prediction.value])[0], prediction.task + unit
-    explained = prediction.probabilities.get(explanation.target)
-    if explained is not None:
-        return rounded([explained])[0], f"Probability of {explanation.target}"
-    return rounded([prediction.probability or 0.0])[0], f"Probability of {prediction.label}"
+        return rounded([prediction.value])[0], prediction.heading
+    choice, named = explanation.wanted.choice, explanation.subject
+    if not isinstance(choice, str):  # the difference of two classes
+        choice, named = str(prediction.label), f"{prediction.task}: {prediction.label}"
+    return rounded([prediction.probabilities[choice]])[0], f"Probability of {named}"
 
 
 def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:

@@ -26,7 +26,21 @@ const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
 const levelOf = (molecule) => (molecule.trust ? molecule.trust.level : "unknown");
 const number = (value) => value.toLocaleString("en-US");
 const shortened = (tick) => signed(tick, Math.abs(tick) || 1).replace(/\.0+$|(\.\d*?[1-9])0+$/, "$1"); // +0.6, +200, 0
-const figure = (relevance) => signed(relevance, data.limit); // one format for the whole page
+const word = data.unsigned[data.method]; // what scores without a sign measure
+const written = (relevance, limit, method) => {
+  const text = signed(relevance, limit);
+  return data.unsigned[method] ? text.replace("+", "") : text;
+};
+const figure = (relevance) => written(relevance, data.limit, data.method); // one format for the whole page
+/* Atoms that are equivalent by resonance are drawn in the colour of their mean. */
+function averaged(molecule, relevance) {
+  const shown = [...relevance];
+  for (const atoms of molecule.equivalent)
+    for (const i of atoms) shown[i] = atoms.reduce((sum, k) => sum + relevance[k], 0) / atoms.length;
+  return shown;
+}
+const armsOf = (method) => (data.unsigned[method] ? data.unsigned_colours : arms);
+const predicted = (molecule, k) => molecule.predictions.length > 1 ? molecule.predictions[k].join(": ") : molecule.predictions[k][1];
 
 function badge(level, words) {
   const [sign, meaning] = LEVELS[level];
@@ -35,7 +49,7 @@ function badge(level, words) {
 
 /* ---- pictures: drawn when they come near the window, removed when they are far from it ---- */
 
-const pictures = new Map(); // svg -> {picture, relevance, limit, molecule}
+const pictures = new Map(); // svg -> {picture, relevance, limit, molecule, method}
 
 function picture(content, attributes, lazy) {
   const svg = document.createElementNS(SVG, "svg");
@@ -49,7 +63,7 @@ function picture(content, attributes, lazy) {
 
 function paint(svg) {
   const content = pictures.get(svg);
-  drawMolecule(svg, content.picture, content.relevance, content.limit, arms);
+  drawMolecule(svg, content.picture, content.relevance, content.limit, armsOf(content.method || data.method));
 }
 
 /* The first screen is drawn at once. After that, each frame draws for a limited time, starting
@@ -96,18 +110,20 @@ window.addEventListener("beforeprint", () => {
 
 function colourBar(limit, ticks) {
   const colours = element("div", { class: "colours" });
-  colours.style.background = `linear-gradient(to right, ${arms.join(",")})`;
+  const zero = ticks.indexOf(0);
+  const used = armsOf(data.method);
+  colours.style.background = `linear-gradient(to right, ${used.slice(word ? (used.length - 1) / 2 : 0).join(",")})`;
   const strip = element("div", { class: "strip" }, colours);
-  const middle = (ticks.length - 1) / 2;
+  const side = ticks.length - 1 - zero;
   for (const [k, tick] of ticks.entries()) {
-    const mark = element("span", { class: (k - middle) % middle ? "tick minor" : "tick" }, shortened(tick));
-    mark.style.left = `${50 + (50 * tick) / limit}%`;
+    const mark = element("span", { class: (k - zero) % side ? "tick minor" : "tick" }, word ? shortened(tick).replace("+", "") : shortened(tick));
+    mark.style.left = `${word ? (100 * tick) / limit : 50 + (50 * tick) / limit}%`;
     strip.append(mark);
   }
   const targets = new Set(data.molecules.map((molecule) => molecule.target));
-  const [low, high] = targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
+  const [low, high] = word || targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
   return element("div", { class: "bar", role: "img",
-    "aria-label": `Colour scale of relevance from ${signed(-limit, limit)}, ${low}, to ${signed(limit, limit)}, ${high}` },
+    "aria-label": `Colour scale of relevance from ${word ? 0 : `${signed(-limit, limit)}, ${low},`} to ${figure(limit)}, ${high}` },
   element("span", {}, low), strip, element("span", {}, high));
 }
 
@@ -118,14 +134,14 @@ const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.tic
 const cards = data.molecules.map((molecule, place) => {
   const level = levelOf(molecule);
   const opener = element("button", { type: "button", tabindex: -1,
-    "aria-label": `${nameOf(molecule)}, ${molecule.predictions[0].join(" ")}, trust: ${LEVELS[level][1]}` },
+    "aria-label": `${nameOf(molecule)}, ${molecule.predictions[0].join(": ")}, trust: ${LEVELS[level][1]}` },
   nameOf(molecule));
   const card = element("li", { class: "card", "data-place": place }, opener,
-    element("div", { class: "line" }, element("span", {}, molecule.predictions[0][1]), badge(level)),
-    picture({ picture: molecule.draw, relevance: molecule.r, limit: data.limit, molecule },
+    element("div", { class: "line" }, element("span", {}, predicted(molecule, 0)), badge(level)),
+    picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
-      element("span", {}, molecule.predictions.slice(1, 2).map((p) => p.join(" ")).join("")),
+      element("span", {}, molecule.predictions.length > 1 ? predicted(molecule, 1) : ""),
       element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)));
   return card;
 });
@@ -324,7 +340,9 @@ function showFragments() {
     ...(rows.length ? rows.map((row) => fragmentEntry(row, largest)) : [element("p", {}, "None.")]));
   byId("fragments").append(
     element("p", { class: "note" }, `BRICS fragments. A fragment's relevance is the sum over its atoms, averaged over the molecules that contain it. ${about} This is an association within these molecules, not proof of a cause.`),
-    element("div", { class: "parts" }, side("Most positive relevance", found.for), side("Most negative relevance", found.against)));
+    element("div", { class: "parts" }, ...(word
+      ? [side(`Most ${word}`, found.for)]
+      : [side("Most positive relevance", found.for), side("Most negative relevance", found.against)])));
 }
 
 /* ---- model and rows left out ---- */

@@ -101,7 +101,8 @@ def table_tasks(targets: Sequence[Target], y: FloatArray) -> tuple[Task, ...]:
             known = column[~np.isnan(column)]
             mean = float(known.mean()) if len(known) else 0.0
             deviation = float(known.std()) if len(known) > 1 else 0.0
-            tasks.append(Task(target.name, "regression", offset=mean, scale=deviation or 1.0))
+            scale = deviation or 1.0
+            tasks.append(Task(target.name, "regression", (), target.unit, mean, scale))
     return tuple(tasks)
 
 
@@ -286,7 +287,8 @@ class _Fitting:
         ):
             known, judged = ~np.isnan(self.y[train, k]), ~np.isnan(self.y[test, k])
             learned = self.y[train[known], k]
-            found[task.name] = {"kind": task.kind, "trained": len(learned), "n": 0, "scores": {}}
+            about = {"kind": task.kind, "unit": task.unit}
+            found[task.name] = about | {"trained": len(learned), "n": 0, "scores": {}}
             if not len(learned) or not judged.any():
                 continue
             predictions = {

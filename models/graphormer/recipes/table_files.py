@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.datasets.hygiene import CleanTable, Target
+from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
 from graphxai.models.graphormer.config import Task
 
@@ -85,7 +86,7 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
     """Write row, canonical SMILES and labels of the training molecules, for finding neighbours."""
     y = table.y
-    header = ["row", "smiles", *(target.name for target in table.targets)]
+    header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = ([table.rows[k], table.canonical[k], *_cells(table.targets, y[k])] for k in chosen)
     _write(path, header, rows)
 
@@ -103,7 +104,7 @@ def write_test(
     """
     y = table.y
     predicted = [column for pair in zip(tasks, readings, strict=True) for column in _columns(*pair)]
-    header = ["row", "smiles", *(target.name for target in table.targets)]
+    header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = (
         [table.rows[k], table.graphs[k].smiles, *_cells(table.targets, y[k])]
         + [f"{values[position]:.6g}" for _, values in predicted]
@@ -114,7 +115,7 @@ def write_test(
 
 def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], command: str) -> str:
     """Return the model card, in Markdown."""
-    names = ", ".join(target.name for target in table.targets)
+    names = ", ".join(target.heading for target in table.targets)
     kind = (
         "by Murcko scaffold: test molecules have scaffolds that were never trained on"
         if parts.kind == "scaffold"
@@ -187,7 +188,7 @@ def score_rows(name: str, found: dict[str, Any]) -> list[list[str]]:
         return [[name], ["no labels among the test molecules, or none to train on"]]
     metrics = list(found["scores"]["graphormer"])
     of = f", {found['positives']} positive" if "positives" in found else ""
-    rows = [[f"{name}, n = {found['n']}{of}", *metrics]]
+    rows = [[f"{with_unit(name, found.get('unit', ''))}, n = {found['n']}{of}", *metrics]]
     rows += [
         [PREDICTORS[key], *(_cell(values[metric]) for metric in metrics)]
         for key, values in found["scores"].items()
@@ -233,7 +234,7 @@ def _curve(points: Sequence[dict[str, Any]]) -> str:
 def _columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
     """Return the named columns of a task's readings."""
     if task.kind == "regression":
-        return [(f"{task.name}: predicted", values)]
+        return [(with_unit(f"{task.name}: predicted", task.unit), values)]
     if task.kind == "binary":
         return [(f"{task.name}: probability of {task.classes[1]}", values)]
     return [

@@ -225,9 +225,11 @@ def test_tasks_are_standardised_on_the_training_part_only(table):
 def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path):
     out = tmp_path / "run"
     arguments = ("train", table, "--smiles-column", "SMILES", *COLUMNS, "--out", out)
+    arguments += ("--units", "size=characters")
     options = ("--split", "random", "--epochs", 1, "--seed", 3)
     code, text, error = run(*arguments, *options)
     assert code == 0, error
+    assert "size (characters), n = " in text
     assert "nitrogen: classification (inferred from words): 'no'" in text
     assert "size: regression" in text
     assert "ring: classification" in text
@@ -253,8 +255,11 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     scores = json.loads((out / "model" / "scores.json").read_text())["scores"]
     test = read(out / "test.csv")
     assert {int(row["row"]) for row in test} == parts[2]
-    judged = [row for row in test if row["size"]]
-    errors = [float(row["size"]) - float(row["size: predicted"]) for row in judged]
+    judged = [row for row in test if row["size (characters)"]]
+    errors = [
+        float(row["size (characters)"]) - float(row["size: predicted (characters)"])
+        for row in judged
+    ]
     expected = math.sqrt(np.mean(np.square(errors)))
     assert scores["size"]["n"] == len(judged)
     assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
@@ -269,8 +274,8 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert code == 0, error
     predicted = {row["row"]: row for row in csv.DictReader(text.splitlines())}
     for row in test:
-        value = float(predicted[row["row"]]["size"])
-        assert value == pytest.approx(float(row["size: predicted"]), abs=1e-3)
+        value = float(predicted[row["row"]]["size (characters)"])
+        assert value == pytest.approx(float(row["size: predicted (characters)"]), abs=1e-3)
         probability = float(predicted[row["row"]]["nitrogen: yes"])
         printed_text = float(row["nitrogen: probability of yes"])
         assert probability == pytest.approx(printed_text, abs=1e-3)
@@ -386,6 +391,9 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
             (None, "--target-column", "size", "--kind", "x=regression"),
             "'x' is not a --target-column",
         ),
+        ((None, "--target-column", "size", "--units", "x=nM"), "write COLUMN=UNIT"),
+        ((None, *COLUMNS, "--units", "nM"), "write COLUMN=UNIT"),
+        (("bace", "--units", "nM"), "are for a table"),
         ((None, "--target-column", "size", "--start", "nothing"), "neither a folder nor the name"),
         ((None, "--target-column", "size", "--epochs", "0"), "greater than or equal to 1"),
         ((None, "--target-column", "SMILES"), "cannot be both"),

@@ -1,0 +1,89 @@
+"""Atoms that differ only by the resonance form in which a molecule happens to be drawn.
+
+A nitro group is drawn with one N=O and one N-O(-), yet its oxygens are the same. If a permutation
+of the atoms keeps elements, hydrogens and connections, applying it to the drawn form gives another
+form of the same molecule. Such atoms have one symmetry class once charges and bond orders are
+wiped out, so RDKit's classes of that skeleton find them without enumerating forms, whose number
+grows exponentially.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+
+def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
+    """Return groups of atoms that are equivalent by resonance but not in the form drawn.
+
+    Hydrogens, isotopes and stereochemistry tell atoms apart, so tautomers and the arms of a
+    cis-trans pair are not equivalent. Atoms that are equivalent as drawn are in no group.
+
+    Args:
+        mol: any molecule, sanitised or not.
+    """
+    from rdkit import Chem
+
+    copy = Chem.Mol(mol)
+    copy.UpdatePropertyCache(strict=False)
+    Chem.FastFindRings(copy)
+    for atom in copy.GetAtoms():
+        atom.SetAtomMapNum(0)
+    drawn = list(Chem.CanonicalRankAtoms(copy, breakTies=False))
+    groups = defaultdict(list)
+    for index, rank in enumerate(Chem.CanonicalRankAtoms(_skeleton(copy), breakTies=False)):
+        groups[rank].append(index)
+    return [tuple(atoms) for atoms in groups.values() if len({drawn[i] for i in atoms}) > 1]
+
+
+def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
+    """Return a copy of ``values`` (N, ...) in which the atoms of a group share their mean."""
+    found = np.array(values, dtype=np.float64)
+    for atoms in map(list, groups):
+        found[atoms] = found[atoms].mean(axis=0)
+    return found
+
+
+def _skeleton(mol: Mol) -> Mol:
+    """A copy without charges and bond orders; marks on the atoms keep what else tells them apart.
+
+    These are hydrogens, the charge and radicals of the whole piece, and double-bond geometry.
+    """
+    from rdkit import Chem
+
+    bare = Chem.RWMol(mol)
+    marks: list[tuple[object, ...]] = [(atom.GetTotalNumHs(),) for atom in mol.GetAtoms()]
+    for piece in Chem.GetMolFrags(mol):
+        atoms = [mol.GetAtomWithIdx(i) for i in piece]
+        charge = sum(atom.GetFormalCharge() for atom in atoms)
+        radicals = sum(atom.GetNumRadicalElectrons() for atom in atoms)
+        for i in piece:
+            marks[i] += (charge, radicals)
+    for bond in mol.GetBonds():
+        if bond.GetStereo() > Chem.BondStereo.STEREOANY:
+            for atom in (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()):
+                marks[atom] += (str(bond.GetStereo()),)
+    numbers = {mark: number for number, mark in enumerate(dict.fromkeys(marks), start=1)}
+    for atom, mark in zip(bare.GetAtoms(), marks, strict=True):
+        atom.SetAtomMapNum(numbers[mark])
+        atom.SetFormalCharge(0)
+        atom.SetNumRadicalElectrons(0)
+        atom.SetNumExplicitHs(0)
+        atom.SetNoImplicit(True)
+        atom.SetIsAromatic(False)
+    kinds = Chem.BondType
+    for bond in bare.GetBonds():
+        if bond.GetBondType() in (kinds.SINGLE, kinds.DOUBLE, kinds.TRIPLE, kinds.AROMATIC):
+            bond.SetBondType(kinds.SINGLE)
+            bond.SetIsAromatic(False)
+            bond.SetStereo(Chem.BondStereo.STEREONONE)
+            bond.SetBondDir(Chem.BondDir.NONE)
+    bare.UpdatePropertyCache(strict=False)
+    Chem.FastFindRings(bare)
+    return bare
