@@ -21,7 +21,7 @@ _LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
 _OUTLINE = 0.07  # of a bond length
-_NOTE_ROOM = 16.0  # height of the note below a molecule, pixels
+_NOTE_ROOM = 28.0  # height of the note below a molecule and its halos, pixels
 _OUTLINE_COLOR = "#333333"
 Window = tuple[float, float, float, float]  # left, bottom, right, top in 2D coordinates
 # SVG elements from the positions of the atoms (N, 2) and the bond length, in pixels
