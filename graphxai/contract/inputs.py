@@ -142,13 +142,7 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
             f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features"
             " per node."
         )
-    if data.edge_index.numel():
-        low, high = int(data.edge_index.min()), int(data.edge_index.max())
-        if low < 0 or high >= data.num_nodes:
-            raise InputError(
-                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
-                f" {data.num_nodes} nodes, counted from 0."
-            )
+    check_edges(data)
     if reads_molecules(config):
         _check_codes(config, data)
     else:
@@ -159,6 +153,29 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
     if reads_molecules(config):
         _check_smiles(data, smiles)
     return Input(encode(data.clone()), smiles, data.get("mol"))
+
+
+def check_edges(data: Data) -> None:
+    """Refuse an edge list, or features of edges, that do not fit the graph."""
+    edges, features = data.edge_index, data.edge_attr
+    if not isinstance(edges, torch.Tensor):
+        return
+    if edges.dim() != 2 or len(edges) != 2 or edges.is_floating_point() or edges.is_complex():
+        raise InputError(
+            f"edge_index must hold whole numbers in the shape (2, E); it has"
+            f" {edges.dtype} in the shape {tuple(edges.shape)}."
+        )
+    if edges.numel() and data.num_nodes:
+        low, high = int(edges.min()), int(edges.max())
+        if low < 0 or high >= data.num_nodes:
+            raise InputError(
+                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
+                f" {data.num_nodes} nodes, counted from 0."
+            )
+    if isinstance(features, torch.Tensor) and features.dim() and len(features) != edges.shape[1]:
+        raise InputError(
+            f"edge_attr has {len(features)} rows for the {edges.shape[1]} edges in edge_index."
+        )
 
 
 def _check_superpixels(data: Data) -> None:
@@ -201,6 +218,10 @@ def _check_smiles(data: Data, smiles: str) -> None:
 
 
 def _check_codes(config: GraphormerConfig, data: Data) -> None:
+    if data.x.is_floating_point() and not bool((data.x == data.x.floor()).all()):
+        raise InputError("x must hold whole numbers (OGB's codes); it has NaN or fractions.")
+    if isinstance(data.edge_attr, torch.Tensor) and data.edge_attr.is_floating_point():
+        raise InputError(f"edge_attr must hold integers (OGB's codes), not {data.edge_attr.dtype}.")
     for feature, size in enumerate(config.node_cardinalities):
         column = data.x[:, feature]
         if not 0 <= int(column.min()) <= int(column.max()) < size:
