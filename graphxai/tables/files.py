@@ -81,12 +81,19 @@ def rows_in(path: Path) -> set[int]:
 
 
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
-    """An SD file open for appending; drops what follows the last record of a row in `seen`."""
+    """An SD file open for appending; drops what follows the last record of a row in `seen`.
+
+    Raises ValueError if the record of such a row is missing.
+    """
+    missing, kept = set(seen), 0
     if path.exists():
-        kept = 0
         for end, row in _records(path):
             if row in seen:
                 kept = end
+                missing.discard(row)
+    if missing:
+        raise ValueError(f"{path} has lost row {min(missing)}: choose another folder.")
+    if path.exists():
         with path.open("r+b") as file:
             file.truncate(kept)
     return Appended(path)

@@ -148,7 +148,8 @@ def explain_table(
         leftovers = AppendedCsv(stack, folder / "rejected.csv", left_out, excel_safe)
         structures = None
         if "sdf" in formats:
-            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", seen))
+            explained = rows_in(folder / "explanations.csv")
+            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", explained))
         for chunk in _explained(model, path, explainer, smiles_column, name_column, target, seen):
             written, records, refused = [], [], []
             for one in chunk:
