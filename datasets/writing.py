@@ -132,7 +132,8 @@ def alone(out: str | os.PathLike[str]) -> Iterator[None]:
             f"{out} is in use by {who}: wait until it has finished, or choose another --out."
         ) from None
     try:
-        holder.write_text(f"process {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S}")
+        with suppress(OSError):  # a full disk; the lock holds without a name
+            holder.write_text(f"process {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S}")
         yield
     finally:
         holder.unlink(missing_ok=True)

@@ -59,7 +59,7 @@ class Explanation(Result):
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shares = [value for value in self.ledger.to_dict().values() if value is not None]
+        shares = list(self.ledger.to_dict().values())
         parts = () if self.features is None else self.features
         if not all(np.isfinite(values).all() for values in (self.relevance, parts, shares)):
             raise NotFiniteError(

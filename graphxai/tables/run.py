@@ -25,7 +25,7 @@ from torch_geometric.data import Data
 from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare, reads_molecules, writes_canonically
 from graphxai.datasets.molecule_reading import shortened
-from graphxai.datasets.molecules import RejectedRow, iter_records, iter_table
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records, iter_table
 from graphxai.datasets.progress import Tick
 from graphxai.datasets.writing import alone, folder_at, write_whole
 from graphxai.explainers import Explainer
@@ -160,7 +160,8 @@ def explain_table(
                         records.append(found[1])
                         continue
                     one = NamedRejectedRow(**vars(found), name=one.name)
-                text = {"row": one.row, "smiles": one_line(one.smiles), "reason": one.reason}
+                text = {"row": one.row, "smiles": one_line(one.smiles)}
+                text["reason"] = one_line(one.reason)
                 refused.append(text | _named(name_column, one.name))
             if structures is not None:
                 structures.write("".join(records))
@@ -244,7 +245,7 @@ def _tried(
 def _refused(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
     """A row that failed, with the error in one line."""
     reason = shortened(one_line(str(error)) or type(error).__name__, 300)
-    return RejectedRow(row, smiles, f"{what}{reason}")
+    return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
 def _written(

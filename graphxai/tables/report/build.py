@@ -309,6 +309,6 @@ def _card(model: Model) -> str:
     """The model card beside the checkpoint; empty if there is none."""
     folder = getattr(model.origin, "folder", None)
     with suppress(OSError, UnicodeDecodeError):
-        if folder is not None:
+        if folder is not None and (Path(folder) / "README.md").is_file():
             return (Path(folder) / "README.md").read_text(encoding="utf-8")
     return ""
