@@ -5,11 +5,12 @@ BIN := .venv/bin
 READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 
-.PHONY: help demo test docs lint format models clean
+.PHONY: help demo test fuzz docs lint format models clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run all tests"
+	@echo "make fuzz    look for inputs that break the library, for MINUTES=5"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make format  format the code"
@@ -27,6 +28,11 @@ demo: $(READY)
 # so that what they share is made once.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+# Strange inputs for MINUTES; a fault is added to tests/data/hostile.jsonl, which the tests run.
+MINUTES ?= 5
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --minutes $(MINUTES)
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

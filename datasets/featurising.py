@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
 from .features import ATOM_FEATURE_NAMES, canonical_chirality
-from .molecule_reading import MoleculeError, ReadMolecule, read_molecules
+from .molecule_reading import MoleculeError, ReadMolecule, read_molecules, shortened
 from .rdkit_binary import molecule_features
 
 __all__ = ["TURN", "Featurised", "Packed", "featurise", "featurise_packed", "unpack"]
@@ -54,6 +54,18 @@ def featurise(
     molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> list[Featurised | MoleculeError]:
     """Return each molecule's features, or the error if it cannot become a graph."""
+    try:
+        return _featurised(molecules, max_atoms, canonical)
+    except Exception as error:  # RDKit raises errors of any type; one molecule must not stop others
+        if len(molecules) > 1:
+            return [found for one in molecules for found in featurise([one], max_atoms, canonical)]
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return [MoleculeError(f"RDKit cannot read this molecule: {shortened(reason, 300)}")]
+
+
+def _featurised(
+    molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
+) -> list[Featurised | MoleculeError]:
     with rdBase.BlockLogs():
         found = read_molecules(molecules, max_atoms)
         readable = [one for one in found if isinstance(one, ReadMolecule)]

@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-__all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "is_inchi", "read_molecules"]
+__all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "is_inchi", "read_molecules", "shortened"]
+
+# RDKit takes 1 kB and more for each character, and its time grows with the square of the length;
+# 500 atoms have 40 characters each, enough for isotopes, charges and coordinates in an extension.
+MAX_CHARACTERS = 20_000
 
 
 # Parse a SMILES into a molecule with exactly the atoms, hydrogens and tags written in it.
@@ -22,6 +26,8 @@ AS_WRITTEN.parseName = False  # type: ignore[assignment]
 
 # Text after the SMILES, reactions and dative bonds, and explicit hydrogen atoms (to be removed).
 _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
 
 # The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
 _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
@@ -56,7 +62,9 @@ def read_molecules(
     # processor's caches.
     texts = [one.strip() if isinstance(one, str) else "" for one in molecules]
     parsed = [Chem.MolFromSmiles(text, AS_WRITTEN) if _is_plain(text) else None for text in texts]
-    plain = [None if mol is None else _sanitised(mol) for mol in parsed]
+    plain = [
+        None if mol is None or mol.GetNumAtoms() > max_atoms else _sanitised(mol) for mol in parsed
+    ]
     for mol in plain:
         if mol is not None:
             Chem.AssignStereochemistry(mol, True)  # removes tags where there is no stereocentre
@@ -74,7 +82,7 @@ def _is_plain(text: str) -> bool:
     They are faster: `MolFromSmiles` also marks unassigned stereocentres, for which it ranks the
     atoms of every molecule.
     """
-    return text.isascii() and not _NOT_PLAIN.search(text)
+    return len(text) <= MAX_CHARACTERS and text.isascii() and not _NOT_PLAIN.search(text)
 
 
 def _sanitised(mol: Chem.Mol) -> Chem.Mol | None:
@@ -94,27 +102,38 @@ def _read_or_error(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule | M
 
 def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
     if isinstance(molecule, str):
-        mol, text, is_given = _parse(molecule), molecule.strip(), False
+        mol, text, is_given = _parse(molecule, max_atoms), molecule.strip(), False
     else:
         mol = _prepared(molecule)
         text, is_given = Chem.MolToSmiles(mol), True
     size = mol.GetNumAtoms()
     if size == 0:
         raise MoleculeError(f"{_shown(text)} has no atoms: remove it from the input.")
+    _require_size(text, size, max_atoms)
+    return ReadMolecule(mol, text, is_given)
+
+
+def _require_size(text: str, size: int, max_atoms: int) -> None:
     if size > max_atoms:
         raise MoleculeError(
             f"{_shown(text)} has {size} atoms, more than the limit of {max_atoms} (time and memory "
             "grow with the square of the size): split it, or make its graph in Python with "
             "graphxai.datasets.molecules.molecule_to_data(..., max_atoms=...)."
         )
-    return ReadMolecule(mol, text, is_given)
 
 
-def _parse(smiles: str) -> Chem.Mol:
+def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
     """Return the sanitised RDKit molecule of a SMILES."""
     text = smiles.strip()
     if not text:
         raise MoleculeError("the SMILES is empty: fill it in or remove the row.")
+    if len(text) > MAX_CHARACTERS:
+        raise MoleculeError(
+            f"{_shown(text)} has {len(text):,} characters, more than the limit of"
+            f" {MAX_CHARACTERS:,}: give one molecule, or in Python an RDKit molecule."
+        )
+    if _CONTROL.search(text):
+        raise MoleculeError(f"{_shown(text)} has a control character: remove it.")
     head, *rest = text.split(maxsplit=1)
     if is_inchi(head):
         raise MoleculeError(
@@ -132,12 +151,17 @@ def _parse(smiles: str) -> Chem.Mol:
         )
     if ">" in head and "->" not in head:
         raise MoleculeError(f"{_shown(text)} is a reaction: give one molecule.")
-    mol = Chem.MolFromSmiles(text) if text.isascii() else None  # RDKit skips other characters
-    if mol is not None:
-        return mol
     relaxed = Chem.SmilesParserParams()
     relaxed.sanitize = False  # type: ignore[assignment]
+    relaxed.removeHs = False  # type: ignore[assignment]  # without rings, RDKit may crash in it
+    # RDKit skips characters that are not ASCII
     raw = Chem.MolFromSmiles(text, relaxed) if text.isascii() else None
+    if raw is not None:
+        # before the rings are found, which takes minutes for the largest
+        _require_size(text, sum(a.GetAtomicNum() != 1 for a in raw.GetAtoms()), max_atoms)
+        mol = Chem.MolFromSmiles(text)
+        if mol is not None:
+            return mol
     reason = _syntax_problem(text) if raw is None else _chemistry_problem(raw)
     raise MoleculeError(f"{_shown(text)} cannot be read: {reason}. Correct it or remove it.")
 
@@ -199,4 +223,9 @@ def _syntax_problem(smiles: str) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")
+    return repr(shortened(text))
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """Return a text to quote, with its end cut off if it is longer than `length`."""
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from .download import data_root, fetch
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import checked_workers, featurise_in_workers
-from .molecule_reading import MoleculeError
+from .molecule_reading import MoleculeError, shortened
 
 __all__ = [
     "BACE_LABELS",
@@ -41,6 +41,8 @@ BACE_LABELS = ("Class", "pIC50")
 
 MAX_CELL = 1 << 24  # characters
 csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
+
+MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 _MISSING = {"", "na", "n/a", "nan", "none", "null"}
 
@@ -146,7 +148,8 @@ def iter_table(
 
     Each graph has `row` (the first row after the header is 1) and, with `label_columns`, `y`
     (1, labels), float32, NaN where the cell is empty or says NA. Byte-order marks, Windows line
-    endings, and semicolons or tabs as separators are handled.
+    endings, and semicolons or tabs as separators are handled. What is not UTF-8 is read as
+    Latin-1 (Windows-1252). A rejected row keeps at most 1,000 characters of its SMILES.
 
     `max_atoms` and `canonical` are as for `molecule_to_data`, `workers` is as for
     `molecules_to_data`.
@@ -168,7 +171,7 @@ def iter_table(
                     values = [_number(name, record[name]) for name in label_columns]
                     data.y = torch.tensor([values], dtype=torch.float32)
             except MoleculeError as error:
-                yield RejectedRow(number, record[smiles_column], str(error))
+                yield RejectedRow(number, shortened(record[smiles_column], MAX_QUOTED), str(error))
                 continue
             data.row = number
             yield data
@@ -185,7 +188,7 @@ def iter_records(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file.")
-    with path.open(encoding=_encoding(path), errors="replace", newline="") as file:
+    with path.open(encoding=_encoding(path), errors=_LATIN, newline="") as file:
         header = file.readline()
         file.seek(0)
         lines = _Lines(file)
@@ -297,8 +300,8 @@ def _number(column: str, cell: str | None) -> float:
         return float(text)
     except ValueError:
         raise MoleculeError(
-            f"column {column!r} has {text!r}, which is not a number: leave the cell empty if the "
-            "value was not measured."
+            f"column {column!r} has {shortened(text)!r}, which is not a number: leave the cell"
+            " empty if the value was not measured."
         ) from None
 
 
@@ -337,6 +340,17 @@ def _records(lines: _Lines, reader: Iterator[list[str]], path: Path) -> Iterator
         except csv.Error:
             line = number - last.count("\n") + 1
             raise ValueError(f"{path}: a quote opened in line {line} is never closed.") from None
+
+
+def _as_latin(error: UnicodeError) -> tuple[str, int]:
+    """Decode what is not UTF-8 as Windows-1252, which extends Latin-1."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
+
+
+_LATIN = "graphxai.latin"
+codecs.register_error(_LATIN, _as_latin)
 
 
 def _encoding(path: Path) -> str:

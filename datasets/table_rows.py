@@ -11,10 +11,12 @@ from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
 from .labels import is_missing
-from .molecule_reading import is_inchi
-from .molecules import MoleculeError, RejectedRow, iter_records, molecule_to_data
+from .molecule_reading import is_inchi, shortened
+from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, iter_records, molecule_to_data
 
 __all__ = ["Molecule", "Rows", "read_rows"]
+
+LARGEST = 5000  # atoms of a molecule that is read to say how many it has
 
 
 @dataclass(eq=False)
@@ -63,7 +65,7 @@ def read_rows(
             problem = _place(raw, index, number, text, cells, max_atoms)
             if problem is not None:
                 check, reason = problem
-                raw.left_out[check].append(RejectedRow(number, text, reason))
+                raw.left_out[check].append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
     return raw
 
 
@@ -81,7 +83,7 @@ def _place(
     if all(is_missing(cell) for cell in cells):
         return "no label", "no target column has a label"
     try:
-        graph = molecule_to_data(text, max_atoms=1 << 30, canonical=True)
+        graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
     except MoleculeError as error:
         return "SMILES unreadable", str(error) + _other_separator(text)
     if (size := int(graph.num_nodes or 0)) > max_atoms:

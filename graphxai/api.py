@@ -1,6 +1,7 @@
 """The main job: load a model, predict, explain, compare."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -22,7 +23,7 @@ from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.pairs import Pairs
-from graphxai.explanation.prediction import Prediction, read_outputs
+from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
 from graphxai.explanation.provenance import provenance
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import Graphormer, pretrained_names
@@ -32,6 +33,7 @@ OnError = Literal["warn", "raise"]
 Model: TypeAlias = Graphormer | WrappedModel
 Chunk: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their index
 Result = TypeVar("Result")
+Refuse: TypeAlias = Callable[[Any, NotFiniteError], None]  # called with an input's key
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
@@ -85,8 +87,8 @@ def explain(
     """
     model, explainer = _loaded(model), get_explainer(method, **options)
 
-    def work(chunk: Chunk) -> Iterator[tuple[int, Explanation]]:
-        return explain_prepared(model, chunk, explainer, target=target)
+    def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Explanation]]:
+        return explain_prepared(model, chunk, explainer, target=target, refuse=refuse)
 
     found, several = _for_each(model, inputs, work, "explaining", on_error, progress)
     return Explanations(found) if several else found[0]
@@ -136,9 +138,9 @@ def pairs(
     model, explainer = _loaded(model), get_explainer(method)
     rules = rules_of(explainer)
 
-    def work(chunk: Chunk) -> Iterator[tuple[int, Pairs]]:
-        explained = dict(explain_prepared(model, chunk, explainer, target=target))
-        for part in batches_for(model, chunk):
+    def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Pairs]]:
+        explained = dict(explain_prepared(model, chunk, explainer, target=target, refuse=refuse))
+        for part in batches_for(model, [item for item in chunk if item[0] in explained]):
             batch = collated(model, part)
             relevance = pair_relevance(model, batch, target, rules).cpu()
             relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
@@ -147,7 +149,12 @@ def pairs(
                 tokens = int(item.data.num_nodes) + 1
                 own = relevance[row, :, :tokens, :tokens].numpy().copy()
                 token = getattr(batch, "has_graph_token", True)
-                yield index, Pairs(explained[index], own, distances[row], token)
+                try:
+                    found = Pairs(explained[index], own, distances[row], token)
+                except NotFiniteError as error:
+                    refuse(index, error)
+                    continue
+                yield index, found
 
     found, several = _for_each(model, inputs, work, "explaining pairs", on_error, progress)
     return found if several else found[0]
@@ -166,10 +173,9 @@ def predict(
     """
     model = _loaded(model)
 
-    def work(chunk: Chunk) -> Iterator[tuple[int, dict[str, Prediction]]]:
-        return (
-            (index, {p.task: p for p in found}) for index, found in predict_prepared(model, chunk)
-        )
+    def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, dict[str, Prediction]]]:
+        predicted = predict_prepared(model, chunk, refuse=refuse)
+        return ((index, {p.task: p for p in found}) for index, found in predicted)
 
     found, several = _for_each(model, inputs, work, "predicting", on_error, progress)
     return found if several else found[0]
@@ -182,21 +188,28 @@ def _loaded(model: "Model | str | Path") -> "Model":
 def _for_each(
     model: "Model",
     inputs: Any,
-    work: Callable[[Chunk], Iterator[tuple[int, Result]]],
+    work: Callable[[Chunk, Refuse], Iterator[tuple[int, Result]]],
     title: str,
     on_error: OnError,
     progress: bool | None,
 ) -> tuple[list[Result | None], bool]:
     """The result of every input in order, None for one left out; whether there were several.
 
-    work: takes encoded inputs with their index and yields each index with its result.
+    work: takes encoded inputs with their index, and a function for those whose results are not
+    finite; yields each index with its result.
     """
     values, several = as_list(inputs)
     results: list[Result | None] = [None] * len(values)
     strict = on_error == "raise" or not several
+
+    def refuse(index: int, error: NotFiniteError) -> None:
+        if strict:
+            raise error
+        warnings.warn(f"input {index} was left out: {error}", stacklevel=4)
+
     with progress_bar(title, len(values), show=progress) as tick:
         for chunk in in_chunks(model, values, strict, tick):
-            for index, result in work(chunk):
+            for index, result in work(chunk, refuse):
                 results[index] = result
                 tick(1)
     return results, several
@@ -208,8 +221,13 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
+    refuse: Refuse | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
-    """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs."""
+    """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs.
+
+    refuse: called with the key and the error of an input whose results are not finite; by default
+    the error is raised.
+    """
     wanted = Target.of(target)
     origin = provenance(model, explainer)
     for part in batches_for(model, prepared):
@@ -218,10 +236,16 @@ def explain_prepared(
             attribution = explainer.attribute(model, batch, wanted)
         empty = _without_nodes(model, batch, attribution.outputs, wanted)
         for row, (key, item) in enumerate(part):
-            yield (
-                key,
-                _explanation(model, item, attribution, row, explainer, wanted, origin, empty[row]),
-            )
+            try:
+                found = _explanation(
+                    model, item, attribution, row, explainer, wanted, origin, empty[row]
+                )
+            except NotFiniteError as error:
+                if refuse is None:
+                    raise
+                refuse(key, error)
+                continue
+            yield key, found
 
 
 def _without_nodes(
@@ -240,15 +264,25 @@ def _without_nodes(
 
 
 def predict_prepared(
-    model: "Model", prepared: Sequence[tuple[Key, Input]]
+    model: "Model", prepared: Sequence[tuple[Key, Input]], *, refuse: Refuse | None = None
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
-    """Predict encoded inputs in batches of similar size; yields (key, predictions) pairs."""
+    """Predict encoded inputs in batches of similar size; yields (key, predictions) pairs.
+
+    refuse: as for `explain_prepared`.
+    """
     for part in batches_for(model, prepared):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).cpu()
         for row, (key, _) in enumerate(part):
-            yield key, read_outputs(model.config, outputs[row])
+            try:
+                found = read_outputs(model.config, outputs[row])
+            except NotFiniteError as error:
+                if refuse is None:
+                    raise
+                refuse(key, error)
+                continue
+            yield key, found
 
 
 def _explanation(

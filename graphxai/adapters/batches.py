@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from graphxai.contract.inputs import Input, InputError
+from graphxai.contract.inputs import Input, InputError, check_edges
 from graphxai.models.graphormer.encoding import IntArray, shortest_paths
 
 from .layout import Layout
@@ -115,13 +115,7 @@ def read_graph(value: Any, categorical: bool) -> Input:
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
     if not isinstance(value.x, Tensor) or not value.num_nodes:
         raise InputError("the graph needs node features `x` and at least one node.")
-    if value.edge_index is not None and value.edge_index.numel():
-        low, high = int(value.edge_index.min()), int(value.edge_index.max())
-        if low < 0 or high >= value.num_nodes:
-            raise InputError(
-                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
-                f" {value.num_nodes} nodes, counted from 0."
-            )
+    check_edges(value)
     if not categorical and not value.x.is_floating_point():
         raise InputError(
             f"x has {value.x.dtype} values, which cannot carry gradients: name the embedding layer"

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .terminal import echo
+
 if TYPE_CHECKING:
     from graphxai.models.graphormer import Graphormer
 
@@ -18,6 +20,10 @@ ModelOption = Annotated[
     str | None,
     typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
 ]
+ExcelOption = Annotated[
+    bool,
+    typer.Option("--excel-safe", help="Put ' before text that a spreadsheet takes for a formula."),
+]
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
@@ -30,7 +36,7 @@ def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
     found = useless_tasks(model.origin.metadata.get("scores"))
     if found:
         text = "; ".join(found)
-        typer.echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
+        echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
     return model
 
 
@@ -64,6 +70,16 @@ def _is_smiles(source: str) -> bool:
 
     with rdBase.BlockLogs():
         return Chem.MolFromSmiles(source) is not None
+
+
+def require_out(out: Path, source: str | Path) -> None:
+    """Make the folder of a file to write; OSError if it cannot be written, or is the source."""
+    from graphxai.datasets.writing import place_of
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    real = place_of(out)
+    if real.exists() and Path(source).is_file() and real.samefile(source):
+        raise FileExistsError(f"{out} is the input: choose another name.")
 
 
 def value_of(source: str, kind: str) -> str | Path:

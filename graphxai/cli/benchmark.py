@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .terminal import echo, printable
+
 NAMED = ("bace", "mnist-superpixels")
 
 
@@ -100,6 +102,7 @@ def benchmark(
         )
     from graphxai.api import load
     from graphxai.contract.target import Target
+    from graphxai.datasets.writing import alone, folder_at
     from graphxai.evaluation import evaluate, merged
     from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
@@ -108,33 +111,34 @@ def benchmark(
     folder = out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
     measured: list[tuple[Any, Any, Any]] = []
-    for checkpoint in model or [source]:
-        loaded = load(checkpoint)
-        graphs = graphs_of(
-            loaded, name, data=data, smiles_column=smiles_column, label_column=label_column
-        ).sample(limit, seed)
-        report = evaluate(
-            loaded,
-            graphs.inputs,
-            _listed(methods, "lrp,gradient_input"),
-            labels=graphs.labels or None,
-            target=Target(target or ("true" if graphs.labels else "predicted"), task),
-            metrics=_listed(metrics, "auac,au_mse,srg"),
-            operators=_listed(operators, "mask"),
-            steps=steps,
-            seed=seed,
-            out=folder,
-            resume=resume or bool(measured),
+    with alone(folder_at(folder)):
+        for checkpoint in model or [source]:
+            loaded = load(checkpoint)
+            graphs = graphs_of(
+                loaded, name, data=data, smiles_column=smiles_column, label_column=label_column
+            ).sample(limit, seed)
+            report = evaluate(
+                loaded,
+                graphs.inputs,
+                _listed(methods, "lrp,gradient_input"),
+                labels=graphs.labels or None,
+                target=Target(target or ("true" if graphs.labels else "predicted"), task),
+                metrics=_listed(metrics, "auac,au_mse,srg"),
+                operators=_listed(operators, "mask"),
+                steps=steps,
+                seed=seed,
+                out=folder,
+                resume=resume or bool(measured),
+            )
+            measured.append((loaded, graphs, report))
+        report = merged(report for *_, report in measured)
+        loaded, graphs, first = measured[0]
+        report.settings.update(
+            command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
         )
-        measured.append((loaded, graphs, report))
-    report = merged(report for *_, report in measured)
-    loaded, graphs, first = measured[0]
-    report.settings.update(
-        command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
-    )
-    report.save(folder)
-    save_picture(examples_svg(loaded, graphs.inputs, first), folder / "examples.svg")
-    _print(report, folder)
+        report.save(folder)
+        save_picture(examples_svg(loaded, graphs.inputs, first), folder / "examples.svg")
+        _print(report, folder)
 
 
 def _benchmark_rules(
@@ -151,6 +155,7 @@ def _benchmark_rules(
     """Train on each rule, explain, and score against the atoms that the rule names."""
     from graphxai.datasets.molecules import iter_records
     from graphxai.datasets.rules import RULES, get_rule
+    from graphxai.datasets.writing import alone, folder_at
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer
 
@@ -167,22 +172,23 @@ def _benchmark_rules(
     if table is not None:
         records = iter_records(table, (smiles_column,))
         molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
-    for name in rules:
-        benchmark_rule(
-            name,
-            folder / name,
-            chosen,
-            molecules=molecules,
-            data=data,
-            limit=limit or 100,
-            seed=seed,
-            progress=sys.stderr.isatty(),
-        )
-        typer.echo(f"done: {name}")
+    with alone(folder_at(folder)):
+        for name in rules:
+            benchmark_rule(
+                name,
+                folder / name,
+                chosen,
+                molecules=molecules,
+                data=data,
+                limit=limit or 100,
+                seed=seed,
+                progress=sys.stderr.isatty(),
+            )
+            echo(f"done: {name}")
     text = tables(folder, rules)
     (folder / "summary.md").write_text(text, encoding="utf-8")
-    typer.echo(text.partition("###")[0])
-    typer.echo(f"written: {folder / 'summary.md'}")
+    echo(text.partition("###")[0])
+    echo(f"written: {folder / 'summary.md'}")
 
 
 def _listed(values: list[str] | None, default: str) -> Any:
@@ -200,12 +206,12 @@ def _print(report: Any, folder: Path) -> None:
     console = Console()
     printed = Table(Column("method", no_wrap=True), *shown, title=f"graphs: {frame.attrs['n']}")
     for name, row in frame[shown].iterrows():
-        printed.add_row(str(name), *row)
+        printed.add_row(printable(str(name)), *row)
     console.print(printed)
     for method, failed in report.failures.items():
-        typer.echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
+        echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
     for key, reason in report.rejected[:10]:
-        typer.echo(f"left out: {key}: {reason}", err=True)
+        echo(f"left out: {key}: {reason}", err=True)
     if len(report.rejected) > 10:
-        typer.echo(f"left out: {len(report.rejected) - 10} more", err=True)
-    typer.echo(f"written: {folder / 'summary.md'}")
+        echo(f"left out: {len(report.rejected) - 10} more", err=True)
+    echo(f"written: {folder / 'summary.md'}")

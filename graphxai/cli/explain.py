@@ -10,14 +10,17 @@ from graphxai.datasets.progress import progress_bar
 
 from .arguments import (
     ColumnOption,
+    ExcelOption,
     ModelOption,
     NameOption,
     kind_of,
     load_with_warning,
     require_kind,
     require_no_names,
+    require_out,
     value_of,
 )
+from .terminal import echo
 
 if TYPE_CHECKING:
     from graphxai.explanation.explanation import Explanation
@@ -75,6 +78,7 @@ def explain(
         str,
         typer.Option("--format", help="Files for a table: csv (always written), parquet, sdf."),
     ] = "csv",
+    excel_safe: ExcelOption = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
     ] = False,
@@ -107,7 +111,7 @@ def explain(
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            atom_numbers, pictures, files, resume,
+            atom_numbers, pictures, files, excel_safe, resume,
         )  # fmt: skip
         return
     require_no_names(name_column)
@@ -129,14 +133,14 @@ def explain(
     if atom_numbers and kind == "image":
         raise typer.BadParameter("--atom-numbers is for molecules.")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        require_out(out, source if kind == "image" else "")
     found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
     for explanation in found:
         print_explanation(explanation)
     print_glossary(found)
     if out is not None:
         _save(found, out, palette, limit, {"atom_numbers": True} if atom_numbers else {})
-        typer.echo(f"written: {out}")
+        echo(f"written: {out}")
 
 
 def _limit(scale: str) -> float | None:
@@ -189,6 +193,7 @@ def _explain_table(
     atom_numbers: bool,
     pictures: str,
     formats: list[str],
+    excel_safe: bool,
     resume: bool,
 ) -> None:
     from graphxai.explainers import get_explainer
@@ -206,11 +211,12 @@ def _explain_table(
         None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit, atom_numbers)
     )
     common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
+    common |= {"excel_safe": excel_safe, "resume": resume}
     with progress_bar("explaining", rows) as tick:
-        counts = explain_table(model, source, folder, explainer, resume=resume, tick=tick, **common)
+        counts = explain_table(model, source, folder, explainer, tick=tick, **common)
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
-    typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
+    echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
     if counts.rejected:
-        typer.echo(f"reasons: {folder / 'rejected.csv'}", err=True)
+        echo(f"reasons: {folder / 'rejected.csv'}", err=True)
     if counts.rejected and not counts.done and not counts.earlier:
         raise typer.Exit(1)

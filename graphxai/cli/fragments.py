@@ -8,7 +8,8 @@ import typer
 
 from graphxai.datasets.progress import progress_bar
 
-from .arguments import load_with_warning
+from .arguments import ExcelOption, load_with_warning, require_out
+from .terminal import echo, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,7 @@ def fragments(
     out: Annotated[Path, typer.Option(help="Table to write (.csv or .parquet).")] = Path(
         "fragments.csv"
     ),
+    excel_safe: ExcelOption = False,
 ) -> None:
     """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
@@ -60,12 +62,17 @@ def fragments(
         raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
     if out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    import pandas as pd
+
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.datasets.labels import with_unit
+    from graphxai.datasets.writing import alone, replacing
     from graphxai.explainers import get_explainer
-    from graphxai.explanation.files import require_pyarrow
+    from graphxai.explanation.files import require_pyarrow, write_csv
+    from graphxai.tables.files import guarded
     from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
 
+    require_out(out, source)
     if not source.is_file():
         raise FileNotFoundError(f"{source}: no such file; give a CSV table of molecules.")
     if out.suffix.lower() == ".parquet":
@@ -75,34 +82,43 @@ def fragments(
     left_out: list[str] = []  # the first few
     rejected = 0
     rows = count_rows(source) if limit is None else min(limit, count_rows(source))
-    with progress_bar("explaining", rows) as tick:
+    with alone(out), progress_bar("explaining", rows) as tick:
         found = explain_rows(
             loaded, source, get_explainer(method), smiles_column=smiles_column, target=target
         )
         for one in islice(found, limit):
+            why = str(one)
             if isinstance(one, ExplainedRow):
-                table.add(explanation := one.explanation)
-            else:
+                try:
+                    table.add(one.explanation)
+                    explanation, why = one.explanation, ""
+                except Exception as error:  # RDKit raises errors of any type
+                    why = f"row {one.row}: cannot be divided: {error}"
+            if why:
                 rejected += 1
-                left_out += [str(one)][: LISTED - len(left_out)]
+                left_out += [why][: LISTED - len(left_out)]
             tick(1)
     if not table.molecules:
         why = left_out[0] if left_out else "the table has no rows"
         raise ValueError(f"no molecule in {source} can be explained: {why}")
     frame = table.to_frame(minimum=minimum)
-    out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix.lower() == ".csv":
-        frame.to_csv(out, index=False, float_format=lambda value: f"{value:z.6g}")
+        safe = frame
+        if excel_safe:
+            texts = {n: guarded(frame[n].to_dict()) for n in ("name", "smiles", "examples")}
+            safe = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
+        write_csv(safe, out, index=False, float_format=lambda value: f"{value:z.6g}")
     else:
-        frame.to_parquet(out, index=False)
+        with replacing(out, "wb") as file:
+            frame.to_parquet(file, index=False)
     of = with_unit(explanation.subject, explanation.unit)
     _print(frame, f"{explanation.title}, relevance for {of}", "" if explanation.unsigned else "+")
     for line in left_out:
-        typer.echo(f"left out: {line}", err=True)
+        echo(f"left out: {line}", err=True)
     if rejected > len(left_out):
-        typer.echo(f"left out: {rejected - len(left_out)} more rows", err=True)
+        echo(f"left out: {rejected - len(left_out)} more rows", err=True)
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
-    typer.echo(f"{listed}, out of {_counted(table.molecules, 'molecule')}: {out}")
+    echo(f"{listed}, out of {_counted(table.molecules, 'molecule')}: {out}")
 
 
 def _counted(number: int, what: str) -> str:
@@ -141,6 +157,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = 8) -> None:
             interval = (
                 f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
             )
-            shown.add_row(escape(name), f"{row.mean:{plus}z.3f}{interval}", str(row.molecules))
+            mean = f"{row.mean:{plus}z.3f}{interval}"
+            shown.add_row(escape(printable(name)), mean, str(row.molecules))
         shown.add_section()
     Console().print(shown)

@@ -1,9 +1,11 @@
 """The command line: parse, call, print. Heavy imports wait until a command runs."""
 
 import sys
+import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from traceback import format_exception
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +15,11 @@ from .fragments import fragments
 from .help import Command, Group
 from .predict import predict
 from .report import report
+from .terminal import echo, printable
 from .train import train
 
 INTERRUPTED = 130
+_FORMAT = warnings.formatwarning
 
 app = typer.Typer(
     name="graphxai",
@@ -85,11 +89,11 @@ def demo(
     """
     from .demo import run
 
-    written = run(out, typer.echo)
-    typer.echo(f"\n{len(written)} pictures; look at these first:")
+    written = run(out, echo)
+    echo(f"\n{len(written)} pictures; look at these first:")
     for path in written:
         if path.stem in ("molecules", "elenbecestat-methods", "digits", "digit-methods"):
-            typer.echo(f"  {path.resolve()}")
+            echo(f"  {path.resolve()}")
 
 
 def main() -> None:
@@ -98,6 +102,9 @@ def main() -> None:
     debug = "--debug" in arguments
     # --debug may stand anywhere on the line
     arguments = [argument for argument in arguments if argument != "--debug"]
+    warnings.formatwarning = _printable_warning
+    if debug:
+        sys.excepthook = lambda *error: echo("".join(format_exception(*error)), err=True)
     try:
         code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
         raise SystemExit(code)
@@ -120,12 +127,16 @@ def main() -> None:
         expected = usage or isinstance(error, ValueError | OSError | ImportError | RuntimeError)
         if not expected:
             hint = f" ({type(error).__name__}; --debug shows where it comes from)"
-        typer.echo(f"error: {text or type(error).__name__}{hint}", err=True)
+        echo(f"error: {text or type(error).__name__}{hint}", err=True)
         raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
+def _printable_warning(*told: Any, **more: Any) -> str:
+    return printable(_FORMAT(*told, **more))
+
+
 def _interrupted() -> SystemExit:
-    typer.echo("interrupted; continue a table, benchmark or training run with --resume.", err=True)
+    echo("interrupted; continue a table, benchmark or training run with --resume.", err=True)
     return SystemExit(INTERRUPTED)
 
 

@@ -1,6 +1,6 @@
 """`graphxai predict`: a molecule, a table of molecules, or a digit."""
 
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +10,17 @@ from graphxai.datasets.progress import progress_bar
 
 from .arguments import (
     ColumnOption,
+    ExcelOption,
     ModelOption,
     NameOption,
     kind_of,
     load_with_warning,
     require_kind,
     require_no_names,
+    require_out,
     value_of,
 )
+from .terminal import Printed, echo
 
 
 def predict(
@@ -26,6 +29,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write [default: print].")] = None,
     smiles_column: ColumnOption = "smiles",
     name_column: NameOption = None,
+    excel_safe: ExcelOption = False,
 ) -> None:
     """Predict a molecule, a table of molecules, or a digit.
 
@@ -44,30 +48,25 @@ def predict(
         from graphxai.api import predict as predict_one
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
-            typer.echo(f"{prediction.task}: {prediction}")
+            echo(f"{prediction.task}: {prediction}")
         return
+    from graphxai.datasets.writing import alone, replacing
     from graphxai.tables.run import count_rows, predict_table
 
     columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
-    partial = out.with_name(out.name + ".partial") if out else None
-    if partial:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-    with progress_bar("predicting", count_rows(source)) as tick:
-        if partial is None:
-            counts, rejected = predict_table(loaded, source, sys.stdout, tick=tick, **columns)
-        else:
-            try:
-                with partial.open("w", encoding="utf-8", newline="") as file:
-                    counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
-    if partial and out:
-        partial.replace(out)
-        typer.echo(f"{counts.done} predicted: {out}")
+    columns["excel_safe"] = excel_safe
+    with progress_bar("predicting", count_rows(source)) as tick, ExitStack() as stack:
+        file: Any = Printed()
+        if out:
+            require_out(out, source)
+            stack.enter_context(alone(out))
+            file = stack.enter_context(replacing(out))
+        counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
+    if out:
+        echo(f"{counts.done} predicted: {out}")
     for row in rejected[:10]:
-        typer.echo(f"left out: {row}", err=True)
+        echo(f"left out: {row}", err=True)
     if len(rejected) > 10:
-        typer.echo(f"left out: {len(rejected) - 10} more rows", err=True)
+        echo(f"left out: {len(rejected) - 10} more rows", err=True)
     if rejected and not counts.done:
         raise typer.Exit(1)

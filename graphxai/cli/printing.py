@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from textwrap import fill, indent
 
-import typer
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -12,27 +11,29 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
 
+from .terminal import echo, printable
+
 
 def print_explanation(explanation: Explanation, top: int = 5) -> None:
     """Print the predictions, the ledger if scores add up to the output, and the top nodes."""
-    print(f"{explanation.prediction.task}: {explanation.prediction}")
+    echo(f"{explanation.prediction.task}: {explanation.prediction}")
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
-            print(f"{other.task}: {other}")
+            echo(f"{other.task}: {other}")
     unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
-    print(f"{explanation.title}, relevance for {explanation.target}{unit}:")
+    echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
     if explanation.additive:
-        print(indent(str(explanation.ledger), "  "))
+        echo(indent(str(explanation.ledger), "  "))
     else:
         caveat = f" ({explanation.caveat})" if explanation.caveat else ""
-        print(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
+        echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
     frame = explanation.to_frame()
     order = frame.relevance.abs().sort_values(ascending=False, kind="stable").index
     atoms = "symbol" in frame
-    print(f"  most relevant {'atoms' if atoms else 'nodes'}:")
+    echo(f"  most relevant {'atoms' if atoms else 'nodes'}:")
     for node in order[:top]:
         name = f"{frame.symbol[node]}{node}" if atoms else str(node)
-        print(f"    {name:6s} {explanation.written(frame.relevance[node])}")
+        echo(f"    {name:6s} {explanation.written(frame.relevance[node])}")
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:
@@ -42,7 +43,7 @@ def print_glossary(explanations: Sequence[Explanation]) -> None:
     listed = "; ".join(f"{name}: {text}" for name, text in terms.items())
     for text in (about_output(explanations[0]), listed and f"{listed[0].upper()}{listed[1:]}."):
         if text:
-            typer.secho(fill(text, 78, initial_indent="  ", subsequent_indent="  "), dim=True)
+            echo(fill(text, 78, initial_indent="  ", subsequent_indent="  "), dim=True)
 
 
 def print_models() -> None:
@@ -55,10 +56,10 @@ def print_models() -> None:
         more = len(config.tasks) - 2
         table.add_row(
             name,
-            tasks + (f" and {more} more" if more > 0 else ""),
+            printable(tasks) + (f" and {more} more" if more > 0 else ""),
             f"{config.num_layers} x {config.hidden_dim}",
             f"{sum(p.numel() for p in model.parameters()):,}",
-            str(model.origin.metadata.get("summary", "")),
+            printable(str(model.origin.metadata.get("summary", ""))),
         )
     Console().print(table)
 

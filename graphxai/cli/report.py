@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .arguments import NameOption, load_with_warning
+from .arguments import NameOption, load_with_warning, require_out
+from .terminal import echo
 
 
 def report(
@@ -43,20 +44,23 @@ def report(
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
     """
+    from graphxai.datasets.writing import alone
     from graphxai.tables.report import report as write
 
     if not table.is_file():
         raise FileNotFoundError(f"{table}: no such file.")
-    path = write(
-        load_with_warning(model),
-        table,
-        out,
-        method,
-        smiles_column=smiles_column,
-        name_column=name_column,
-        target=target,
-        limit=limit,
-        detailed=detailed,
-        title=title,
-    )
-    typer.echo(f"written: {path}")
+    require_out(out, table)
+    with alone(out):
+        path = write(
+            load_with_warning(model),
+            table,
+            out,
+            method,
+            smiles_column=smiles_column,
+            name_column=name_column,
+            target=target,
+            limit=limit,
+            detailed=detailed,
+            title=title,
+        )
+    echo(f"written: {path}")

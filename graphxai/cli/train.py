@@ -1,9 +1,10 @@
 """The command `graphxai train`: train on your own table, or retrain a bundled model."""
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.datasets.progress import progress_bar
+
+from .terminal import echo, printable
 
 if TYPE_CHECKING:
     from graphxai.datasets.hygiene import CleanTable
@@ -126,7 +129,7 @@ def train(
                 "--target-column, --kind, --units, --start, --fast and --learning-curve are for a"
                 " table."
             )
-        with _interruptible():
+        with _interruptible(), _alone(out):
             _train_named(source, out, split, common | {"root": data})
         return
     if not Path(source).is_file():
@@ -166,20 +169,27 @@ def _interruptible() -> Iterator[None]:
         raise
 
 
+def _alone(out: Path) -> AbstractContextManager[None]:
+    """Keep other runs out of the folder; Lightning's processes for further devices may share it."""
+    from graphxai.datasets.writing import alone, folder_at
+
+    return nullcontext() if "LOCAL_RANK" in os.environ else alone(folder_at(out))
+
+
 def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[str, Any]) -> None:
     if name == "bace":
         from graphxai.models.graphormer.recipes.bace import train_bace
 
         if split is not None:
             settings = settings | {"split": split.value}
-        folder = train_bace(out, **settings, say=typer.echo)
+        folder = train_bace(out, **settings, say=echo)
     else:
         if split is not None:
             raise typer.BadParameter("--split is for molecules; MNIST has its official test set.")
         from graphxai.models.graphormer.recipes.mnist import train_mnist
 
         folder = train_mnist(out, **settings)
-    typer.echo(f"written: {folder}")
+    echo(f"written: {folder}")
 
 
 def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
@@ -232,17 +242,17 @@ def _train_table(
             path, smiles_column, target_columns, kinds=kinds, units=units, tick=tick
         )
     _print_hygiene(table)
-    with _interruptible():
+    with _interruptible(), _alone(out):
         folder = train_table(
             table,
             out,
             **settings,
             progress=sys.stderr.isatty(),
             command=shlex.join(["graphxai", *sys.argv[1:]]),
-            say=typer.echo,
+            say=echo,
         )
     _print_scores(folder)
-    typer.echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
+    echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
 
 
 def _print_hygiene(table: "CleanTable") -> None:
@@ -251,11 +261,11 @@ def _print_hygiene(table: "CleanTable") -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    typer.echo(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
+    echo(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
     for target in table.targets:
-        typer.echo(f"  {target}")
+        echo(f"  {target}")
     if not table.findings:
-        typer.echo("  no problems found in the rows")
+        echo("  no problems found in the rows")
         return
     printed = Table("check", Column("rows", justify="right"), "done", "first rows")
     for finding in table.findings:
@@ -263,7 +273,7 @@ def _print_hygiene(table: "CleanTable") -> None:
         first = ", ".join(str(row.row) for row in finding.rows[:SHOWN_ROWS])
         more = " ..." if len(finding.rows) > SHOWN_ROWS else ""
         cells = (name, f"{finding.count:,}", finding.done, first + more)
-        printed.add_row(*(escape(cell) for cell in cells))
+        printed.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(printed)
 
 
@@ -280,10 +290,10 @@ def _print_scores(folder: Path) -> None:
     found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     for name, scores in found["scores"].items():
         (title, *header), *rows = score_rows(name, scores)
-        printed = Table("test", *header, title=escape(title), title_justify="left")
+        printed = Table("test", *header, title=escape(printable(title)), title_justify="left")
         for row in rows:
-            printed.add_row(*(escape(cell) for cell in row))
+            printed.add_row(*(escape(printable(cell)) for cell in row))
         Console().print(printed)
-    typer.echo("in brackets 95 % bootstrap intervals; difference: this model minus the forest")
+    echo("in brackets 95 % bootstrap intervals; difference: this model minus the forest")
     for note in found["notes"]:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")

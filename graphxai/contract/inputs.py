@@ -134,21 +134,25 @@ def _from_data_with_image(data: Data) -> Input:
 
 
 def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) -> Input:
-    if data.x is None or data.edge_index is None or not data.num_nodes:
+    if not isinstance(data.x, torch.Tensor) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError("the graph needs node features `x` and an `edge_index`.")
     width = len(config.node_cardinalities) or config.num_node_features
-    if data.x.dim() != 2 or data.x.shape[1] != width:
+    if data.x.dim() != 2 or data.x.shape[1] != width or not len(data.x):
         raise InputError(
             f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features"
             " per node."
         )
-    if data.edge_index.numel():
-        low, high = int(data.edge_index.min()), int(data.edge_index.max())
-        if low < 0 or high >= data.num_nodes:
-            raise InputError(
-                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
-                f" {data.num_nodes} nodes, counted from 0."
-            )
+    check_edges(data)
+    for name in ("x", "edge_attr", "pos", "y"):
+        values = data.get(name)
+        if isinstance(values, torch.Tensor) and values.is_complex():
+            raise InputError(f"{name} holds complex numbers.")
+    pos = data.get("pos")
+    if pos is not None and tuple(pos.shape) != (len(data.x), 2):
+        raise InputError(
+            f"pos has shape {tuple(pos.shape)}; it needs a row of two numbers for each of the"
+            f" {len(data.x)} nodes."
+        )
     if reads_molecules(config):
         _check_codes(config, data)
     else:
@@ -159,6 +163,32 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
     if reads_molecules(config):
         _check_smiles(data, smiles)
     return Input(encode(data.clone()), smiles, data.get("mol"))
+
+
+def check_edges(data: Data) -> None:
+    """Refuse an edge list, or features of edges, that do not fit the graph."""
+    edges, features = data.edge_index, data.edge_attr
+    if not isinstance(edges, torch.Tensor):
+        return
+    whole = not (edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool)
+    if edges.dim() != 2 or len(edges) != 2 or not whole:
+        raise InputError(
+            f"edge_index must hold whole numbers in the shape (2, E); it has"
+            f" {edges.dtype} in the shape {tuple(edges.shape)}."
+        )
+    if edges.numel() and data.num_nodes:
+        low, high = int(edges.min()), int(edges.max())
+        if low < 0 or high >= data.num_nodes:
+            raise InputError(
+                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
+                f" {data.num_nodes} nodes, counted from 0."
+            )
+    if isinstance(features, torch.Tensor):
+        rows = len(features) if features.dim() else 0
+        if rows != edges.shape[1]:
+            raise InputError(
+                f"edge_attr has {rows} rows for the {edges.shape[1]} edges in edge_index."
+            )
 
 
 def _check_superpixels(data: Data) -> None:
@@ -201,6 +231,11 @@ def _check_smiles(data: Data, smiles: str) -> None:
 
 
 def _check_codes(config: GraphormerConfig, data: Data) -> None:
+    if data.x.is_floating_point() and not bool((data.x == data.x.floor()).all()):
+        raise InputError("x must hold whole numbers (OGB's codes); it has NaN or fractions.")
+    bonds = data.edge_attr
+    if isinstance(bonds, torch.Tensor) and (bonds.is_floating_point() or bonds.dtype == torch.bool):
+        raise InputError(f"edge_attr must hold integers (OGB's codes), not {bonds.dtype}.")
     for feature, size in enumerate(config.node_cardinalities):
         column = data.x[:, feature]
         if not 0 <= int(column.min()) <= int(column.max()) < size:

@@ -5,7 +5,8 @@ distinguish (`undefined` gives the reason). Ties never depend on the order of th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -207,7 +208,9 @@ def evaluate_truth(
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick:
         for explainer in explainers:
             found = {graph: _nothing(known[graph]) for graph in notes}
-            for graph, explanation in explain_prepared(model, prepared, explainer, target=target):
+            refuse = partial(_raise_named, explainer)
+            explained = explain_prepared(model, prepared, explainer, target=target, refuse=refuse)
+            for graph, explanation in explained:
                 found[graph] = _scores(explanation, known[graph], graph)
                 tick(1)
             for graph, scores in sorted(found.items()):
@@ -301,6 +304,13 @@ def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
 
 def _nothing(truth: NDArray[Any]) -> dict[str, float]:
     return dict.fromkeys(metrics_for(truth), np.nan)
+
+
+def _raise_named(explainer: Explainer, graph: int, error: ValueError) -> NoReturn:
+    """Raise the error of a graph whose relevance is not finite."""
+    raise ValueError(
+        f"graph {graph}, method {explainer.name!r}: relevance contains values that are not finite."
+    ) from error
 
 
 def _scores(explanation: Explanation, truth: NDArray[Any], graph: int) -> dict[str, float]:

@@ -86,17 +86,19 @@ def _explained(
 
     A user's own method may raise any exception, which goes into the note of its row.
     """
+    refused: dict[Key, str] = {}
+
+    def refuse(key: Key, error: ValueError) -> None:
+        refused[key] = "the scores are not finite."
+
     try:
-        found = dict(explain_prepared(model, items, explainer, target=target))
+        found = dict(explain_prepared(model, items, explainer, target=target, refuse=refuse))
     except Exception as error:
         if len(items) == 1:
             return {items[0][0]: f"{type(error).__name__}: {error}"}
         alone = [_explained(model, [item], explainer, target) for item in items]
         return {key: value for one in alone for key, value in one.items()}
-    return {
-        key: e if np.isfinite(e.relevance).all() else "the scores are not finite."
-        for key, e in found.items()
-    }
+    return {**found, **refused}
 
 
 def _series(

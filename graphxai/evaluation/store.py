@@ -6,11 +6,13 @@ and method, written as soon as it is known). What is stored is not computed agai
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from graphxai.datasets.writing import Appended, folder_at, write_whole
 
 Key = int | str
 UNITS, RUN = "units.jsonl", "run.json"
@@ -66,7 +68,7 @@ class Store:
         Raises FileExistsError if there are any and `resume` is off, ValueError if they were made
         with other settings.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder_at(self.folder)
         known = self._settings()
         if known and not resume:
             raise FileExistsError(
@@ -83,9 +85,7 @@ class Store:
                     " choose another folder."
                 )
         known[checkpoint] = settings
-        partial = self.folder / (RUN + ".partial")
-        partial.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.folder / RUN)
+        write_whole(self.folder / RUN, json.dumps(known, indent=1) + "\n")
         return list(self.units())
 
     def units(self) -> Iterator[Unit]:
@@ -109,14 +109,9 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        """Yield a function that appends units and flushes them to the file."""
-        with (self.folder / UNITS).open("a", encoding="utf-8", newline="\n") as file:
-
-            def write(units: Iterable[Unit]) -> None:
-                file.write("".join(unit.to_json() + "\n" for unit in units))
-                file.flush()
-
-            yield write
+        """Yield a function that appends units to the file and syncs it."""
+        with Appended(self.folder / UNITS) as file:
+            yield lambda units: file.write("".join(unit.to_json() + "\n" for unit in units))
 
     def _settings(self) -> dict[str, Any]:
         path = self.folder / RUN

@@ -73,8 +73,9 @@ def targets_by_graph(
 def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, str | None]:
     """The class that the model predicts for each graph."""
     place = [t.name for t in model.config.tasks].index(task.name)
-    found = predict_prepared(model, prepared)
-    return {key: predictions[place].label for key, predictions in found}
+    found = predict_prepared(model, prepared, refuse=lambda *_: None)
+    labels = {key: predictions[place].label for key, predictions in found}
+    return {key: labels.get(key) for key, _ in prepared}
 
 
 def class_name(task: Task, label: Any) -> str | None:

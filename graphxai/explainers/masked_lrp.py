@@ -52,7 +52,7 @@ class MaskedLrp(Explainer):
 def stored_statistics(model: Any) -> HeadStatistics | None:
     """The statistics stored with the model's weights and measured on them, or None."""
     origin = model.origin
-    if origin.folder is None or not (origin.folder / FILE).exists():
+    if origin.folder is None or not (origin.folder / FILE).is_file():
         return None
     statistics = HeadStatistics.load(origin.folder / FILE)
     return statistics if statistics.sha256 == origin.sha256 else None

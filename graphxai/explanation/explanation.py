@@ -16,7 +16,7 @@ from graphxai.visualization.text import minus_signs
 from . import files
 from .html import page_html, table_html
 from .ledger import Ledger
-from .prediction import Prediction
+from .prediction import NotFiniteError, Prediction
 from .result import Result
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Explanation(Result):
     the method's scores, if anything; features (N, F):
     relevance split exactly by feature, one column for each of `feature_names`, or None; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
-    options, versions.
+    options, versions. Raises NotFiniteError if relevance or ledger are not finite.
     """
 
     relevance: NDArray[np.floating]
@@ -62,6 +62,15 @@ class Explanation(Result):
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shares = list(self.ledger.to_dict().values())
+        parts = () if self.features is None else self.features
+        if not all(np.isfinite(values).all() for values in (self.relevance, parts, shares)):
+            raise NotFiniteError(
+                f"{self.title} gives {self.smiles or f'a graph of {len(self)} nodes'} relevance"
+                " that is not a finite number."
+            )
 
     def __len__(self) -> int:
         return len(self.relevance)
@@ -369,8 +378,7 @@ class Explanation(Result):
             case ".html":
                 return files.write_text([page_html(self.headline, [self.section(**options)])], path)
             case ".csv":
-                self.to_frame().to_csv(path)
-                return path
+                return files.write_csv(self.to_frame(), path)
             case ".parquet":
                 return files.write_parquet(self.to_frame().reset_index(), self.to_dict(), path)
             case ".json":

@@ -61,8 +61,7 @@ class Explanations(list[Explanation | None]):
             case ".html":
                 return files.write_text([self._page(**options)], path)
             case ".csv":
-                self.to_frame().to_csv(path, index=False)
-                return path
+                return files.write_csv(self.to_frame(), path, index=False)
             case ".parquet":
                 return files.write_parquet(self.to_frame(), self._to_dicts(), path)
             case ".json":

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.datasets.writing import place_of, replacing, write_whole
+
 if TYPE_CHECKING:
     import pandas as pd
     from rdkit.Chem import Mol
@@ -39,7 +41,8 @@ METADATA = b"graphxai"  # key of the Parquet schema that holds everything but th
 def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
     """Return the path after creating its folder.
 
-    Raises ValueError if its suffix is not allowed, ImportError for Parquet without pyarrow.
+    Raises ValueError if its suffix is not allowed, ImportError for Parquet without pyarrow,
+    OSError for a folder, a device or a pipe.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -49,6 +52,7 @@ def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
     if suffix == ".parquet":
         require_pyarrow(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    place_of(path)
     return path
 
 
@@ -67,17 +71,22 @@ def write_pictures(svgs: Sequence[str], path: Path) -> Path:
     if path.suffix.lower() == ".pdf":
         from graphxai.visualization.pdf import pictures_to_pdf
 
-        path.write_bytes(pictures_to_pdf(list(svgs)))
-        return path
-    from graphxai.visualization import save_picture
+        return write_whole(path, pictures_to_pdf(list(svgs)))
+    from graphxai.visualization import svg_to_png
 
     (svg,) = svgs
-    return save_picture(svg, path)
+    return write_whole(path, svg_to_png(svg, 2.0) if path.suffix.lower() == ".png" else svg)
 
 
 def write_json(content: Any, path: Path) -> Path:
-    """Write values as indented JSON."""
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """Write values as indented JSON; ValueError for NaN and infinity, which JSON has not."""
+    return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write_csv(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
+    """Write a table as CSV; options as for `DataFrame.to_csv`."""
+    with replacing(path) as file:
+        frame.to_csv(file, lineterminator="\n", **options)
     return path
 
 
@@ -87,15 +96,16 @@ def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
     import pyarrow.parquet as pq
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(content).encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), path)
+    text = json.dumps(content, allow_nan=False)
+    metadata = {**(table.schema.metadata or {}), METADATA: text.encode()}
+    with replacing(path, "wb") as file:
+        pq.write_table(table.replace_schema_metadata(metadata), file)
     return path
 
 
 def write_text(parts: Iterable[str], path: Path) -> Path:
     """Write text, part after part."""
-    path.write_text("".join(parts), encoding="utf-8")
-    return path
+    return write_whole(path, "".join(parts))
 
 
 def sdf_record(

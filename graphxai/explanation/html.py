@@ -1,7 +1,10 @@
 """HTML of tables in a notebook and of complete pages."""
 
+import base64
+import hashlib
+import re
 from collections.abc import Iterable
-from html import escape
+from html import escape, unescape
 
 
 def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
@@ -10,11 +13,28 @@ def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
+def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
+    """A content security policy that allows this style and script, by their hashes, and no network.
+
+    rest: further directives. Without a script, none can run.
+    """
+    allowed = f" script-src '{_hash(script)}';" if script else ""
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'{rest};{allowed}"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
 def page_html(title: str, sections: Iterable[str]) -> str:
-    """A complete page of sections, whose HTML is already escaped."""
+    """A complete page of sections, whose HTML is already escaped; no script can run in it."""
     body = "".join(f"<section>{html}</section>" for html in sections)
+    # escaped text has no plain quotes: these are the attributes of our own tables
+    own = sorted({_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
+    hashes = "".join(f" '{digest}'" for digest in own)
+    policy = security_policy(_STYLE, rest=f" 'unsafe-hashes'{hashes}; img-src data:")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body>{body}</body></html>\n"
     )
@@ -25,6 +45,11 @@ _STYLE = (
     "img{max-width:100%}td,th{padding:0 .8em;text-align:right}"
     "section+section{border-top:1px solid #ccc;margin-top:2em;padding-top:1em}"
 )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def _row(cell: str, values: Iterable[object]) -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from graphxai.models.graphormer.encoding import UNREACHABLE
 
 from .explanation import Explanation
+from .prediction import NotFiniteError
 from .result import Result
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Pairs(Result):
     by_layer: NDArray[np.floating]
     distances: NDArray[np.integer]
     graph_token: bool = True
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.by_layer).all():
+            raise NotFiniteError("the relevance of a pair is not a finite number.")
 
     def __repr__(self) -> str:
         what = self.explanation.smiles or f"{len(self.distances)} nodes"

@@ -1,5 +1,6 @@
 """A model's predictions for one graph, task by task."""
 
+import math
 from dataclasses import dataclass, field
 from html import escape
 
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from graphxai.datasets.labels import with_unit
 from graphxai.models.graphormer.config import Task, TaskSet
+
+
+class NotFiniteError(ValueError):
+    """A model or a method gave a value that is not finite; the message says which and for what."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,10 @@ class Prediction:
 
 
 def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:
-    """Predictions of every task from one graph's outputs (num_outputs,)."""
+    """Predictions of every task from one graph's outputs (num_outputs,).
+
+    Raises NotFiniteError if an output, or a value made of it, is not a finite number.
+    """
     start, found = 0, []
     for task in config.tasks:
         found.append(_read_task(task, outputs[start : start + task.num_outputs].double()))
@@ -62,8 +70,13 @@ def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:
 
 
 def _read_task(task: Task, values: Tensor) -> Prediction:
+    value = task.offset + task.scale * float(values[0])
+    if not (values.isfinite().all() and math.isfinite(value)):
+        raise NotFiniteError(
+            f"the model's output for {task.name!r} is not a finite number: its weights or this"
+            " input are beyond what it can compute."
+        )
     if task.kind == "regression":
-        value = task.offset + task.scale * float(values[0])
         return Prediction(task.name, value=value, unit=task.unit)
     if task.kind == "binary":
         values = torch.stack([-values[0] / 2, values[0] / 2])  # two classes from one logit

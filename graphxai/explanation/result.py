@@ -44,8 +44,7 @@ class Result(Drawing):
         """Write the picture (.svg, .png, .pdf) or the table (.csv), by suffix."""
         path = files.writable(path, (*files.PICTURES, ".csv"))
         if path.suffix.lower() == ".csv":
-            self.to_frame().to_csv(path, index=False)
-            return path
+            return files.write_csv(self.to_frame(), path, index=False)
         return files.write_pictures([self.svg(**options)], path)
 
 

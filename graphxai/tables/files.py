@@ -1,64 +1,102 @@
 """The files of a run over a table: CSV and SD files that grow row by row, and Parquet."""
 
 import csv
+import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from graphxai.datasets.writing import Appended, place_of, replacing
 
 RECORD_END = b"$$$$\n"
 ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that Excel may evaluate
 
 
 class AppendedCsv:
-    """A CSV file open for appending; each row is on disk as soon as it is written.
+    """A CSV file open for appending; rows are synced as soon as they are written.
 
-    Raises ValueError if the file has other columns, for example from another version.
+    excel_safe: put an apostrophe before text that a spreadsheet would take for a formula. Raises
+    ValueError if the file has other columns, for example from another version.
     """
 
-    def __init__(self, stack: ExitStack, path: Path, columns: Iterable[str]) -> None:
-        self.file = stack.enter_context(path.open("a", encoding="utf-8", newline=""))
-        self.rows = csv.DictWriter(self.file, list(columns), lineterminator="\n")
-        if self.file.tell() == 0:
-            self.rows.writeheader()
-            self.file.flush()
-        else:
-            with path.open(encoding="utf-8", newline="") as file:
-                before = next(csv.reader(file), [])
-            if before != self.rows.fieldnames:
-                raise ValueError(
-                    f"{path} has different columns from this run: choose another folder."
-                )
+    def __init__(
+        self, stack: ExitStack, path: Path, columns: Iterable[str], excel_safe: bool = False
+    ) -> None:
+        self.file = stack.enter_context(Appended(path))
+        self.columns, self.excel_safe = list(columns), excel_safe
+        header = self._line(dict(zip(self.columns, self.columns, strict=True)))
+        if self.file.size == 0:
+            self.file.write(header)
+            return
+        with path.open(encoding="utf-8", newline="") as file:
+            before = next(csv.reader(file), [])
+        if before != next(csv.reader([header])):
+            raise ValueError(f"{path} has different columns from this run: choose another folder.")
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append a row."""
-        self.rows.writerow(record)
-        self.file.flush()
+    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows, all of them or none."""
+        self.file.write("".join(map(self._line, records)))
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        with io.StringIO() as text:
+            writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+            writer.writerow(guarded(record) if self.excel_safe else record)
+            return text.getvalue()
+
+
+def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A row in which an apostrophe stands before text that a spreadsheet takes for a formula."""
+    return {
+        name: f"'{cell}" if str(cell).startswith(FORMULA) and not _is_numbers(cell) else cell
+        for name, cell in record.items()
+    }
+
+
+def _is_numbers(cell: Any) -> bool:
+    """Whether a cell holds nothing but numbers, separated by spaces."""
+    try:
+        return all(abs(float(part)) < float("inf") for part in str(cell).split())
+    except ValueError:
+        return False
 
 
 def rows_in(path: Path) -> set[int]:
     """Row numbers in the first column; drops an incomplete last line from the file."""
     if not path.exists():
         return set()
-    raw = path.read_bytes()
-    whole = raw[: raw.rfind(b"\n") + 1]
-    if len(whole) < len(raw):
-        path.write_bytes(whole)
-    with path.open(encoding="utf-8", newline="") as file:
-        return {int(record["row"]) for record in csv.DictReader(file)}
+    place_of(path)
+    whole = 0
+    with path.open("r+b") as lines:
+        for line in lines:
+            whole += len(line) if line.endswith(b"\n") else 0
+        lines.truncate(whole)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {int(record["row"]) for record in csv.DictReader(file)}
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged ({error}): choose another folder.") from error
 
 
-def appended_sdf(path: Path, seen: Collection[int]) -> TextIO:
-    """An SD file open for appending; drops what follows the last record of a row in `seen`."""
+def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
+    """An SD file open for appending; drops what follows the last record of a row in `seen`.
+
+    Raises ValueError if the record of such a row is missing.
+    """
+    missing, kept = set(seen), 0
     if path.exists():
-        kept = 0
         for end, row in _records(path):
             if row in seen:
                 kept = end
+                missing.discard(row)
+    if missing:
+        raise ValueError(f"{path} has lost row {min(missing)}: choose another folder.")
+    if path.exists():
         with path.open("r+b") as file:
             file.truncate(kept)
-    return path.open("a", encoding="utf-8", newline="")
+    return Appended(path)
 
 
 def _records(path: Path) -> Iterator[tuple[int, int | None]]:
@@ -78,8 +116,7 @@ def _records(path: Path) -> Iterator[tuple[int, int | None]]:
 def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None:
     """Write the rows of a CSV file as Parquet, with the types of its columns.
 
-    A column of type `list` holds numbers separated by spaces. While it is being written, the file
-    has the suffix .partial.
+    A column of type `list` holds numbers separated by spaces.
     """
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -90,10 +127,10 @@ def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None
     lists = [name for name, kind in columns.items() if kind is list]
     numbers = pa.list_(pa.float32())
     schema = pa.schema([(n, numbers if n in lists else kind) for n, kind in types.items()])
-    partial = path.with_name(path.name + ".partial")
     with (
+        replacing(path, "wb") as file,
         pa_csv.open_csv(table, convert_options=pa_csv.ConvertOptions(column_types=types)) as rows,
-        pq.ParquetWriter(partial, schema) as writer,
+        pq.ParquetWriter(file, schema) as writer,
     ):
         for batch in rows:
             read = pa.Table.from_batches([batch])
@@ -102,4 +139,3 @@ def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None
                 place = read.schema.get_field_index(name)
                 read = read.set_column(place, name, pa.array(values, numbers))
             writer.write_table(read)
-    partial.replace(path)

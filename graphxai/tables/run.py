@@ -2,42 +2,52 @@
 
 A run folder holds `explanations.csv` (one row per molecule), `rejected.csv` (rows left out, with
 the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and
-`pictures/`. Each row is written as soon as it is done, so an interrupted run can continue. Two
-further files are optional: `explanations.sdf`, also written row by row, and
-`explanations.parquet`, converted from the CSV file at the end of the run. If the table has a
-column of names, each file holds the names of the compounds.
+`pictures/`. Rows are written and synced in chunks of `CHUNK`, which are numbered from the top of
+the table, so a run that was interrupted continues to the same files, byte for byte. Two further
+files are optional: `explanations.sdf`, which also grows, and `explanations.parquet`, converted from
+the CSV file at the end of the run. If the table has a column of names, each file holds the names of
+the compounds.
 """
 
 import csv
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from torch_geometric.data import Data
 
 from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare, reads_molecules, writes_canonically
 from graphxai.datasets.labels import with_unit
-from graphxai.datasets.molecules import RejectedRow, iter_records, iter_table
+from graphxai.datasets.molecule_reading import shortened
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records, iter_table
 from graphxai.datasets.progress import Tick
+from graphxai.datasets.writing import alone, folder_at, write_whole
 from graphxai.explainers import Explainer
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line, require_pyarrow
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Graphormer
 
-from .files import AppendedCsv, appended_sdf, csv_to_parquet, rows_in
+from .files import AppendedCsv, appended_sdf, csv_to_parquet, guarded, rows_in
 
 CHUNK = 128  # rows read, explained and written at a time
 FORMATS = ("csv", "parquet", "sdf")
 REJECTED_COLUMNS = ("row", "smiles", "reason")
+TABLES = ("explanations.csv", "rejected.csv")
+WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
+RUN = {"table", "smiles_column", "model", "method"}  # settings that every run.json of ours has
+PROBE = "CC"
 
 NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # with the compound's name
+Encoded: TypeAlias = "list[tuple[int, Input]]"  # rows with their numbers
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -96,21 +106,26 @@ def explain_table(
     target: Any = None,
     pictures: Pictures | None = None,
     formats: Collection[str] = ("csv",),
+    excel_safe: bool = False,
     resume: bool = False,
     tick: Tick = lambda rows: None,
 ) -> Counts:
     """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
 
     `formats`: some of `FORMATS`; the CSV file is always written. `name_column`: column with
-    compound names; they become the titles of an SD file, each in one line. `resume`: continue
-    after the rows that an earlier run with the same settings wrote. `tick` is called with the
-    number of rows done since the last call. Raises FileExistsError if there are results and
-    `resume` is off, ValueError if they come from a different run or a format is unknown,
-    ImportError for Parquet without pyarrow.
+    compound names; they become the titles of an SD file, each in one line. `excel_safe`: put an
+    apostrophe before text that a spreadsheet would take for a formula. `resume`: continue after
+    the rows that an earlier run with the same settings wrote. `tick` is called with the number of
+    rows done since the last call.
+
+    A row that cannot be read, explained, drawn or written is rejected; the run goes on. Raises
+    FileExistsError if there are results and `resume` is off, or files of another origin,
+    ValueError if the results come from a different run or a format is unknown, ImportError for
+    Parquet without pyarrow, OSError if a file cannot be written or another run uses the folder.
     """
     _require_molecules(model)
     _require_formats(formats)
-    folder = Path(folder)
+    folder = folder_at(folder)
     settings = {
         "table": _digest(Path(path)),
         "smiles_column": smiles_column,
@@ -121,49 +136,46 @@ def explain_table(
         "target": None if target is None else str(target),
         "pictures": None if pictures is None else asdict(pictures),
         "sdf": True if "sdf" in formats else None,
+        "excel_safe": excel_safe or None,
     }
-    seen = _begin(folder, settings, resume)
-    tick(len(seen))
     done = rejected = 0
     columns = _columns(model, name_column)
-    if pictures is not None:
-        (folder / "pictures").mkdir(exist_ok=True)
     with ExitStack() as stack:
-        table = AppendedCsv(stack, folder / "explanations.csv", columns)
-        leftovers = AppendedCsv(
-            stack, folder / "rejected.csv", ("row", *_named(name_column), *REJECTED_COLUMNS[1:])
-        )
+        stack.enter_context(alone(folder))
+        seen = _begin(folder, settings, resume)
+        tick(len(seen))
+        if pictures is not None:
+            folder_at(folder / "pictures")
+        table = AppendedCsv(stack, folder / "explanations.csv", columns, excel_safe)
+        left_out = ("row", *_named(name_column), *REJECTED_COLUMNS[1:])
+        leftovers = AppendedCsv(stack, folder / "rejected.csv", left_out, excel_safe)
         structures = None
         if "sdf" in formats:
-            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", seen))
-        for found in explain_rows(
-            model,
-            path,
-            explainer,
-            smiles_column=smiles_column,
-            name_column=name_column,
-            target=target,
-            skip=seen,
-        ):
-            tick(1)
-            if isinstance(found, NamedRejectedRow):
-                text = {"row": found.row, "smiles": found.smiles, "reason": found.reason}
-                leftovers.write(text | _named(name_column, found.name))
-                rejected += 1
-                continue
-            picture = ""
-            if pictures is not None:
-                picture = f"pictures/{found.row:06d}{pictures.suffix}"
-                _draw(found.explanation, folder / picture, pictures)
+            explained = rows_in(folder / "explanations.csv")
+            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", explained))
+        for chunk in _explained(model, path, explainer, smiles_column, name_column, target, seen):
+            written, records, refused = [], [], []
+            for one in chunk:
+                if isinstance(one, ExplainedRow):
+                    found = _written(one, folder, name_column, pictures, structures is not None)
+                    if not isinstance(found, RejectedRow):
+                        written.append(found[0])
+                        records.append(found[1])
+                        continue
+                    one = NamedRejectedRow(**vars(found), name=one.name)
+                text = {"row": one.row, "smiles": one_line(one.smiles)}
+                text["reason"] = one_line(one.reason)
+                refused.append(text | _named(name_column, one.name))
             if structures is not None:
-                structures.write(found.explanation.to_sdf(title=found.name, Row=found.row))
-                structures.flush()
-            # last, so that a row in this table is always complete
-            table.write(_record(found, name_column, picture))
-            done += 1
-    if "parquet" in formats:
-        tables = folder / "explanations.csv", folder / "explanations.parquet"
-        csv_to_parquet(*tables, columns)
+                structures.write("".join(records))
+            # after pictures and structures, so that a row in this table is always complete
+            table.write(written)
+            leftovers.write(refused)
+            done, rejected = done + len(written), rejected + len(refused)
+            tick(len(chunk))
+        if "parquet" in formats:
+            tables = folder / "explanations.csv", folder / "explanations.parquet"
+            csv_to_parquet(*tables, columns)
     return Counts(done, rejected, len(seen))
 
 
@@ -177,17 +189,87 @@ def explain_rows(
     target: Any = None,
     skip: Collection[int] = (),
 ) -> Iterator[ExplainedRow | NamedRejectedRow]:
-    """Explain the rows of a CSV file except those in `skip`, in batches; yields them in order."""
+    """Explain the rows of a CSV file except those in `skip`, in batches; yields them in order.
+
+    A row that cannot be explained is rejected. An error that concerns every molecule is raised.
+    """
+    for chunk in _explained(model, path, explainer, smiles_column, name_column, target, skip):
+        yield from chunk
+
+
+def _explained(
+    model: Graphormer,
+    path: str | Path,
+    explainer: Explainer,
+    smiles_column: str,
+    name_column: str | None,
+    target: Any,
+    skip: Collection[int],
+) -> Iterator[list[ExplainedRow | NamedRejectedRow]]:
+    """The rows of each chunk, except those in `skip`.
+
+    A chunk with rows left to do is explained whole: in other batches, other roundings would occur.
+    """
     _require_molecules(model)
-    rows = (row for row in _rows(model, path, smiles_column, name_column) if row[0].row not in skip)
-    for chunk in _chunks(rows, CHUNK):
+
+    def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
+        return explain_prepared(model, rows, explainer, target=target)
+
+    # an unknown target or an unsuitable method fails here, before it fails on every row
+    probe = [(0, prepare(model.config, PROBE))]
+    list(explain_prepared(model, probe, explainer, target=target, refuse=lambda *_: None))
+    for chunk in _chunks(_rows(model, path, smiles_column, name_column), CHUNK):
+        if all(row.row in skip for row, _ in chunk):
+            continue
         good, bad, names = _encoded(model, chunk)
-        explained = explain_prepared(model, good, explainer, target=target)
+        explained = _tried(work, good, bad)
         found: list[ExplainedRow | NamedRejectedRow] = [
             *(NamedRejectedRow(**vars(row), name=names[row.row]) for row in bad),
             *(ExplainedRow(row, explanation, names[row]) for row, explanation in explained),
         ]
-        yield from sorted(found, key=lambda one: one.row)
+        yield sorted((one for one in found if one.row not in skip), key=lambda one: one.row)
+
+
+def _tried(
+    work: Callable[[Encoded], Iterable[Result]], rows: Encoded, refused: list[RejectedRow]
+) -> list[Result]:
+    """The results of encoded rows; rows that fail by themselves too are added to `refused`."""
+    try:
+        return list(work(rows))
+    except Exception as error:  # of any type: one row must not stop the others
+        if len(rows) == 1:
+            ((row, item),) = rows
+            refused.append(_refused(row, item.smiles or "", error))
+            return []
+        half = len(rows) // 2
+        return _tried(work, rows[:half], refused) + _tried(work, rows[half:], refused)
+
+
+def _refused(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
+    """A row that failed, with the error in one line."""
+    reason = shortened(one_line(str(error)) or type(error).__name__, 300)
+    return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
+
+
+def _written(
+    found: ExplainedRow,
+    folder: Path,
+    name_column: str | None,
+    pictures: Pictures | None,
+    structure: bool,
+) -> tuple[dict[str, Any], str] | RejectedRow:
+    """The CSV and SD records of a row, whose picture is written; or why it cannot be written."""
+    picture = f"pictures/{found.row:06d}{pictures.suffix}" if pictures else ""
+    try:
+        row = _record(found, name_column, picture)
+        sdf = found.explanation.to_sdf(title=found.name, Row=found.row) if structure else ""
+        if pictures is not None:
+            _draw(found.explanation, folder / picture, pictures)
+    except OSError:  # a full disk is not the row's fault
+        raise
+    except Exception as error:  # RDKit raises errors of any type
+        return _refused(found.row, found.explanation.smiles or "", error, "cannot be written: ")
+    return row, sdf
 
 
 def predict_table(
@@ -197,25 +279,37 @@ def predict_table(
     *,
     smiles_column: str = "smiles",
     name_column: str | None = None,
+    excel_safe: bool = False,
     tick: Tick = lambda rows: None,
 ) -> tuple[Counts, list[RejectedRow]]:
-    """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out."""
+    """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out.
+
+    excel_safe: as for `explain_table`.
+    """
     _require_molecules(model)
+
+    def write(record: Mapping[str, Any]) -> None:
+        writer.writerow(guarded(record) if excel_safe else record)
+
+    def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
+        return predict_prepared(model, rows)
+
     columns = ["row", *_named(name_column), "smiles", *_predicted_columns(model)]
     chunks = _chunks(_rows(model, path, smiles_column, name_column), CHUNK)
     first = next(chunks, [])  # a missing column raises before anything is written
     writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
+    write(dict(zip(columns, columns, strict=True)))
     rejected: list[RejectedRow] = []
     done = 0
     for chunk in chain([first], chunks):
         good, bad, names = _encoded(model, chunk)
-        rejected += bad
-        smiles = {row: prepared.smiles for row, prepared in good}
-        for row, predictions in sorted(predict_prepared(model, good)):
+        smiles = {row: one_line(prepared.smiles or "") for row, prepared in good}
+        predicted = _tried(work, good, bad)
+        for row, predictions in sorted(predicted, key=lambda one: one[0]):
             cells = {"row": row, **_named(name_column, names[row]), "smiles": smiles[row]}
-            writer.writerow(cells | _predicted(predictions))
-        done += len(good)
+            write(cells | _predicted(predictions))
+        rejected += sorted(bad, key=lambda one: one.row)
+        done += len(predicted)
         tick(len(chunk))
     return Counts(done, len(rejected)), rejected
 
@@ -274,23 +368,24 @@ def _require_formats(formats: Collection[str]) -> None:
 
 def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
     """Make the folder, or check that it holds the same run; returns the rows already done."""
-    folder.mkdir(parents=True, exist_ok=True)
     stored = folder / "run.json"
-    tables = folder / "explanations.csv", folder / "rejected.csv"
+    before = _settings_in(stored)
+    for name in WRITTEN if before is None else ():
+        if os.path.lexists(folder / name):
+            raise FileExistsError(
+                f"{folder / name} is not from a run of this command: choose another folder."
+            )
+    tables = [folder / name for name in TABLES]
     seen = rows_in(tables[0]) | rows_in(tables[1])
-    if not seen:  # a new run, or one that failed before its first row
+    if before is None or not seen:  # a new run, or one that failed before its first row
         for table in tables:
             table.unlink(missing_ok=True)
-        stored.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        write_whole(stored, json.dumps(settings, indent=1) + "\n")
         return set()
     if not resume:
         raise FileExistsError(
             f"{folder} already holds results: continue with --resume, or choose another folder."
         )
-    try:
-        before = json.loads(stored.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{stored} cannot be read ({error}); choose another folder.") from error
     for name, value in settings.items():
         if before.get(name) != value:
             raise ValueError(
@@ -300,7 +395,22 @@ def _begin(folder: Path, settings: dict[str, Any], resume: bool) -> set[int]:
     return seen
 
 
+def _settings_in(stored: Path) -> dict[str, Any] | None:
+    """The settings of the run that a folder holds; None if it holds none."""
+    if not os.path.lexists(stored):
+        return None
+    try:
+        found = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{stored} cannot be read ({error}); choose another folder.") from error
+    if not isinstance(found, dict) or not found.keys() >= RUN:
+        raise FileExistsError(f"{stored} is not from a run of this command: choose another folder.")
+    return found
+
+
 def _digest(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file.")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -317,7 +427,12 @@ def _encoded(
     """Usable rows of a chunk, numbered and encoded; rejected rows; names by row number."""
     rejected = [item for item, _ in chunk if isinstance(item, RejectedRow)]
     graphs = [item for item, _ in chunk if not isinstance(item, RejectedRow)]
-    prepared = [(int(graph.row), prepare(model.config, graph)) for graph in graphs]
+    prepared: Encoded = []
+    for graph in graphs:
+        try:
+            prepared.append((int(graph.row), prepare(model.config, graph)))
+        except Exception as error:  # of any type: one row must not stop the others
+            rejected.append(_refused(int(graph.row), str(graph.get("smiles") or ""), error))
     return prepared, rejected, {int(item.row): name for item, name in chunk}
 
 
@@ -364,7 +479,7 @@ def _record(found: ExplainedRow, name_column: str | None, picture: str) -> dict[
     return {
         "row": found.row,
         **_named(name_column, found.name),
-        "smiles": explanation.smiles,
+        "smiles": one_line(explanation.smiles or ""),
         **_predicted(explanation.predictions),
         "target": explanation.target,
         **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in LEDGER},

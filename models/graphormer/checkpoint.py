@@ -5,14 +5,17 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
+
+from graphxai.datasets.writing import folder_at, write_whole
 
 from .config import GraphormerConfig
 from .model import Graphormer, Origin
@@ -21,6 +24,10 @@ FORMAT = "graphxai-graphormer"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
 PRETRAINED = Path(__file__).parent / "pretrained"
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INVALID = (  # what a configuration that makes no sense can raise
+    AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
 
 
 class CheckpointError(ValueError):
@@ -38,14 +45,13 @@ def save_checkpoint(
 
     If the model has a mean node, it is written to a file of its own.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_at(folder)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": FORMAT})
+    write_whole(folder / WEIGHTS, save(tensors, metadata={"format": FORMAT}))
     save_mean_node(model, folder)
     content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
-    (folder / CONFIG).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(card or "# Graphormer\n", encoding="utf-8")
+    write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
+    write_whole(folder / CARD, card or "# Graphormer\n")
     return folder
 
 
@@ -61,11 +67,14 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
         published = " Read a published Graphormer with load_huggingface(folder)."
         hint = published if is_published(folder) else ""
         raise CheckpointError(f"{folder / CONFIG}: 'format' is not {FORMAT!r}.{hint}")
+    shapes = read_shapes(folder)
     try:
         config = GraphormerConfig.from_dict(content["model"])
-        model = Graphormer(config)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        own = shapes_of(config, shapes)
+    except INVALID as error:
         raise CheckpointError(f"{folder / CONFIG}: invalid model configuration: {error}") from error
+    require_shapes(own, shapes, folder / WEIGHTS)
+    model = Graphormer(config)
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
     model.mean_node = _read_mean_node(model, folder, digest)
@@ -84,14 +93,14 @@ def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
         return None
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
-    save_file(mean, path, metadata={"format": FORMAT, "sha256": digest})
+    write_whole(path, save(mean, metadata={"format": FORMAT, "sha256": digest}))
     return path
 
 
 def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:
     """Read the mean node (F, D) measured on the weights with this SHA-256; None without one."""
     path = folder / MEAN_NODE
-    if not path.exists():
+    if not path.is_file():
         return None
     rows = 1 if model.embedding_norm is not None else len(model.feature_names)
     shape = (rows, model.config.hidden_dim)
@@ -104,7 +113,7 @@ def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | No
             measured_on = (file.metadata() or {}).get("sha256")
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}; delete or replace it.") from error
-    if not mean.is_floating_point() or not torch.isfinite(mean).all():
+    if mean.dtype not in NUMBERS or not torch.isfinite(mean).all():
         raise CheckpointError(f"{path}: holds values that are not finite numbers.")
     return mean.to(model.graph_token) if measured_on == digest else None
 
@@ -126,10 +135,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder.")
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.") from None
+        content = json.loads(_plain(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
@@ -137,12 +146,57 @@ def read_config(folder: Path) -> dict[str, Any]:
     return content
 
 
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """Read all tensors of `model.safetensors`; return them and the file's SHA-256."""
-    path = folder / WEIGHTS
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of all tensors from the header of `model.safetensors`."""
+    path = _weights_in(folder)
     try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
+        with safe_open(path, framework="pt") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, *INVALID, OSError) as error:
+        raise _corrupt(path, error) from error
+
+
+def shapes_of(
+    config: GraphormerConfig, found: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters of a model, without making them.
+
+    found: the shapes in its checkpoint, which limit what the model may hold, since even the names
+    of a model with a billion layers fill the memory. Raises ValueError for more.
+    """
+    numbers = sum(math.prod(shape) for shape in found.values())
+    sizes = {
+        "num_layers": config.num_layers * 16,  # parameters of a layer
+        "max_degree": config.max_degree,
+        "hidden_dim": config.hidden_dim,
+        "ffn_dim": config.ffn_dim,
+        "num_node_features": config.num_node_features,
+        "position_bands": config.position_bands**2,
+        "position_bias_bands": config.position_bias_bands**2,
+    }
+    limits = {"num_layers": len(found)}
+    for name, size in sizes.items():
+        if size > limits.get(name, numbers):
+            raise ValueError(f"{name} is {getattr(config, name)}, too large for {WEIGHTS}.")
+    with torch.device("meta"):
+        return {key: tuple(value.shape) for key, value in Graphormer(config).state_dict().items()}
+
+
+def _plain(path: Path) -> Path:
+    """The path of a regular file: a pipe would wait for ever, a device has no end."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
+    return path
+
+
+def _corrupt(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path}: corrupt or truncated ({error}); copy or download it again.")
+
+
+def _weights_in(folder: Path) -> Path:
+    """The file of the weights; CheckpointError if there is none that can be opened."""
+    path = folder / WEIGHTS
+    if not path.exists():
         others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
             p.name for p in folder.glob("*.pt*")
         )
@@ -152,22 +206,60 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
             if others
             else ""
         )
-        raise CheckpointError(f"{path}: no such file.{hint}") from None
+        raise CheckpointError(f"{path}: no such file.{hint}")
+    try:
+        return _plain(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
+    """Read all tensors of `model.safetensors`; return them and the file's SHA-256."""
+    path = _weights_in(folder)
+    try:
+        raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     try:
         return load_tensors(raw), hashlib.sha256(raw).hexdigest()
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{path}: corrupt or truncated ({error}); copy or download it again."
-        ) from error
+    except (SafetensorError, *INVALID) as error:
+        raise _corrupt(path, error) from error
 
 
 def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the model's parameters; names, shapes and values must match."""
     own = model.state_dict()
-    missing = sorted(set(own) - set(tensors))
-    surplus = sorted(set(tensors) - set(own))
+    require_shapes(
+        {key: tuple(value.shape) for key, value in own.items()},
+        {key: tuple(value.shape) for key, value in tensors.items()},
+        path,
+    )
+    model.load_state_dict(
+        {key: as_numbers(value, key, path, own[key].dtype) for key, value in tensors.items()}
+    )
+
+
+def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor as `dtype`; CheckpointError if it has other values than finite numbers."""
+    if value.dtype not in NUMBERS:
+        raise CheckpointError(
+            f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"
+            " bits."
+        )
+    if not torch.isfinite(value).all():
+        raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
+    found = value.to(dtype)
+    if not torch.isfinite(found).all():
+        raise CheckpointError(f"{path}: key {key!r} holds values that are too large for {dtype}.")
+    return found
+
+
+def require_shapes(
+    own: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], path: Path
+) -> None:
+    """Raise CheckpointError unless a model and its checkpoint have the same names and shapes."""
+    missing = sorted(set(own) - set(found))
+    surplus = sorted(set(found) - set(own))
     if missing or surplus:
         text = [f"missing key {missing[0]!r}"] if missing else []
         text += [f"unexpected key {surplus[0]!r}"] if surplus else []
@@ -176,19 +268,11 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
             f"{path}: does not fit {CONFIG}: {', '.join(text)}"
             + (f" and {more} more." if more else ".")
         )
-    for key, value in tensors.items():
-        if value.shape != own[key].shape:
+    for key, shape in found.items():
+        if shape != own[key]:
             raise CheckpointError(
-                f"{path}: key {key!r} has shape {tuple(value.shape)}, but {CONFIG} asks for"
-                f" {tuple(own[key].shape)}."
+                f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {own[key]}."
             )
-        if not value.is_floating_point():
-            raise CheckpointError(
-                f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers."
-            )
-        if not torch.isfinite(value).all():
-            raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
-    model.load_state_dict(tensors)
 
 
 def pretrained_names() -> tuple[str, ...]:

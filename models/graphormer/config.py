@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 TaskKind = Literal["binary", "multiclass", "regression"]
+MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"a task's name must be non-empty text, not {self.name!r}.")
+        if not isinstance(self.unit, str):
+            raise ValueError(f"task {self.name!r}: unit must be text, not {self.unit!r}.")
         if isinstance(self.classes, str) or not all(isinstance(c, str) for c in self.classes):
             raise ValueError(f"task {self.name!r}: classes must be a list of names.")
         object.__setattr__(self, "classes", tuple(self.classes))
@@ -143,8 +146,19 @@ class GraphormerConfig(TaskSet):
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}.")
-        if not 0 < self.layernorm_eps < math.inf:
-            raise ValueError(f"layernorm_eps must be positive, not {self.layernorm_eps}.")
+        if not 0 < self.layernorm_eps <= 1:
+            raise ValueError(
+                f"layernorm_eps must be positive, not {self.layernorm_eps}, and up to 1."
+            )
+        if self.mask_distance is not None and self.mask_distance < 1:
+            raise ValueError(f"mask_distance must be at least 1, not {self.mask_distance}.")
+        bonds = math.prod(self.edge_cardinalities) if self.edge_cardinalities else 0
+        rows = self.max_distance + 2 + self.num_hops * bonds
+        if rows > MAX_ROWS:
+            raise ValueError(
+                f"max_distance, num_hops and edge_cardinalities make {rows:,} rows of structural"
+                f" bias, more than the limit of {MAX_ROWS:,}."
+            )
 
     def _check_types(self) -> None:
         """Check types, since values come from a file, and name the value that is wrong."""
@@ -163,6 +177,10 @@ class GraphormerConfig(TaskSet):
         for name in ("node_cardinalities", "edge_cardinalities"):
             if not all(isinstance(size, int) and size > 0 for size in getattr(self, name)):
                 raise ValueError(f"{name} must hold positive integers.")
+        if not all(isinstance(name, str) for name in self.node_feature_names):
+            raise ValueError("node_feature_names must hold names.")
+        if not isinstance(self.extra, dict):
+            raise ValueError(f"extra is {self.extra!r}, which has the wrong type.")
         width = len(self.node_cardinalities) or self.num_node_features
         if self.node_feature_names and len(self.node_feature_names) != width:
             raise ValueError(

@@ -17,7 +17,18 @@ from torch import Tensor
 
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-from .checkpoint import CONFIG, WEIGHTS, CheckpointError, fill, name_of, read_config, read_weights
+from .checkpoint import (
+    CONFIG,
+    INVALID,
+    WEIGHTS,
+    CheckpointError,
+    as_numbers,
+    fill,
+    name_of,
+    read_config,
+    read_weights,
+    shapes_of,
+)
 from .config import GraphormerConfig, Task
 from .model import Graphormer, Origin
 
@@ -50,14 +61,14 @@ def load_huggingface(
     layout = _V1 if "n_layers" in content else _FAIRSEQ
     try:
         config = layout.config(content, read, spatial_pos_max)
-        model = Graphormer(config)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        own = shapes_of(config, {key: tuple(value.shape) for key, value in tensors.items()})
+    except INVALID as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{folder}: not a supported Graphormer: {error}") from error
-    own = model.state_dict()
     state = _tables(read, layout.names, config, atom_offset)
     state |= {ours: read.like(key, own[ours]) for ours, key in layout.keys(read, config).items()}
+    model = Graphormer(config)
     fill(model, state, folder / WEIGHTS)
     _check_rest(read, config)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}
@@ -106,18 +117,15 @@ class _Reader:
         if key not in self.tensors:
             raise CheckpointError(f"{self.path}: missing key {key!r}.")
         self.seen.add(key)
-        value = self.tensors[key].float()
-        if not torch.isfinite(value).all():
-            raise CheckpointError(f"{self.path}: key {key!r} holds values that are not finite.")
-        return value
+        return as_numbers(self.tensors[key], key, self.path)
 
-    def like(self, key: str, own: Tensor) -> Tensor:
-        """Return the tensor that fills our parameter `own`; the shapes must agree."""
+    def like(self, key: str, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor that fills our parameter of this shape."""
         value = self(key)
-        if value.shape != own.shape:
+        if tuple(value.shape) != shape:
             raise CheckpointError(
                 f"{self.path}: key {key!r} has shape {tuple(value.shape)}, but {CONFIG} asks for"
-                f" {tuple(own.shape)}."
+                f" {shape}."
             )
         return value
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rdkit import Chem
 
+from graphxai.datasets import molecule_reading
 from graphxai.datasets.download import DownloadError, data_root, fetch
 from graphxai.datasets.features import (
     ATOM_CARDINALITIES,
@@ -19,6 +20,7 @@ from graphxai.datasets.features import (
 )
 from graphxai.datasets.molecules import (
     MoleculeError,
+    iter_records,
     load_bace,
     molecule_to_data,
     molecules_to_data,
@@ -314,9 +316,50 @@ def test_long_cells_padded_headers_and_utf_16_are_read(tmp_path: Path) -> None:
     path.write_text("id, smiles\n1,CCO\n2," + "C" * 200_000 + "\n3,CC\n")
     graphs, rejected = read_table(path)
     assert [int(g.row) for g in graphs] == [1, 3]
-    assert "200000 atoms" in rejected[0].reason
+    assert "200,000 characters" in rejected[0].reason
     path.write_text("smiles;name\r\nCCO;é\r\n", encoding="utf-16")
     assert len(read_table(path)[0]) == 1
     path.write_text("smiles,smiles\nC,CC\n")
     with pytest.raises(ValueError, match="more than one column"):
         read_table(path)
+
+
+def test_an_error_of_any_type_from_rdkit_refuses_one_molecule_only() -> None:
+    mol = Chem.RWMol(Chem.MolFromSmiles("CCO"))
+    mol.AddAtom(Chem.Atom(6))
+    mol.AddBond(2, 3, Chem.BondType.THREECENTER)
+    found = list(molecules_to_data(["CCO", mol.GetMol(), "CCN"]))
+    assert [isinstance(one, MoleculeError) for one in found] == [False, True, False]
+    assert "RDKit cannot read this molecule" in str(found[1])
+
+
+@pytest.mark.parametrize("text", ["C" * 10_000_000, "C.[H]" * 2_000_000, "=" * 10_000_000])
+def test_length_is_checked_before_parsing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(molecule_reading.Chem, "MolFromSmiles", None)
+    with pytest.raises(MoleculeError, match=r"^'.{77}\.\.\.' has 10,000,000 characters"):
+        molecule_to_data(text)
+
+
+@pytest.mark.parametrize("extension", ["", " |$A$|", ".[H][H]"])
+def test_size_is_checked_before_rings_are_found(
+    extension: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sanitised = []
+    monkeypatch.setattr(molecule_reading.Chem, "SanitizeMol", sanitised.append)
+    with pytest.raises(MoleculeError, match="has 9600 atoms, more than the limit of 500"):
+        molecule_to_data("c1ccccc1" * 1600 + extension)
+    assert not sanitised
+
+
+def test_a_control_character_in_an_extension_is_refused() -> None:
+    with pytest.raises(MoleculeError, match="has a control character: remove it"):
+        molecule_to_data("CCO |$\x1b[31mA;;$|")
+
+
+def test_latin_1_is_read_as_such(tmp_path: Path) -> None:
+    text = "naïve;smiles\nCafé – 5 µM;CCO\n苯;CC\n"
+    lines = text.splitlines(keepends=True)
+    path = tmp_path / "mixed.csv"  # as when files of two programs are joined
+    path.write_bytes("".join(lines[:2]).encode("cp1252") + lines[2].encode())
+    rows = [cells["naïve"] for _, cells in iter_records(path, ("smiles", "naïve"))]
+    assert rows == ["Café – 5 µM", "苯"]

@@ -2,6 +2,8 @@
 
 import base64
 import csv
+import hashlib
+import html
 import io
 import json
 import pickle
@@ -541,3 +543,44 @@ def test_formats_that_are_not_there_are_refused(run, table, tmp_path, arguments,
     code, printed = run(*given)
     assert code != 0
     assert message in " ".join(printed.err.split())
+
+
+# --- safety ------------------------------------------------------------------------------------
+
+
+def test_no_script_can_run_in_a_page_and_its_styles_are_allowed(one, several, tmp_path):
+    for result in (one, several[:3]):
+        page = result.save(tmp_path / "a.html").read_text()
+        policy = html.unescape(re.search('Content-Security-Policy" content="([^"]+)"', page)[1])
+        rules = dict(rule.split(maxsplit=1) for rule in policy.split("; "))
+        assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+        assert rules["img-src"] == "data:"
+        assert "unsafe-inline" not in policy
+        assert "script-src" not in rules
+        (style,) = re.findall("<style>(.*?)</style>", page)
+        for text in {style, *re.findall('style="([^"]*)"', page)}:
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in rules["style-src"]
+
+
+def test_values_that_are_not_finite_reach_no_result(one, tmp_path):
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="not a finite number"):
+            replace(one, relevance=np.full_like(one.relevance, value))
+        with pytest.raises(ValueError, match="not a finite number"):
+            replace(one, ledger=replace(one.ledger, biases=value))
+    strange = replace(one, provenance={"weight": np.nan})
+    with pytest.raises(ValueError, match="JSON"):
+        strange.save(tmp_path / "a.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_are_written_to_files_only(one, several, tmp_path):
+    import os
+
+    for suffix in SUFFIXES:
+        pipe = tmp_path / f"pipe{suffix}"
+        os.mkfifo(pipe)
+        for result in (one, several):
+            with pytest.raises(OSError, match="is a device, a pipe or a socket"):
+                result.save(pipe)

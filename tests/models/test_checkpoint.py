@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load, load_file, save_file
 
 from graphxai.models.graphormer import (
     CheckpointError,
+    checkpoint,
     load_checkpoint,
     load_huggingface,
     locate,
@@ -121,6 +123,22 @@ def round_off(folder):
     save_file(tensors, folder / "model.safetensors")
 
 
+def set_weights(value):
+    def damage(folder):
+        tensors = load((folder / "model.safetensors").read_bytes())
+        save_file(tensors | {"graph_token": value}, folder / "model.safetensors")
+
+    return damage
+
+
+def pipe_instead_of(name):
+    def damage(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return damage
+
+
 def unknown_setting(folder):
     content = json.loads((folder / "config.json").read_text())
     content["model"]["colour"] = "red"
@@ -155,12 +173,54 @@ def unknown_setting(folder):
         (set_task("classes", ["a", "a"]), r"config\.json: .*two classes have the same name"),
         (set_task("name", "pIC50"), r"config\.json: .*two tasks have the same name"),
         (set_value("max_degree", -2), r"config\.json: .*max_degree must not be negative"),
+        (set_value("max_distance", 40_000_000), r"config\.json: .*40,000,302 rows of structural"),
+        (set_value("max_distance", 32_000), r"key 'bias\.spatial' has shape \(32, 4\)"),
+        (set_value("max_degree", 10**12), r"config\.json: .*max_degree is 10+, too large for"),
+        (set_value("num_layers", 10**9), r"config\.json: .*num_layers is 10+, too large for"),
+        (set_value("hidden_dim", 4 * 10**9), r"config\.json: .*hidden_dim is 40+, too large for"),
+        (set_value("ffn_dim", 10**30), r"config\.json: .*ffn_dim is 10+, too large for"),
+        (set_value("position_bias_bands", 10**6), r"config\.json: .*too large for"),
+        (set_value("edge_cardinalities", [900, 900]), r"config\.json: .*rows of structural bias"),
+        (set_value("node_cardinalities", [10**30]), r"config\.json: invalid model configuration"),
+        (set_value("node_feature_names", list(range(9))), r"node_feature_names must hold names"),
+        (set_value("mask_distance", 0), r"config\.json: .*mask_distance must be at least 1"),
+        (set_value("layernorm_eps", 1e30), r"config\.json: .*layernorm_eps must be positive"),
+        (set_value("extra", 3), r"config\.json: .*extra is 3, which has the wrong type"),
+        (set_value("tasks", 3), r"config\.json: invalid model configuration"),
+        (set_task("unit", {}), r"config\.json: .*unit must be text"),
+        (
+            set_weights(torch.zeros(32).to(torch.float8_e4m3fn)),
+            r"key 'graph_token' holds torch\.float8_e4m3fn, not floating-point numbers of 16",
+        ),
+        (
+            set_weights(torch.full((32,), 1e300, dtype=torch.float64)),
+            r"key 'graph_token' holds values that are too large for torch\.float32",
+        ),
+        (pipe_instead_of("config.json"), r"config\.json: .*not a regular file"),
+        (pipe_instead_of("model.safetensors"), r"model\.safetensors: .*not a regular file"),
     ],
 )
 def test_a_damaged_checkpoint_is_named(folder, damage, message):
     damage(folder)
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(folder)
+
+
+def test_a_model_is_not_made_before_its_shapes_are_known(folder, monkeypatch):
+    content = json.loads((folder / "config.json").read_text())
+    content["model"]["max_distance"] = 32_000
+    (folder / "config.json").write_text(json.dumps(content))
+    made = []
+    whole = checkpoint.Graphormer.__init__
+
+    def noted(self, config):
+        whole(self, config)
+        made.extend(parameter.device.type for parameter in self.parameters())
+
+    monkeypatch.setattr(checkpoint.Graphormer, "__init__", noted)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(folder)
+    assert set(made) == {"meta"}
 
 
 def test_missing_files_and_pickles_are_named(folder, tmp_path):

@@ -320,3 +320,21 @@ def test_only_molecules_near_the_window_are_drawn(browser, tmp_path):
         time.sleep(0.02)
     assert browser.js(drawn) < 100
     assert browser.errors == []
+
+
+def test_a_saved_page_shows_its_picture_and_styles_and_runs_no_script(browser, tmp_path):
+    one = gx.explain("bace", "CCO")
+    path = one.save(tmp_path / "one.html")
+    browser.errors.clear()
+    browser.open(path)
+    browser.wait("document.images[0].complete && document.images[0].naturalWidth > 100")
+    shown = one.ledger._repr_html_().count("padding-left: 0.5em")
+    found = "[...document.querySelectorAll('details td')].filter(cell => cell.style.paddingLeft)"
+    assert browser.js(f"{found}.filter(cell => cell.style.paddingLeft === '0.5em').length") == shown
+    assert browser.errors == []
+    text = path.read_text().replace("</section>", "<script>document.title = 'ran'</script>")
+    path.write_text(text)
+    browser.open(path)
+    browser.wait("document.images[0].complete")
+    assert browser.js("document.title") != "ran"
+    browser.errors.clear()

@@ -12,6 +12,7 @@ from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.contract.inputs import Input, as_list, prepare_for
 from graphxai.datasets.molecules import iter_records
 from graphxai.datasets.progress import Tick, progress_bar
+from graphxai.datasets.writing import place_of, write_whole
 from graphxai.evaluation.trust.trust import OTHERS, RULE, Trust, explained_by_each, trust_prepared
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method
@@ -104,6 +105,8 @@ def report(
         raise ValueError(f"{out}: a report is a web page; name it .html.")
     model = load(model) if isinstance(model, str | Path) else model
     explainer = get_explainer(method)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    place_of(out)
     rows, total, source = _rows(inputs, names, smiles_column, name_column)
     if limit is not None:
         rows, total = islice(rows, limit), min(limit, total)
@@ -124,9 +127,7 @@ def report(
         raise ValueError(f"no molecule in {source} can be explained{why}")
     name = title or f"{model.origin.name}: {source}"
     page = render(_data(contents, model, explainer, name, source), name, _card(model))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
-    return out
+    return write_whole(out, page)
 
 
 def _rows(
@@ -168,7 +169,13 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
     prepared, rejected = _prepared(model, chunk)
     contents.rejected += rejected
     tick(len(rejected))
-    explained = dict(explain_prepared(model, prepared, explainer, target=target))
+    refused_rows: list[tuple[int, Exception]] = []
+
+    def refuse(number: int, error: Exception) -> None:
+        refused_rows.append((number, error))
+
+    explained = dict(explain_prepared(model, prepared, explainer, target=target, refuse=refuse))
+    prepared = [item for item in prepared if item[0] in explained]
     in_detail = prepared[: max(0, plan.detailed - len(contents.molecules))]
     methods = [n for n in dict.fromkeys([*plan.others, *OTHERS]) if n != explainer.name]
     compared, refused = explained_by_each(model, in_detail, methods, target)
@@ -180,8 +187,12 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
             for name in plan.others
             if name in compared and number in compared[name]
         }
-        _keep(contents, rows[number], explained[number], beside, trusted.get(number))
+        try:
+            _keep(contents, rows[number], explained[number], beside, trusted.get(number))
+        except Exception as error:  # RDKit raises errors of any type
+            refuse(number, error)
         tick(1)
+    contents.rejected += [_rejected(rows[number], why) for number, why in refused_rows]
 
 
 def _prepared(
@@ -195,9 +206,14 @@ def _prepared(
             if item.smiles is None and item.molecule is None:
                 raise ValueError("this is not a molecule.")
             prepared.append((row.number, item))
-        except (ValueError, OSError) as error:
-            rejected.append((row.number, str(row.value)[:200], str(error)))
+        except Exception as error:  # RDKit raises errors of any type
+            rejected.append(_rejected(row, error))
     return prepared, rejected
+
+
+def _rejected(row: Row, error: Exception) -> tuple[int, str, str]:
+    """What the page says of a row that was left out."""
+    return row.number, str(row.value)[:200], str(error) or type(error).__name__
 
 
 def _keep(
@@ -295,6 +311,6 @@ def _card(model: Model) -> str:
     """The model card beside the checkpoint; empty if there is none."""
     folder = getattr(model.origin, "folder", None)
     with suppress(OSError, UnicodeDecodeError):
-        if folder is not None:
+        if folder is not None and (Path(folder) / "README.md").is_file():
             return (Path(folder) / "README.md").read_text(encoding="utf-8")
     return ""

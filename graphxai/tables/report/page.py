@@ -4,13 +4,13 @@ The data are a JSON block without a single `<`. The script inserts text only as 
 security policy allows exactly this script and style, by their hashes, and no network.
 """
 
-import base64
-import hashlib
 import html
 import json
 import re
 from importlib.resources import files
 from typing import Any
+
+from graphxai.explanation.html import security_policy
 
 SCRIPTS = ("draw.js", "report.js", "detail.js")
 FORBIDDEN = {
@@ -29,12 +29,8 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
     )
     script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
-        " base-uri 'none'; form-action 'none'"
-    )
     parts = {
-        "POLICY": html.escape(policy),
+        "POLICY": html.escape(security_policy(style, script)),
         "TITLE": html.escape(title),
         "STYLE": style,
         "SCRIPT": script,
@@ -51,11 +47,6 @@ def embedded(data: Any) -> str:
     for character, escape in FORBIDDEN.items():
         text = text.replace(character, escape)
     return text.encode("utf-8", "replace").decode()  # a lone surrogate is not valid UTF-8
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def card_html(markdown: str) -> str:

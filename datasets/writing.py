@@ -1,0 +1,156 @@
+"""Write files whole or not at all, sync what is written, and keep two runs out of one place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+__all__ = ["Appended", "alone", "folder_at", "place_of", "replacing", "write_whole"]
+
+
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Return where a file to be written is; symbolic links are followed.
+
+    Raises:
+        OSError: there is a folder, a device, a pipe, a file without write permission, or a link
+            that leads nowhere.
+    """
+    path = Path(path)
+    try:
+        real = path.resolve()
+        exists = real.exists()
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise OSError(f"{path} cannot be written: {error}.") from error
+    if path.is_symlink() and not real.parent.is_dir():
+        raise FileNotFoundError(f"{path} is a link into a folder that does not exist: {real}.")
+    if real.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file.")
+    if exists and not real.is_file():
+        raise OSError(f"{path} is a device, a pipe or a socket: name a file.")
+    if exists and not os.access(real, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: it is read-only.")
+    return real
+
+
+def folder_at(path: str | os.PathLike[str]) -> Path:
+    """Make a folder unless it is there, and return its path; OSError if something else is."""
+    path = Path(path)
+    if os.path.lexists(path) and not path.is_dir():
+        raise NotADirectoryError(f"{path} is not a folder: choose another name.")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a file to write that takes the place of `path`, synced, when the block is left.
+
+    Until then it has another name beside `path`, so an error or a full disk leaves `path` as it
+    was. mode: "w" (UTF-8, line endings as written) or "wb". Errors as for `place_of`.
+    """
+    real = place_of(path)
+    partial = real.with_name(f".{token_hex(6)}.partial")
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    try:
+        with partial.open(mode.replace("w", "x"), **text) as file:  # type: ignore[call-overload]
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if real.exists():
+            shutil.copymode(real, partial)
+        partial.replace(real)
+        _sync_folder(real.parent)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(partial)):
+            raise  # it is about another file
+        raise _unwritable(path, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write a file with `replacing`; return its path."""
+    with replacing(path, "w" if isinstance(content, str) else "wb") as file:
+        file.write(content)
+    return Path(path)
+
+
+class Appended:
+    """A file that grows piece by piece: a piece is written whole and synced, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = place_of(path).open("ab", buffering=0)
+        self.size = os.fstat(self.file.fileno()).st_size
+
+    def write(self, text: str) -> None:
+        """Append a piece. Raises OSError, which names the file, if there is no room for it."""
+        left = memoryview(text.encode("utf-8"))
+        end = self.size + len(left)
+        try:
+            while left:
+                left = left[self.file.write(left) :]
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            self.file.truncate(self.size)
+            raise _unwritable(self.path, error) from error
+        self.size = end
+
+    def __enter__(self) -> Appended:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+@contextmanager
+def alone(out: str | os.PathLike[str]) -> Iterator[None]:
+    """Refuse to write to a folder or file to which another process is writing.
+
+    The system releases the lock when the process that holds it ends, however it ends.
+
+    Raises:
+        OSError: another process is writing there; the message has its number and start.
+    """
+    out = Path(out)
+    lock = out / ".lock" if out.is_dir() else out.with_name(f".{out.name}.lock")
+    holder = lock.with_name(lock.name + "-holder")
+    held = FileLock(lock)
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        who = holder.read_text(encoding="utf-8") if holder.is_file() else "another process"
+        raise BlockingIOError(
+            f"{out} is in use by {who}: wait until it has finished, or choose another --out."
+        ) from None
+    try:
+        with suppress(OSError):  # a full disk; the lock holds without a name
+            holder.write_text(f"process {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S}")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows removes no open file
+            lock.unlink()
+        held.release()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Sync the names in a folder, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+    return OSError(f"{path} cannot be written: {error.strerror}. Nothing half-written was left.")

@@ -1,0 +1,112 @@
+"""What tables, checkpoints and arguments hold cannot harm the terminal, or files of others."""
+
+import os
+import warnings
+
+import pytest
+
+from graphxai.cli import main as cli
+from graphxai.cli.terminal import printable
+from graphxai.models.graphormer import Task, save_checkpoint
+from toy import random_graphormer
+
+EVIL = "\x1b]0;x\x07\x9b31m\u202e"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    tasks = (Task(f"a{EVIL}", "binary", ("no", f"yes{EVIL}")), Task("b", "regression", unit=EVIL))
+    model = random_graphormer(num_layers=1, tasks=tasks)
+    return str(save_checkpoint(model, tmp_path_factory.mktemp("model") / "toy"))
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call
+
+
+def test_no_control_character_reaches_the_terminal(run, checkpoint, tmp_path, monkeypatch):
+    table = tmp_path / "t.csv"
+    table.write_text(f"smiles,ID\nCCO,x{EVIL}\nC1{EVIL},y\n")
+    monkeypatch.chdir(tmp_path)
+    model = ("--model", checkpoint)
+    for arguments in (
+        ("explain", "CCO", *model, "--method", "lrp,gae"),
+        ("explain", f"CC{EVIL}", *model),
+        ("explain", "CCO", *model, "--target", EVIL),
+        ("explain", table, *model, "--out", f"out{EVIL}"),
+        ("explain", table, *model, "--smiles-column", EVIL),
+        ("predict", "CCO", *model),
+        ("predict", table, *model, "--name-column", "ID"),
+        ("predict", f"{EVIL}.csv", *model),
+        ("fragments", table, *model, "--smarts", f"a{EVIL}:C", "--minimum", 1),
+        (f"x{EVIL}",),
+    ):
+        _, text = run(*arguments)
+        assert text
+        assert printable(text) == text, arguments
+    told = warnings.formatwarning(EVIL, UserWarning, EVIL, 1)
+    assert printable(told) == told
+
+
+@pytest.mark.parametrize("command", ["explain", "predict", "fragments", "report"])
+def test_a_pipe_is_refused_before_anything_is_computed(command, run, checkpoint, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("smiles\nCCO\n")
+    pipe = tmp_path / ("a.csv" if command != "report" else "a.html")
+    os.mkfifo(pipe)
+    source = "CCO" if command == "explain" else table
+    code, text = run(command, source, "--model", checkpoint, "--out", pipe)
+    assert code == 1
+    assert "is a device, a pipe or a socket: name a file" in text
+
+
+@pytest.mark.parametrize("command", ["predict", "fragments"])
+def test_a_table_does_not_overwrite_itself(command, run, checkpoint, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("smiles\nCCO\n")
+    (tmp_path / "link.csv").symlink_to(table)
+    code, text = run(command, table, "--model", checkpoint, "--out", tmp_path / "link.csv")
+    assert code == 1
+    assert "is the input: choose another name" in text
+    assert table.read_text() == "smiles\nCCO\n"
+
+
+def test_predictions_can_be_guarded_for_a_spreadsheet(run, checkpoint, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("smiles,ID\nCCO,=1+1\n")
+    options = ("--model", checkpoint, "--name-column", "ID")
+    assert ",=1+1," in run("predict", table, *options)[1]
+    assert ",'=1+1," in run("predict", table, *options, "--excel-safe")[1]
+
+
+def test_a_fragment_table_skips_a_row_that_cannot_be_divided(
+    run, checkpoint, tmp_path, monkeypatch
+):
+    from graphxai.chemistry.fragment_table import FragmentTable
+
+    whole = FragmentTable.add
+
+    def failing(self, explanation):
+        if explanation.smiles == "CCN":
+            raise RuntimeError("Bad bond type")
+        return whole(self, explanation)
+
+    monkeypatch.setattr(FragmentTable, "add", failing)
+    table = tmp_path / "t.csv"
+    table.write_text("smiles\nCCO\nCCN\n")
+    out = tmp_path / "f.csv"
+    code, text = run("fragments", table, "--model", checkpoint, "--out", out, "--minimum", 1)
+    assert code == 0
+    assert "left out: row 2: cannot be divided: Bad bond type" in text
+    assert out.exists()

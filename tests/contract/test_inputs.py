@@ -1,0 +1,74 @@
+"""Graphs that do not fit the model are refused by name, before anything is computed."""
+
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.contract.inputs import InputError
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import digit_paths
+from graphxai.datasets.superpixels import image_to_data
+from other_models import GpsModel
+from toy import random_graphormer
+
+
+def changed(**values):
+    data = molecule_to_data("CCO")
+    del data.smiles
+    for name, value in values.items():
+        data[name] = value
+    return data
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"edge_attr": torch.zeros(3, 3, dtype=torch.long)}, "3 rows for the 4 edges"),
+        ({"edge_attr": torch.zeros(0, 3, dtype=torch.long)}, "0 rows for the 4 edges"),
+        ({"edge_attr": torch.full((4, 3), torch.nan)}, "edge_attr must hold integers"),
+        ({"edge_index": torch.tensor([0, 1, 1, 2])}, r"in the shape \(2, E\).*shape \(4,\)"),
+        ({"edge_index": torch.zeros(3, 4, dtype=torch.long)}, r"in the shape \(2, E\)"),
+        ({"edge_index": torch.zeros(2, 4)}, "edge_index must hold whole numbers"),
+        ({"x": torch.full((3, 9), torch.nan)}, "x must hold whole numbers.*NaN"),
+        ({"x": torch.full((3, 9), 0.5)}, "x must hold whole numbers.*fractions"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_refused_by_name(model, values, message):
+    with pytest.raises(InputError, match=message):
+        gx.predict(model, changed(**values))
+
+
+def test_a_wrapped_model_gets_no_graph_that_does_not_fit():
+    model = gx.wrap(GpsModel(), kind="regression")
+    data = changed()
+    data.x = torch.zeros(3, 8)
+    data.edge_attr = data.edge_attr[:2]
+    with pytest.raises(InputError, match="2 rows for the 4 edges"):
+        gx.predict(model, data)
+
+
+@pytest.mark.parametrize("name", ["x", "pos"])
+def test_a_picture_with_nan_is_refused_by_name(name):
+    from graphxai.datasets.mnist import read_digit
+
+    data = image_to_data(read_digit(digit_paths()[3]))
+    data[name][0, 0] = torch.nan
+    with pytest.raises(InputError, match=f"{name} contains values that are not finite"):
+        gx.predict("mnist-superpixels", data)
+
+
+def test_a_result_that_is_not_finite_is_left_out_with_a_warning():
+    model = random_graphormer(num_layers=1)
+    model.node_embedding.table.data[5] = 1e38  # the row of carbon
+    for call in (gx.predict, gx.explain, gx.pairs):
+        with pytest.warns(UserWarning, match="input 1 was left out: .* not a finite number"):
+            found = call(model, ["O", "CC"])
+        assert found[0] is not None
+        assert found[1] is None
+        with pytest.raises(ValueError, match="not a finite number"):
+            call(model, "CC")

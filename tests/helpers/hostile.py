@@ -1,0 +1,167 @@
+"""What must hold for any input, however strange: one check for each kind of input.
+
+A check returns if the library does its work or refuses the input by an error of its own. Anything
+else is a fault. `tests/data/hostile.jsonl` holds inputs that once were faults.
+"""
+
+import contextlib
+import csv
+import functools
+import json
+import math
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rdkit import rdBase
+
+import graphxai as gx
+from graphxai.cli.terminal import printable
+from graphxai.datasets.molecules import molecule_to_data, read_table
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint
+from graphxai.tables.run import Pictures, explain_table
+from toy import random_graphormer
+
+CORPUS = Path(__file__).parents[1] / "data" / "hostile.jsonl"
+
+
+def corpus() -> list[dict[str, Any]]:
+    """Every input that once was a fault: kind, value, and why it was one."""
+    return [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
+
+
+@functools.cache
+def _model() -> Any:
+    return random_graphormer(num_layers=1)
+
+
+@functools.cache
+def _saved() -> tuple[dict[str, Any], bytes]:
+    """The configuration and the weights of a checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = save_checkpoint(_model(), folder)
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        return content, (path / "model.safetensors").read_bytes()
+
+
+def check_cells(cells: list[str]) -> None:
+    """Every cell of a column of SMILES is explained or rejected, and no file is broken."""
+    with tempfile.TemporaryDirectory() as folder:
+        table, out = Path(folder) / "table.csv", Path(folder) / "out"
+        with table.open("w", encoding="utf-8", newline="") as file:
+            rows = [("id", "smiles"), *((f"name {cell}", cell) for cell in cells)]
+            csv.writer(file).writerows(rows)
+        counts = explain_table(
+            _model(),
+            table,
+            out,
+            get_explainer("lrp"),
+            name_column="id",
+            pictures=Pictures(),
+            formats=["sdf"],
+        )
+        assert counts.done + counts.rejected == len(cells)
+        found = []
+        for name in ("explanations.csv", "rejected.csv"):
+            text = (out / name).read_text(encoding="utf-8")
+            assert text == printable(text), "a control character"
+            rows = list(csv.DictReader(text.splitlines()))
+            assert all(math.isfinite(float(row.get("output", 0))) for row in rows)
+            found += [int(row["row"]) for row in rows]
+        assert sorted(found) == list(range(1, len(cells) + 1))
+        assert (out / "explanations.sdf").read_text().count("$$$$\n") == counts.done
+        assert len(list((out / "pictures").iterdir())) == counts.done
+
+
+def check_bytes(raw: str) -> None:
+    """A file of any bytes (one for each character) is read as a table, or refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        path.write_bytes(raw.encode("latin-1"))
+        with contextlib.suppress(ValueError):
+            read_table(path)
+
+
+def check_config(changes: dict[str, Any]) -> None:
+    """Any configuration gives a model that predicts numbers, or a CheckpointError."""
+    content, weights = _saved()
+    _check_checkpoint(json.dumps(content | {"model": content["model"] | changes}), weights)
+
+
+def check_weights(change: list[Any]) -> None:
+    """Weights with bytes replaced from a place on, or cut there, are used or refused."""
+    content, weights = _saved()
+    place, raw = change
+    place %= len(weights)
+    raw = raw.encode("latin-1")
+    _check_checkpoint(json.dumps(content), weights[:place] + raw + weights[place + len(raw) :])
+
+
+def _check_checkpoint(config: str, weights: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(config, encoding="utf-8")
+        (folder / "model.safetensors").write_bytes(weights)
+        try:
+            model = load_checkpoint(folder)
+        except CheckpointError:
+            return
+        try:
+            gx.explain(model, "CCO").save(folder / "a.json")
+        except ValueError:
+            return
+        text = (folder / "a.json").read_text(encoding="utf-8")
+        json.loads(text, parse_constant=lambda name: 1 / 0)
+
+
+def check_data(changes: dict[str, list[Any]]) -> None:
+    """A graph with any tensors (dtype, shape, value) is explained or refused."""
+    data = molecule_to_data("CCO")
+    del data.smiles
+    for name, (dtype, shape, value) in changes.items():
+        data[name] = torch.full(shape, value).to(getattr(torch, dtype))
+    with contextlib.suppress(ValueError):
+        gx.explain(_model(), data)
+
+
+def check_folder(changes: list[list[Any]]) -> None:
+    """A run folder with files that anything happened to is continued, or refused as it is."""
+    with tempfile.TemporaryDirectory() as name:
+        table, out = Path(name) / "table.csv", Path(name) / "out"
+        table.write_text("smiles\nCCO\nC1\nCCN\n", encoding="utf-8")
+        run = functools.partial(
+            explain_table, _model(), table, out, get_explainer("lrp"), formats=["sdf"]
+        )
+        run()
+        whole = {path.name: path.read_bytes() for path in out.iterdir()}
+        for file, place, raw in changes:
+            content = (out / file).read_bytes()
+            place %= len(content) + 1
+            (out / file).write_bytes(content[:place] + raw.encode("latin-1"))
+        try:
+            run(resume=True)
+        except (ValueError, OSError):
+            return
+        if not any(raw for *_, raw in changes) and "run.json" not in {c[0] for c in changes}:
+            assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+
+
+CHECKS: dict[str, Callable[[Any], None]] = {
+    "cells": check_cells,
+    "bytes": check_bytes,
+    "config": check_config,
+    "weights": check_weights,
+    "data": check_data,
+    "folder": check_folder,
+}
+
+
+def check(kind: str, value: Any) -> None:
+    """Run the check of a kind of input; raises whatever the fault is."""
+    with warnings.catch_warnings(), rdBase.BlockLogs():
+        warnings.simplefilter("ignore")
+        CHECKS[kind](value)
