@@ -146,7 +146,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = 8) -> None:
         Column("fragment", overflow="fold"),
         "mean relevance [95 % interval]",
         "molecules",
-        title=escape(title),
+        title=escape(printable(title)),
         title_justify="left",
     )
     ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
