@@ -13,6 +13,7 @@ from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.datasets.progress import progress_bar
+from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet, training_set_of
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of
 from graphxai.explainers.registry import Method
@@ -83,9 +84,10 @@ def explain(
     instead. A single unusable input always raises ValueError.
     """
     model, explainer = _loaded(model), get_explainer(method, **options)
+    training = training_set_of(model)
 
     def work(chunk: Chunk) -> Iterator[tuple[int, Explanation]]:
-        return explain_prepared(model, chunk, explainer, target=target)
+        return explain_prepared(model, chunk, explainer, target=target, training=training)
 
     found, several = _for_each(model, inputs, work, "explaining", on_error, progress)
     return Explanations(found) if several else found[0]
@@ -164,11 +166,11 @@ def predict(
     Inputs, errors and progress as for `explain`.
     """
     model = _loaded(model)
+    training = training_set_of(model)
 
     def work(chunk: Chunk) -> Iterator[tuple[int, dict[str, Prediction]]]:
-        return (
-            (index, {p.task: p for p in found}) for index, found in predict_prepared(model, chunk)
-        )
+        predicted = predict_prepared(model, chunk, training=training)
+        return ((index, {p.task: p for p in found}) for index, found in predicted)
 
     found, several = _for_each(model, inputs, work, "predicting", on_error, progress)
     return found if several else found[0]
@@ -207,27 +209,47 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
+    training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
-    """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs."""
+    """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs.
+
+    training: the model's training set, to tell how near each molecule is; None for "unknown".
+    """
     wanted = Target.of(target)
     origin = provenance(model, explainer)
     for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             attribution = explainer.attribute(model, collated(model, part), wanted)
         for row, (key, item) in enumerate(part):
-            yield key, _explanation(model, item, attribution, row, explainer, wanted, origin)
+            near = _nearness(item, training)
+            yield key, _explanation(model, item, attribution, row, explainer, wanted, origin, near)
 
 
 def predict_prepared(
-    model: "Model", prepared: Sequence[tuple[Key, Input]]
+    model: "Model", prepared: Sequence[tuple[Key, Input]], *, training: TrainingSet | None = None
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
-    """Predict encoded inputs in batches of similar size; yields (key, predictions) pairs."""
+    """Predict encoded inputs in batches of similar size; yields (key, predictions) pairs.
+
+    training: as for `explain_prepared`.
+    """
     for part in batches_for(model, prepared):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).cpu()
-        for row, (key, _) in enumerate(part):
-            yield key, read_outputs(model.config, outputs[row])
+        for row, (key, item) in enumerate(part):
+            yield key, read_outputs(model.config, outputs[row], _nearness(item, training))
+
+
+def _nearness(item: Input, training: TrainingSet | None) -> Nearness | None:
+    """How near a molecule is to the training set; None for a graph that is no molecule."""
+    if item.molecule is None and item.smiles is None:
+        return None
+    if training is None:
+        return UNKNOWN
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return training.nearness(item.molecule or Chem.MolFromSmiles(item.smiles))
 
 
 def _explanation(
@@ -238,10 +260,11 @@ def _explanation(
     explainer: Explainer,
     target: Target,
     origin: dict[str, Any],
+    nearness: Nearness | None,
 ) -> Explanation:
     n = int(item.data.num_nodes)
     relevance = attribution.relevance[row, :n].float().cpu()
-    predictions = read_outputs(model.config, attribution.outputs[row].cpu())
+    predictions = read_outputs(model.config, attribution.outputs[row].cpu(), nearness)
     task = target.task_in(model.config)
     features = attribution.features
     return Explanation(

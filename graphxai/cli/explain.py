@@ -186,6 +186,8 @@ def _explain_table(
     from graphxai.explainers import get_explainer
     from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
 
+    from .printing import nearness_line
+
     folder = out or Path("results")
     model, explainer = load_with_warning(name), get_explainer(method)
     common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
@@ -200,6 +202,8 @@ def _explain_table(
         counts = explain_table(model, source, folder, explainer, resume=resume, tick=tick, **common)
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
     typer.echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
+    if counts.done:
+        typer.echo(nearness_line(counts.nearness))
     if counts.rejected:
         typer.echo(f"reasons: {folder / 'rejected.csv'}", err=True)
     if counts.rejected and not counts.done and not counts.earlier:

@@ -35,6 +35,8 @@ def predict(
 
     `graphxai predict molecules.csv --name-column ID --out predictions.csv`
     """
+    from .printing import nearness_line, print_nearness
+
     kind = kind_of(source)
     if kind != "table":
         require_no_names(name_column)
@@ -45,6 +47,7 @@ def predict(
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
             typer.echo(f"{prediction.task}: {prediction}")
+        print_nearness(prediction)
         return
     from graphxai.tables.run import count_rows, predict_table
 
@@ -65,6 +68,8 @@ def predict(
     if partial and out:
         partial.replace(out)
         typer.echo(f"{counts.done} predicted: {out}")
+    if counts.done:
+        typer.echo(nearness_line(counts.nearness), err=out is None)  # the table is on stdout
     for row in rejected[:10]:
         typer.echo(f"left out: {row}", err=True)
     if len(rejected) > 10:

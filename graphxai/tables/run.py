@@ -11,9 +11,10 @@ column of names, each file holds the names of the compounds.
 import csv
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -24,6 +25,7 @@ from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare, reads_molecules, writes_canonically
 from graphxai.datasets.molecules import RejectedRow, iter_records, iter_table
 from graphxai.datasets.progress import Tick
+from graphxai.datasets.training_set import UNKNOWN, training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line, require_pyarrow
@@ -41,11 +43,12 @@ NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # with the compound's na
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows done, left out, and done by an earlier run."""
+    """Rows done, left out, and done by an earlier run; the rows done by nearness, see `Nearness`."""
 
     done: int = 0
     rejected: int = 0
     earlier: int = 0
+    nearness: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def explain_table(
     seen = _begin(folder, settings, resume)
     tick(len(seen))
     done = rejected = 0
+    nearness: Counter[str] = Counter()
     columns = _columns(model, name_column)
     if pictures is not None:
         (folder / "pictures").mkdir(exist_ok=True)
@@ -156,12 +160,14 @@ def explain_table(
                 structures.write(found.explanation.to_sdf(title=found.name, Row=found.row))
                 structures.flush()
             # last, so that a row in this table is always complete
-            table.write(_record(found, name_column, picture))
+            record = _record(found, name_column, picture)
+            table.write(record)
+            nearness[record["training_set"]] += 1
             done += 1
     if "parquet" in formats:
         tables = folder / "explanations.csv", folder / "explanations.parquet"
         csv_to_parquet(*tables, columns)
-    return Counts(done, rejected, len(seen))
+    return Counts(done, rejected, len(seen), nearness)
 
 
 def explain_rows(
@@ -176,10 +182,11 @@ def explain_rows(
 ) -> Iterator[ExplainedRow | NamedRejectedRow]:
     """Explain the rows of a CSV file except those in `skip`, in batches; yields them in order."""
     _require_molecules(model)
+    training = training_set_of(model)
     rows = (row for row in _rows(model, path, smiles_column, name_column) if row[0].row not in skip)
     for chunk in _chunks(rows, CHUNK):
         good, bad, names = _encoded(model, chunk)
-        explained = explain_prepared(model, good, explainer, target=target)
+        explained = explain_prepared(model, good, explainer, target=target, training=training)
         found: list[ExplainedRow | NamedRejectedRow] = [
             *(NamedRejectedRow(**vars(row), name=names[row.row]) for row in bad),
             *(ExplainedRow(row, explanation, names[row]) for row, explanation in explained),
@@ -204,17 +211,20 @@ def predict_table(
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     rejected: list[RejectedRow] = []
+    training, nearness = training_set_of(model), Counter[str]()
     done = 0
     for chunk in chain([first], chunks):
         good, bad, names = _encoded(model, chunk)
         rejected += bad
         smiles = {row: prepared.smiles for row, prepared in good}
-        for row, predictions in sorted(predict_prepared(model, good)):
+        for row, predictions in sorted(predict_prepared(model, good, training=training)):
             cells = {"row": row, **_named(name_column, names[row]), "smiles": smiles[row]}
-            writer.writerow(cells | _predicted(predictions))
+            predicted = _predicted(predictions)
+            writer.writerow(cells | predicted)
+            nearness[predicted["training_set"]] += 1
         done += len(good)
         tick(len(chunk))
-    return Counts(done, len(rejected)), rejected
+    return Counts(done, len(rejected), nearness=nearness), rejected
 
 
 def largest_relevance(
@@ -337,7 +347,7 @@ def _predicted_columns(model: Graphormer) -> dict[str, type]:
     for task in model.config.tasks:
         columns[task.name] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
-    return columns
+    return columns | {"nearest_similarity": float, "training_set": str}
 
 
 LEDGER = ("output", "nodes", "centrality", "graph_token", "biases", "structure", "unexplained")
@@ -361,7 +371,7 @@ def _record(found: ExplainedRow, name_column: str | None, picture: str) -> dict[
     }
 
 
-def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
+def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for prediction in predictions:
         if prediction.label is None:
@@ -370,7 +380,7 @@ def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
         record[prediction.task] = prediction.label
         for name, probability in prediction.probabilities.items():
             record[f"{prediction.task}: {name}"] = f"{probability:.6g}"
-    return record
+    return record | (predictions[0].nearness or UNKNOWN).columns
 
 
 def _draw(explanation: Explanation, path: Path, pictures: Pictures) -> None:

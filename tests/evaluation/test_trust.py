@@ -30,7 +30,7 @@ from graphxai.evaluation.trust.signs import (
     residual_sign,
     score_sign,
 )
-from graphxai.evaluation.trust.training_set import training_set_of
+from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.datasets.training_set import TrainingSet
 from graphxai.evaluation.ground_truth import rank_correlation
 from graphxai.evaluation.sanity_checks import relative_change
 from graphxai.explanation.explanation import Explanation
@@ -19,7 +20,6 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.visualization.text import minus_signs
 
 from .training_images import TrainingImages
-from .training_set import TrainingSet
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from graphxai.api import Model, explain_prepared
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_for
+from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.sanity_checks import NoisyModel
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.explanation import Explanation
@@ -32,7 +33,6 @@ from .signs import (
     score_sign,
 )
 from .training_images import training_images_of
-from .training_set import training_set_of
 
 RULE = (
     "Warning if any sign is a warning; caution if any sign is a caution or could not be measured;"
