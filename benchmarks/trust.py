@@ -183,8 +183,8 @@ def measure_table(name: str, out: Path, data: Path) -> pd.DataFrame:
     models = [
         load_checkpoint(
             train_table(
-                table, out / f"seed-{seed}", seed=seed, start=start, distil=False, resume=True, epochs=EPOCHS,
-                accelerator="cpu", progress=False, say=partial(print, flush=True),
+                table, out / f"seed-{seed}", seed=seed, epochs=EPOCHS, start=start, distil=False,
+                resume=True, accelerator="cpu", progress=False, say=partial(print, flush=True),
             )
         )
         for seed in ((0, 1, 2) if name in ENSEMBLE else (0,))
@@ -233,16 +233,16 @@ def measure_digits(out: Path, data: Path) -> pd.DataFrame:
         for k in frame.key
     ]
     wrong = np.array(quality) < WRONG_SHARE
-    explained = frame.assign(
-        task="digit strokes", kind="explanation", quality=quality, wrong=wrong
-    )
+    explained = frame.assign(task="digit strokes", kind="explanation", quality=quality, wrong=wrong)
     return pd.concat([predicted, explained])
 
 
 def halves(frame: pd.DataFrame) -> pd.Series:
     """True for the half of every task's molecules on which limits are fitted."""
-    draw = frame.groupby(["set", "key"]).ngroup().map(
-        pd.Series(np.random.default_rng(SEED).random(frame.groupby(["set", "key"]).ngroups))
+    draw = (
+        frame.groupby(["set", "key"])
+        .ngroup()
+        .map(pd.Series(np.random.default_rng(SEED).random(frame.groupby(["set", "key"]).ngroups)))
     )
     return draw.groupby([frame.set, frame.task]).transform(lambda d: d.rank() <= len(d) / 2)
 
@@ -270,7 +270,9 @@ def _pooled(groups: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> float:
     weights = [int(w.sum()) * int((~w).sum()) for _, w in groups]
     if not sum(weights):
         return float("nan")
-    each = [roc_auc(v, w.astype(float)) if n else 0.0 for (v, w), n in zip(groups, weights, strict=True)]
+    each = [
+        roc_auc(v, w.astype(float)) if n else 0.0 for (v, w), n in zip(groups, weights, strict=True)
+    ]
     return float(np.average(each, weights=weights))
 
 
@@ -301,9 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument(
-        "--tasks", nargs="*", default=["bace-random", "digits", *RULES, *TABLES]
-    )
+    parser.add_argument("--tasks", nargs="*", default=["bace-random", "digits", *RULES, *TABLES])
     given = parser.parse_args()
     torch.set_num_threads(1)
     for name in given.tasks:

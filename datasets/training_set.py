@@ -96,7 +96,9 @@ class TrainingSet:
             return Nearness("training compound", 1.0, own)
         nearest = self.smiles[similarities.index(similarity)]
         unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
-        word: Word = "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
+        word: Word = (
+            "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
+        )
         return Nearness(word, similarity, nearest, tuple(unseen))
 
     def part(self, mol: Mol) -> str:

@@ -50,10 +50,10 @@ def nearness_line(counts: Mapping[str, int]) -> str:
         "far": "far from it",
         "edge": "at its edge",
         "near": "near it",
-        "training compound": "training compounds",
+        "training compound": "in it",
     }
     parts = [f"{counts[word]} {text}" for word, text in words.items() if counts.get(word)]
-    return f"training set: of {total} rows {', '.join(parts)} (column training_set)"
+    return f"training set: of {total} rows, {', '.join(parts)} (column training_set)"
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:

@@ -35,7 +35,7 @@ class Prediction:
 
     @property
     def warning(self) -> str:
-        """"; far from the training set" with the similarity, or empty; edge likewise."""
+        """ "; far from the training set" with the similarity, or empty; edge likewise."""
         near = self.nearness
         return f"; {near.sentence}" if near is not None and near.word in ("edge", "far") else ""
 

@@ -43,7 +43,7 @@ NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # with the compound's na
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows done, left out, and done by an earlier run; the rows done by nearness, see `Nearness`."""
+    """Rows done, left out, and done by an earlier run; rows done by the word of `Nearness`."""
 
     done: int = 0
     rejected: int = 0

@@ -21,6 +21,7 @@ from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
+from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.sanity_checks import NoisyModel
 from graphxai.evaluation.trust.perturbed_inputs import another_form
 from graphxai.evaluation.trust.signs import (
@@ -30,7 +31,6 @@ from graphxai.evaluation.trust.signs import (
     residual_sign,
     score_sign,
 )
-from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
@@ -80,6 +80,36 @@ def test_training_compounds_are_those_of_the_split(bace, data_folder, training):
         smiles = [row["mol"] for row in csv.DictReader(file)]
     chosen = [smiles[k] for k in bace.origin.metadata["split"]["train"]]
     assert list(training.smiles) == [Chem.CanonSmiles(text) for text in chosen]
+    for name, part in (("train", "training"), ("valid", "validation"), ("test", "test")):
+        for k in bace.origin.metadata["split"][name][:3]:
+            assert training.part(Chem.MolFromSmiles(smiles[k])) == part
+    assert training.part(Chem.MolFromSmiles("CCO")) == ""
+
+
+def test_every_result_says_how_near_the_molecule_is(bace, training):
+    molecules = {"CCO": "far", training.smiles[5]: "training compound"}
+    explanations = gx.explain(bace, list(molecules))
+    predictions = gx.predict(bace, list(molecules))
+    for word, one, found in zip(molecules.values(), explanations, predictions, strict=True):
+        near = training.nearness(one.molecule)
+        assert near.word == word
+        assert one.nearness == one.predictions[1].nearness == near
+        assert found["pIC50"].nearness == near
+        assert one.to_dict()["training_set"]["word"] == word
+        assert f">  <Training set>\n{word}\n" in one.to_sdf().replace("(1) ", "")
+    assert "far from the training set (nearest similarity 0.1" in repr(explanations[0])
+    assert "far from the training set (nearest similarity 0.1" in repr(predictions[0]["pIC50"])
+    assert "training set" not in repr(explanations[1])
+
+
+def test_without_training_compounds_nearness_is_unknown_and_of_no_molecule_it_is_none(bace):
+    toy = random_graphormer()
+    assert gx.explain(toy, "CCO").nearness.word == "unknown"
+    assert gx.predict(toy, "CCO")["activity"].nearness.similarity is None
+    data = molecule_to_data("CCO")
+    del data.smiles
+    assert gx.explain(bace, data).nearness is None
+    assert gx.explain("mnist-superpixels", digit_paths()[3]).nearness is None
 
 
 def test_similarity_is_the_largest_tanimoto_coefficient(training):
@@ -88,10 +118,10 @@ def test_similarity_is_the_largest_tanimoto_coefficient(training):
     own = np.array(list(ecfp4_bits(mol)), dtype=int)
     both = bits @ own
     tanimoto = both / (bits.sum(1) + own.sum() - both)
-    similarity, nearest, known = training.nearest(mol)
-    assert similarity == pytest.approx(tanimoto.max())
-    assert nearest == training.smiles[int(tanimoto.argmax())]
-    assert not known
+    near = training.nearness(mol)
+    assert near.similarity == pytest.approx(tanimoto.max())
+    assert near.nearest == training.smiles[int(tanimoto.argmax())]
+    assert near.word == "near"
 
 
 @pytest.mark.parametrize(
