@@ -244,7 +244,7 @@ def halves(frame: pd.DataFrame) -> pd.Series:
         .ngroup()
         .map(pd.Series(np.random.default_rng(SEED).random(frame.groupby(["set", "key"]).ngroups)))
     )
-    return draw.groupby([frame.set, frame.task]).transform(lambda d: d.rank() <= len(d) / 2)
+    return draw.groupby(frame.task_of).transform(lambda d: d.rank() <= len(d) / 2)
 
 
 def within(frame: pd.DataFrame, sign: str) -> tuple[float, float, float, int]:

@@ -221,7 +221,7 @@ def explain_prepared(
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             attribution = explainer.attribute(model, collated(model, part), wanted)
         for row, (key, item) in enumerate(part):
-            near = _nearness(item, training)
+            near = nearness_of(item, training)
             yield key, _explanation(model, item, attribution, row, explainer, wanted, origin, near)
 
 
@@ -237,10 +237,10 @@ def predict_prepared(
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).cpu()
         for row, (key, item) in enumerate(part):
-            yield key, read_outputs(model.config, outputs[row], _nearness(item, training))
+            yield key, read_outputs(model.config, outputs[row], nearness_of(item, training))
 
 
-def _nearness(item: Input, training: TrainingSet | None) -> Nearness | None:
+def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
     """How near a molecule is to the training set; None for a graph that is no molecule."""
     if item.molecule is None and item.smiles is None:
         return None

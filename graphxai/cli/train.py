@@ -252,7 +252,9 @@ def _print_scores(folder: Path) -> None:
     found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     for name, scores in found["scores"].items():
         (title, *header), *rows = score_rows(name, scores)
-        printed = Table(Column("test", no_wrap=True), *header, title=escape(title), title_justify="left")
+        printed = Table(
+            Column("test", no_wrap=True), *header, title=escape(title), title_justify="left"
+        )
         for row in rows:
             printed.add_row(*(escape(cell) for cell in row))
         Console().print(printed)
