@@ -31,9 +31,10 @@ from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.superpixels import stroke_segments
-from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.datasets.training_set import EDGE, FAR, TrainingSet, training_set_of
 from graphxai.evaluation.ground_truth import rank_correlation, top_k_precision
 from graphxai.evaluation.sanity_checks import NoisyModel, relative_change
+from graphxai.evaluation.trust.signs import CONFIDENCE, LIKENESS
 from graphxai.evaluation.trust.training_images import training_images_of
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint
@@ -299,6 +300,79 @@ def _likelihood(wrong: int, n: int) -> float:
     return sum(k * np.log(q) for k, q in ((wrong, p), (n - wrong, 1 - p)) if k)
 
 
+def collected(out: Path) -> pd.DataFrame:
+    """All rows measured so far, with the half to which each belongs."""
+    frame = pd.concat(map(pd.read_csv, sorted(out.glob("*/signs.csv"))), ignore_index=True)
+    kinds = {"binary": "class", "multiclass": "class", "regression": "value"}
+    frame["question"] = frame.kind.map(kinds).fillna("explanation")
+    frame["task_of"] = frame.set + ": " + frame.task
+    return frame.assign(fit=halves(frame))
+
+
+def verdicts(frame: pd.DataFrame) -> pd.Series:
+    """The verdict by the library's limits: the worst of the signs that it uses."""
+    digits = frame.set == "digits"
+    sure = np.where(digits, 3, 2)
+    good = [CONFIDENCE[k].good for k in sure]
+    bad = [CONFIDENCE[k].bad for k in sure]
+    near, far = np.where(digits, LIKENESS.good, EDGE), np.where(digits, LIKENESS.bad, FAR)
+    warning = (frame.confidence < bad) | (frame.similarity < far)
+    caution = (frame.confidence < good) | (frame.similarity < near)
+    return pd.Series(np.select([warning, caution], ["warning", "caution"], "good"), frame.index)
+
+
+def rate(wrong: pd.Series) -> str:
+    """A share in per cent with its Wilson interval (95 %)."""
+    n, p, z = len(wrong), float(wrong.mean()), 1.96
+    if not n:
+        return "–"
+    middle, width = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = ((middle + side * width) / (1 + z * z / n) for side in (-1, 1))
+    return f"{100 * p:.0f} % ({100 * max(low, 0):.0f} to {100 * high:.0f}), n = {n}"
+
+
+def tables(frame: pd.DataFrame) -> str:
+    """What was measured, as Markdown."""
+    lines = ["## Tasks", "", "| task | question | wrong |", "|---|---|---|"]
+    for name, group in frame.groupby("task_of"):
+        lines.append(f"| {name} | {group.question.iloc[0]} | {rate(group.wrong)} |")
+    lines += ["", "## Signs", "", 'ROC-AUC for "wrong" within tasks; 0.5 tells nothing.', ""]
+    lines += ["| question | sign | fitting half | other half |", "|---|---|---|---|"]
+    for question, group in frame.groupby("question"):
+        for sign in (*SMALLER_IS_WORSE, *LARGER_IS_WORSE):
+            cells = [within(half, sign) for _, half in sorted(group.groupby(~group.fit))]
+            if not np.isnan([middle for _, _, middle, _ in cells]).any():
+                texts = [f"{m:.2f} ({lo:.2f} to {hi:.2f}), n = {n}" for lo, hi, m, n in cells]
+                lines.append(f"| {question} | {sign} | {' | '.join(texts)} |")
+    lines += [
+        "",
+        "## Limits that fit best",
+        "",
+        "| question | sign | good | bad |",
+        "|---|---|---|---|",
+    ]
+    for question, sign in (
+        ("class", "confidence"),
+        ("class", "similarity"),
+        ("value", "similarity"),
+    ):
+        half = frame[frame.fit & (frame.question == question) & (frame.set != "digits")]
+        limits = fitted(half[sign].to_numpy(), half.wrong.to_numpy(bool), -1.0)
+        cells = ("none", "none") if limits is None else tuple(f"{value:.2f}" for value in limits)
+        lines.append(f"| {question} | {sign} | {' | '.join(cells)} |")
+    lines += ["", "## Calibration", "", "| question | verdict | fitting half | other half |"]
+    lines.append("|---|---|---|---|")
+    frame = frame.assign(verdict=verdicts(frame))
+    sets = [(q, g) for q, g in frame.groupby("question")]
+    sets += [(name, g) for name, g in frame[frame.question != "explanation"].groupby("task_of")]
+    for question, group in sets:
+        for level in ("good", "caution", "warning"):
+            chosen = group[group.verdict == level]
+            cells = [rate(chosen[chosen.fit].wrong), rate(chosen[~chosen.fit].wrong)]
+            lines.append(f"| {question} | {level} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -321,6 +395,9 @@ def main() -> None:
             frame = measure(folder, given.data)
         frame.assign(set=name).to_csv(done, index=False)
         print(name, frame.groupby("task").wrong.agg(["mean", "size"]), flush=True)
+    text = tables(collected(given.out))
+    (given.out / "tables.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

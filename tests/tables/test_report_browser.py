@@ -290,3 +290,26 @@ def test_only_molecules_near_the_window_are_drawn(browser, tmp_path):
         time.sleep(0.02)
     assert browser.js(drawn) < 100
     assert browser.errors == []
+
+
+def test_a_point_of_measured_against_predicted_opens_its_molecule(browser, tmp_path):
+    table = tmp_path / "assay.csv"
+    rows = [f"{smiles},{6 + k / 2}" for k, smiles in enumerate(MOLECULES.values())]
+    table.write_text("\n".join(["smiles,pIC50", *rows, "CCO,"]) + "\n")
+    out = gx.report("bace", table, tmp_path / "r.html", target="pIC50", detailed=0)
+    browser.errors.clear()
+    browser.open(out)
+    browser.wait("document.querySelectorAll('.card svg circle').length > 20")
+    cards = "[...document.querySelectorAll('.card')].map(c => c.innerText)"
+    known = browser.js(cards)[list(MOLECULES).index("known")]
+    assert "measured 8.5 · in training" in known
+    assert "measured" not in browser.js(cards)[-1]
+    browser.click("#tab-measured")
+    browser.wait("document.querySelectorAll('svg.measured circle').length === 6")
+    lines = browser.js("byId('measured').innerText")
+    assert "training part of the model: no test" in lines
+    browser.click("svg.measured circle:last-of-type")
+    browser.wait("byId('detail').open")
+    assert "far from the training set" not in browser.js("byId('detail').innerText")
+    assert "a training compound" in browser.js("byId('detail').innerText")
+    assert browser.errors == []
