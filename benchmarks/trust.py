@@ -55,7 +55,7 @@ TABLES: dict[str, dict[str, Any]] = {  # the weights "molecules" have seen all t
     "lipo": {"columns": ["lipo"], "start": None},
 }
 RULES = ("indole", "halogen", "rings", "logp")
-DIGITS = 500
+DIGITS = 200
 ENSEMBLE = ("esol",)  # tables with two further models, of seeds 1 and 2
 WRONG_BY = 1.0  # error of a value, in log units
 WRONG_SHARE = 0.5  # precision or correlation of an explanation with the truth
@@ -351,20 +351,18 @@ def tables(frame: pd.DataFrame) -> str:
         "| question | sign | good | bad |",
         "|---|---|---|---|",
     ]
-    for question, sign in (
-        ("class", "confidence"),
-        ("class", "similarity"),
-        ("value", "similarity"),
-    ):
-        half = frame[frame.fit & (frame.question == question) & (frame.set != "digits")]
+    both = ["class", "value"]
+    for questions, sign in ((both[:1], "confidence"), (both, "similarity")):
+        half = frame[frame.fit & frame.question.isin(questions) & (frame.set != "digits")]
         limits = fitted(half[sign].to_numpy(), half.wrong.to_numpy(bool), -1.0)
         cells = ("none", "none") if limits is None else tuple(f"{value:.2f}" for value in limits)
-        lines.append(f"| {question} | {sign} | {' | '.join(cells)} |")
+        lines.append(f"| {' and '.join(questions)} | {sign} | {' | '.join(cells)} |")
     lines += ["", "## Calibration", "", "| question | verdict | fitting half | other half |"]
     lines.append("|---|---|---|---|")
     frame = frame.assign(verdict=verdicts(frame))
-    sets = [(q, g) for q, g in frame.groupby("question")]
-    sets += [(name, g) for name, g in frame[frame.question != "explanation"].groupby("task_of")]
+    known = frame[frame.question != "explanation"]
+    sets = [("class and value", known), *frame.groupby("question")]
+    sets += list(known.groupby("task_of"))
     for question, group in sets:
         for level in ("good", "caution", "warning"):
             chosen = group[group.verdict == level]

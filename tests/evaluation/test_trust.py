@@ -118,7 +118,7 @@ def test_similarity_is_the_largest_tanimoto_coefficient(training):
     near = training.nearness(mol)
     assert near.similarity == pytest.approx(tanimoto.max())
     assert near.nearest == training.smiles[int(tanimoto.argmax())]
-    assert near.word == "edge"
+    assert near.word == "far"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ def test_similarity_is_the_largest_tanimoto_coefficient(training):
         (["good", "caution"], "caution"),
         (["good", "unknown"], "unknown"),
         (["known", "good"], "known"),
-        (["caution", "known", "unknown"], "caution"),
+        (["caution", "known", "unknown"], "known"),
+        (["caution", "unknown"], "caution"),
         (["unknown", "warning", "good"], "warning"),
     ],
 )
