@@ -391,7 +391,7 @@ def test_an_unsure_prediction_is_explained_against_the_next_class(probability, l
 def test_of_two_classes_an_even_prediction_is_a_warning_and_a_value_has_no_confidence(bace):
     levels = [
         confidence_sign(Prediction("activity", "yes", {"no": 1 - p, "yes": p})).level
-        for p in (0.51, 0.7, 0.99)
+        for p in (0.51, 0.8, 0.99)
     ]
     assert levels == ["warning", "caution", "good"]
     with pytest.raises(KeyError):

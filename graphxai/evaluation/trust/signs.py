@@ -53,7 +53,7 @@ LIKENESS = Limits(0.76, 0.7)
 # Probability of the predicted class, by the number of classes. Two: fitted, benchmarks/trust.md.
 # More: of the 10,000 MNIST test digits, 9,780 have 0.9 or more, and 99 % of these are right; 129
 # have 0.7 to 0.9, 71 % right; of the other 91, half are wrong.
-CONFIDENCE = {2: Limits(0.79, 0.67), 3: Limits(0.9, 0.7)}
+CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
 CALIBRATION = Limits(0.02, 0.1)  # expected calibration error on test data
 RESIDUAL = Limits(1e-3, 0.1)  # unexplained part of the ledger, as a share of its terms
 REWRITING = Limits(1e-3, 0.05)  # relative change of relevance, which should be zero
@@ -165,8 +165,8 @@ def distance_sign(nearness: Nearness | None) -> Sign:
     else:
         text = {
             "good": "a similar compound was in training",
-            "caution": "it lies at the edge of what the model has seen",
-            "warning": "it is unlike anything the model has seen",
+            "caution": "the nearest training compound is only moderately similar",
+            "warning": "no similar compound was in training",
         }[level]
     return Sign("training set", level, nearness.similarity, text, figures)
 
