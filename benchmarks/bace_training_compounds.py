@@ -3,19 +3,22 @@
     python benchmarks/bace_training_compounds.py
 
 Reads MoleculeNet's BACE (downloaded, or from $GRAPHXAI_DATA) and the positions of the training
-part from the checkpoint's metadata. Writes canonical SMILES to `training.csv`, one per row, as
-`graphxai train bace` does.
+part from the checkpoint's metadata. Writes canonical SMILES to `training.csv`, one per row, and the
+other compounds with their part to `held_out.csv`, as `graphxai train bace` does.
 """
+
+import json
 
 import graphxai
 from graphxai.datasets.molecules import load_bace
+from graphxai.datasets.splits import Split
 from graphxai.models.graphormer.recipes.bace import write_training_compounds
 
 
 def main() -> None:
     origin = graphxai.load("bace").origin
-    chosen = origin.metadata["split"]["train"]
-    print(write_training_compounds(origin.folder, load_bace(), chosen))
+    parts = Split.from_json(json.dumps(origin.metadata["split"]))
+    print(write_training_compounds(origin.folder, load_bace(), parts))
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.contract.target import Target as Target
     from graphxai.datasets.hygiene import CleanTable as CleanTable
     from graphxai.datasets.hygiene import clean_table as clean_table
+    from graphxai.datasets.training_set import TrainingSet as TrainingSet
+    from graphxai.datasets.training_set import training_set_of as training_set_of
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.report import Report as Report
-    from graphxai.evaluation.trust.training_set import TrainingSet as TrainingSet
-    from graphxai.evaluation.trust.training_set import training_set_of as training_set_of
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
     from graphxai.explanation.explanation import Explanation as Explanation

@@ -15,6 +15,7 @@ from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.datasets.progress import progress_bar
+from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet, training_set_of
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of
 from graphxai.explainers.registry import Method
@@ -86,9 +87,11 @@ def explain(
     instead. A single unusable input always raises ValueError.
     """
     model, explainer = _loaded(model), get_explainer(method, **options)
+    training = training_set_of(model)
 
     def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Explanation]]:
-        return explain_prepared(model, chunk, explainer, target=target, refuse=refuse)
+        options: dict[str, Any] = {"target": target, "training": training, "refuse": refuse}
+        return explain_prepared(model, chunk, explainer, **options)
 
     found, several = _for_each(model, inputs, work, "explaining", on_error, progress)
     return Explanations(found) if several else found[0]
@@ -172,9 +175,10 @@ def predict(
     Inputs, errors and progress as for `explain`.
     """
     model = _loaded(model)
+    training = training_set_of(model)
 
     def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, dict[str, Prediction]]]:
-        predicted = predict_prepared(model, chunk, refuse=refuse)
+        predicted = predict_prepared(model, chunk, training=training, refuse=refuse)
         return ((index, {p.task: p for p in found}) for index, found in predicted)
 
     found, several = _for_each(model, inputs, work, "predicting", on_error, progress)
@@ -221,10 +225,12 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
+    training: TrainingSet | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs.
 
+    training: the model's training set, to tell how near each molecule is; None for "unknown".
     refuse: called with the key and the error of an input whose results are not finite; by default
     the error is raised.
     """
@@ -236,9 +242,10 @@ def explain_prepared(
             attribution = explainer.attribute(model, batch, wanted)
         empty = _without_nodes(model, batch, attribution.outputs, wanted)
         for row, (key, item) in enumerate(part):
+            near = nearness_of(item, training)
             try:
                 found = _explanation(
-                    model, item, attribution, row, explainer, wanted, origin, empty[row]
+                    model, item, attribution, row, explainer, wanted, origin, empty[row], near
                 )
             except NotFiniteError as error:
                 if refuse is None:
@@ -264,25 +271,42 @@ def _without_nodes(
 
 
 def predict_prepared(
-    model: "Model", prepared: Sequence[tuple[Key, Input]], *, refuse: Refuse | None = None
+    model: "Model",
+    prepared: Sequence[tuple[Key, Input]],
+    *,
+    training: TrainingSet | None = None,
+    refuse: Refuse | None = None,
 ) -> Iterator[tuple[Key, tuple[Prediction, ...]]]:
     """Predict encoded inputs in batches of similar size; yields (key, predictions) pairs.
 
-    refuse: as for `explain_prepared`.
+    training, refuse: as for `explain_prepared`.
     """
     for part in batches_for(model, prepared):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).cpu()
-        for row, (key, _) in enumerate(part):
+        for row, (key, item) in enumerate(part):
             try:
-                found = read_outputs(model.config, outputs[row])
+                near = nearness_of(item, training)
+                found = read_outputs(model.config, outputs[row], near)
             except NotFiniteError as error:
                 if refuse is None:
                     raise
                 refuse(key, error)
                 continue
             yield key, found
+
+
+def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
+    """How near a molecule is to the training set; None for a graph that is no molecule."""
+    if item.molecule is None and item.smiles is None:
+        return None
+    if training is None:
+        return UNKNOWN
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return training.nearness(item.molecule or Chem.MolFromSmiles(item.smiles))
 
 
 def _explanation(
@@ -294,10 +318,11 @@ def _explanation(
     target: Target,
     origin: dict[str, Any],
     without_nodes: float | None,
+    nearness: Nearness | None,
 ) -> Explanation:
     n = int(item.data.num_nodes)
     relevance = attribution.relevance[row, :n].float().cpu()
-    predictions = read_outputs(model.config, attribution.outputs[row].cpu())
+    predictions = read_outputs(model.config, attribution.outputs[row].cpu(), nearness)
     task = target.task_in(model.config)
     features = attribution.features
     return Explanation(

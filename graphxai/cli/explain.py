@@ -199,6 +199,8 @@ def _explain_table(
     from graphxai.explainers import get_explainer
     from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
 
+    from .printing import nearness_line
+
     folder = out or Path("results")
     model, explainer = load_with_warning(name), get_explainer(method)
     common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
@@ -216,6 +218,8 @@ def _explain_table(
         counts = explain_table(model, source, folder, explainer, tick=tick, **common)
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
     echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
+    if counts.done:
+        echo(nearness_line(counts.nearness))
     if counts.rejected:
         echo(f"reasons: {folder / 'rejected.csv'}", err=True)
     if counts.rejected and not counts.done and not counts.earlier:

@@ -39,6 +39,8 @@ def predict(
 
     `graphxai predict molecules.csv --name-column ID --out predictions.csv`
     """
+    from .printing import nearness_line, print_nearness
+
     kind = kind_of(source)
     if kind != "table":
         require_no_names(name_column)
@@ -49,6 +51,7 @@ def predict(
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
             echo(f"{prediction.task}: {prediction}")
+        print_nearness(prediction)
         return
     from graphxai.datasets.writing import alone, replacing
     from graphxai.tables.run import count_rows, predict_table
@@ -64,6 +67,8 @@ def predict(
         counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
     if out:
         echo(f"{counts.done} predicted: {out}")
+    if counts.done:
+        echo(nearness_line(counts.nearness), err=out is None)  # the table is on stdout
     for row in rejected[:10]:
         echo(f"left out: {row}", err=True)
     if len(rejected) > 10:

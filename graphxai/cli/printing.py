@@ -1,6 +1,6 @@
 """What the command line prints: an explanation, the models, the methods."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill, indent
 
 from rich.console import Console
@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from graphxai.explainers import REGISTRY
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
+from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
 
 from .terminal import echo, printable
@@ -20,6 +21,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
             echo(f"{other.task}: {other}")
+    print_nearness(explanation.prediction)
     unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
     echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
     if explanation.additive:
@@ -34,6 +36,27 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     for node in order[:top]:
         name = f"{frame.symbol[node]}{node}" if atoms else str(node)
         echo(f"    {name:6s} {explanation.written(frame.relevance[node])}")
+
+
+def print_nearness(prediction: Prediction) -> None:
+    """Print how near a molecule is to the training set; nothing for a picture."""
+    if prediction.nearness is not None:
+        echo(f"training set: {prediction.nearness.sentence}")
+
+
+def nearness_line(counts: Mapping[str, int]) -> str:
+    """How near the rows of a table are to the training set, in one line."""
+    total = sum(counts.values())
+    if counts.get("unknown", 0) == total:
+        return "training set: unknown, so no row says how far it is from it"
+    words = {
+        "far": "far from it",
+        "edge": "at its edge",
+        "near": "near it",
+        "training compound": "in it",
+    }
+    parts = [f"{counts[word]} {text}" for word, text in words.items() if counts.get(word)]
+    return f"training set: of {total} rows, {', '.join(parts)} (column training_set)"
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:

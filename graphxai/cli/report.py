@@ -13,6 +13,12 @@ def report(
     table: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
     smiles_column: Annotated[str, typer.Option(help="Column with SMILES.")] = "smiles",
     name_column: NameOption = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="TASK=COLUMN with measured values [default: columns called like a task]."
+        ),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
     ] = "bace",
@@ -49,6 +55,9 @@ def report(
 
     if not table.is_file():
         raise FileNotFoundError(f"{table}: no such file.")
+    columns = dict(text.partition("=")[::2] for text in measured or [])
+    if not all(columns.values()):
+        raise typer.BadParameter("--measured is TASK=COLUMN.")
     require_out(out, table)
     with alone(out):
         path = write(
@@ -58,6 +67,7 @@ def report(
             method,
             smiles_column=smiles_column,
             name_column=name_column,
+            measured=columns,
             target=target,
             limit=limit,
             detailed=detailed,

@@ -97,7 +97,7 @@ def train(
 
     A table is checked first for unreadable SMILES, duplicates and contradictions. The model
     learns from the labels and from a random forest. It is then tested on molecules that neither
-    has seen, and compared with another forest.
+    has seen, and compared with that forest and with one on fingerprints alone.
 
     **Examples**
 
@@ -283,17 +283,22 @@ def _print_scores(folder: Path) -> None:
 
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from graphxai.models.graphormer.recipes.table_files import score_rows
 
     found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     for name, scores in found["scores"].items():
         (title, *header), *rows = score_rows(name, scores)
-        printed = Table("test", *header, title=escape(printable(title)), title_justify="left")
+        printed = Table(
+            Column("test", no_wrap=True),
+            *header,
+            title=escape(printable(title)),
+            title_justify="left",
+        )
         for row in rows:
             printed.add_row(*(escape(printable(cell)) for cell in row))
         Console().print(printed)
-    echo("in brackets 95 % bootstrap intervals; difference: this model minus the forest")
+    echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
     for note in found["notes"]:
         echo(f"note: {note}")

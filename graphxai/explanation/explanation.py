@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.explain import Explanation as PygExplanation
 
+    from graphxai.datasets.training_set import Nearness
     from graphxai.visualization import Scale
 
 TOP = 5  # strongest nodes listed on a page
@@ -79,8 +80,14 @@ class Explanation(Result):
         what = self.smiles or f"{len(self)} nodes"
         return (
             f"Explanation({what}: {self.prediction}; {self.title} for {self.target!r},"
-            f" output {self.ledger.output:+z.3f}, unexplained {self.ledger.unexplained:+.1e})"
+            f" output {self.ledger.output:+z.3f}, unexplained {self.ledger.unexplained:+.1e}"
+            f"{self.prediction.warning})"
         )
+
+    @property
+    def nearness(self) -> "Nearness | None":
+        """How near the molecule is to the model's training set; None for other graphs."""
+        return self.prediction.nearness
 
     @property
     def molecule(self) -> "Mol | None":
@@ -174,6 +181,8 @@ class Explanation(Result):
             shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
         else:
             shown = f"<p>{text}</p>"
+        warning = self.prediction.warning[2:]
+        shown += f"<p><b>{escape(warning)}</b></p>" if warning else ""
         return (
             f"{shown}{self._strongest()}"
             f"<details><summary>Ledger and provenance</summary>{self.ledger._repr_html_()}"
@@ -294,7 +303,10 @@ class Explanation(Result):
             "molblock": None if self.mol is None else _molblock(self.mol),
             "method": self.method,
             "target": self.target,
-            "predictions": [asdict(p) for p in self.predictions],
+            "predictions": [
+                {k: v for k, v in asdict(p).items() if k != "nearness"} for p in self.predictions
+            ],
+            "training_set": None if self.nearness is None else asdict(self.nearness),
             "relevance": self.relevance.tolist(),
             "ledger": self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
@@ -362,6 +374,8 @@ class Explanation(Result):
             text[f"Prediction {prediction.task}"] = prediction
         for name, value in self.ledger.to_dict().items():
             text[name.replace("_", " ").capitalize()] = value
+        columns = {} if self.nearness is None else self.nearness.columns
+        text |= {name.replace("_", " ").capitalize(): value for name, value in columns.items()}
         for name in ("model", "sha256"):
             text[name.capitalize()] = self.provenance.get(name) or ""
         return text

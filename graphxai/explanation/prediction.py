@@ -3,12 +3,16 @@
 import math
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from graphxai.datasets.labels import with_unit
 from graphxai.models.graphormer.config import Task, TaskSet
+
+if TYPE_CHECKING:
+    from graphxai.datasets.training_set import Nearness
 
 
 class NotFiniteError(ValueError):
@@ -19,7 +23,8 @@ class NotFiniteError(ValueError):
 class Prediction:
     """A model's prediction for one task.
 
-    Classification: `label` and `probabilities` by class. Regression: `value` in `unit`.
+    Classification: `label` and `probabilities` by class. Regression: `value` in `unit`. nearness:
+    how near the molecule is to the training set; None for other graphs.
     """
 
     task: str
@@ -27,6 +32,7 @@ class Prediction:
     probabilities: dict[str, float] = field(default_factory=dict)
     value: float | None = None
     unit: str = ""
+    nearness: "Nearness | None" = None
 
     @property
     def heading(self) -> str:
@@ -38,8 +44,14 @@ class Prediction:
         """Probability of the predicted class; None for a regression."""
         return None if self.label is None else self.probabilities[self.label]
 
+    @property
+    def warning(self) -> str:
+        """ "; far from the training set" with the similarity, or empty; edge likewise."""
+        near = self.nearness
+        return f"; {near.sentence}" if near is not None and near.word in ("edge", "far") else ""
+
     def __repr__(self) -> str:
-        return f"Prediction({self.task}: {self})"
+        return f"Prediction({self.task}: {self}{self.warning})"
 
     def __str__(self) -> str:
         if self.label is None:
@@ -54,22 +66,27 @@ class Prediction:
             for name, value in self.probabilities.items()
         )
         text = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
-        return f"{text}<table>{rows}</table>" if rows else text
+        text += f"<table>{rows}</table>" if rows else ""
+        return text + (f"<div>{escape(self.warning[2:])}</div>" if self.warning else "")
 
 
-def read_outputs(config: TaskSet, outputs: Tensor) -> tuple[Prediction, ...]:
+def read_outputs(
+    config: TaskSet, outputs: Tensor, nearness: "Nearness | None" = None
+) -> tuple[Prediction, ...]:
     """Predictions of every task from one graph's outputs (num_outputs,).
 
-    Raises NotFiniteError if an output, or a value made of it, is not a finite number.
+    nearness: how near the graph is to the training set. Raises NotFiniteError if an output, or a
+    value made of it, is not a finite number.
     """
     start, found = 0, []
     for task in config.tasks:
-        found.append(_read_task(task, outputs[start : start + task.num_outputs].double()))
+        values = outputs[start : start + task.num_outputs].double()
+        found.append(_read_task(task, values, nearness))
         start += task.num_outputs
     return tuple(found)
 
 
-def _read_task(task: Task, values: Tensor) -> Prediction:
+def _read_task(task: Task, values: Tensor, nearness: "Nearness | None") -> Prediction:
     value = task.offset + task.scale * float(values[0])
     if not (values.isfinite().all() and math.isfinite(value)):
         raise NotFiniteError(
@@ -77,9 +94,10 @@ def _read_task(task: Task, values: Tensor) -> Prediction:
             " input are beyond what it can compute."
         )
     if task.kind == "regression":
-        return Prediction(task.name, value=value, unit=task.unit)
+        return Prediction(task.name, value=value, unit=task.unit, nearness=nearness)
     if task.kind == "binary":
         values = torch.stack([-values[0] / 2, values[0] / 2])  # two classes from one logit
     probabilities = values.softmax(-1).tolist()
     by_class = dict(zip(task.classes, probabilities, strict=True))
-    return Prediction(task.name, max(by_class, key=by_class.__getitem__), by_class)
+    label = max(by_class, key=by_class.__getitem__)
+    return Prediction(task.name, label, by_class, nearness=nearness)

@@ -13,9 +13,10 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
@@ -28,6 +29,7 @@ from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records, iter_table
 from graphxai.datasets.progress import Tick
+from graphxai.datasets.training_set import UNKNOWN, training_set_of
 from graphxai.datasets.writing import alone, folder_at, write_whole
 from graphxai.explainers import Explainer
 from graphxai.explanation.explanation import Explanation
@@ -52,11 +54,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows done, left out, and done by an earlier run."""
+    """Rows done, left out, and done by an earlier run; rows done by the word of `Nearness`."""
 
     done: int = 0
     rejected: int = 0
     earlier: int = 0
+    nearness: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ def explain_table(
         "excel_safe": excel_safe or None,
     }
     done = rejected = 0
+    nearness: Counter[str] = Counter()
     columns = _columns(model, name_column)
     with ExitStack() as stack:
         stack.enter_context(alone(folder))
@@ -171,12 +175,13 @@ def explain_table(
             # after pictures and structures, so that a row in this table is always complete
             table.write(written)
             leftovers.write(refused)
+            nearness.update(record["training_set"] for record in written)
             done, rejected = done + len(written), rejected + len(refused)
             tick(len(chunk))
         if "parquet" in formats:
             tables = folder / "explanations.csv", folder / "explanations.parquet"
             csv_to_parquet(*tables, columns)
-    return Counts(done, rejected, len(seen))
+    return Counts(done, rejected, len(seen), nearness)
 
 
 def explain_rows(
@@ -211,9 +216,10 @@ def _explained(
     A chunk with rows left to do is explained whole: in other batches, other roundings would occur.
     """
     _require_molecules(model)
+    training = training_set_of(model)
 
     def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
-        return explain_prepared(model, rows, explainer, target=target)
+        return explain_prepared(model, rows, explainer, target=target, training=training)
 
     # an unknown target or an unsuitable method fails here, before it fails on every row
     probe = [(0, prepare(model.config, PROBE))]
@@ -288,11 +294,13 @@ def predict_table(
     """
     _require_molecules(model)
 
+    training = training_set_of(model)
+
     def write(record: Mapping[str, Any]) -> None:
         writer.writerow(guarded(record) if excel_safe else record)
 
     def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
-        return predict_prepared(model, rows)
+        return predict_prepared(model, rows, training=training)
 
     columns = ["row", *_named(name_column), "smiles", *_predicted_columns(model)]
     chunks = _chunks(_rows(model, path, smiles_column, name_column), CHUNK)
@@ -300,6 +308,7 @@ def predict_table(
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     write(dict(zip(columns, columns, strict=True)))
     rejected: list[RejectedRow] = []
+    nearness: Counter[str] = Counter()
     done = 0
     for chunk in chain([first], chunks):
         good, bad, names = _encoded(model, chunk)
@@ -307,11 +316,13 @@ def predict_table(
         predicted = _tried(work, good, bad)
         for row, predictions in sorted(predicted, key=lambda one: one[0]):
             cells = {"row": row, **_named(name_column, names[row]), "smiles": smiles[row]}
-            write(cells | _predicted(predictions))
+            found = _predicted(predictions)
+            write(cells | found)
+            nearness[found["training_set"]] += 1
         rejected += sorted(bad, key=lambda one: one.row)
         done += len(predicted)
         tick(len(chunk))
-    return Counts(done, len(rejected)), rejected
+    return Counts(done, len(rejected), nearness=nearness), rejected
 
 
 def largest_relevance(
@@ -455,7 +466,7 @@ def _predicted_columns(model: Graphormer) -> dict[str, type]:
     for task in model.config.tasks:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
-    return columns
+    return columns | {"nearest_similarity": float, "training_set": str}
 
 
 LEDGER = (
@@ -488,7 +499,7 @@ def _record(found: ExplainedRow, name_column: str | None, picture: str) -> dict[
     }
 
 
-def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
+def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for prediction in predictions:
         if prediction.label is None:
@@ -497,7 +508,7 @@ def _predicted(predictions: Iterable[Prediction]) -> dict[str, Any]:
         record[prediction.task] = prediction.label
         for name, probability in prediction.probabilities.items():
             record[f"{prediction.task}: {name}"] = f"{probability:.6g}"
-    return record
+    return record | (predictions[0].nearness or UNKNOWN).columns
 
 
 def _draw(explanation: Explanation, path: Path, pictures: Pictures) -> None:

@@ -141,11 +141,49 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
         "activity: inactive",
         "activity: active",
         "pIC50",
+        "nearest_similarity",
+        "training_set",
     ]
+    assert "training set: unknown" in text
     code, text, _ = run("predict", table, "--model", checkpoint)
     assert text.splitlines()[0].startswith("row,smiles,activity")
     code, text, _ = run("predict", "CCO", "--model", checkpoint)
     assert text.startswith("activity: ")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A checkpoint that holds its training molecules: methane and an acetate."""
+    folder = save_checkpoint(random_graphormer(), tmp_path_factory.mktemp("trained") / "toy")
+    (folder / "training.csv").write_text("smiles\nC\nCC(=O)[O-]\n")
+    return folder
+
+
+def test_every_row_says_how_near_it_is_to_the_training_set(run, trained, table, tmp_path):
+    out = tmp_path / "results"
+    code, text, error = run("explain", table, "--model", trained, "--out", out, "--format", "sdf")
+    assert code == 0, error
+    line = "training set: of 3 rows, 2 far from it, 1 in it (column training_set)"
+    assert line in text
+    rows = read(out / "explanations.csv")
+    assert [row["training_set"] for row in rows] == ["far", "far", "training compound"]
+    assert [row["nearest_similarity"] for row in rows][2] == "1"
+    assert 0 < float(rows[1]["nearest_similarity"]) < 1
+    assert (out / "explanations.sdf").read_text().count("Training set") == 3
+    code, text, error = run("predict", table, "--model", trained)
+    assert code == 0
+    assert [row["training_set"] for row in csv.DictReader(text.splitlines())] == [
+        row["training_set"] for row in rows
+    ]
+    assert line in error
+
+
+def test_a_molecule_far_from_the_training_set_is_said_to_be(run, trained):
+    for command in ("explain", "predict"):
+        code, text, _ = run(command, "OCC=CF", "--model", trained)
+        assert code == 0
+        assert "training set: no training compound contains F" in text
+    assert "training set: a training compound" in run("predict", "C", "--model", trained)[1]
 
 
 def test_models_and_methods_are_listed(run):

@@ -347,3 +347,65 @@ def test_labels_show_hydrogens_charge_isotope_and_radicals(smiles, atom, label):
 
 def test_the_carbons_of_a_skeleton_have_no_label():
     assert drawing(Chem.MolFromSmiles("CC(C)Cc1ccccc1"))["a"] == {}
+
+
+@pytest.fixture(scope="module")
+def assay(data_folder, bace, tmp_path_factory) -> Path:
+    """Four compounds of BACE from each part of the model's split, and ethanol; measured values."""
+    with (data_folder / "bace/raw/bace.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    split = bace.origin.metadata["split"]
+    chosen = [rows[k] for part in ("train", "valid", "test") for k in split[part][:4]]
+    path = tmp_path_factory.mktemp("assay") / "assay.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("smiles", "pIC50", "hit"))
+        writer.writerows((row["mol"], row["pIC50"], row["Class"]) for row in chosen)
+        writer.writerow(("CCO", "", ""))
+    return path
+
+
+def test_measured_values_and_the_models_split_are_shown(bace, assay, tmp_path):
+    options = {"target": "pIC50", "detailed": 0}
+    _, data = read(gx.report(bace, assay, tmp_path / "r.html", **options))
+    molecules = data["molecules"]
+    parts = ["training"] * 4 + ["validation"] * 4 + ["test"] * 4 + [""]
+    assert [molecule["part"] for molecule in molecules] == parts
+    with assay.open() as file:
+        measured = [row["pIC50"] for row in csv.DictReader(file)]
+    for molecule, text in zip(molecules[:-1], measured, strict=False):
+        assert molecule["measured"][0] == pytest.approx(float(text), rel=1e-3)
+    assert molecules[-1]["measured"] is None
+    assert molecules[-1]["near"].startswith("far from the training set")
+    predicted = [gx.predict(bace, m["smiles"])["pIC50"].value for m in molecules[8:12]]
+    errors = np.subtract(predicted, [float(text) for text in measured[8:12]])
+    part, _, count, scores = data["measured"]["groups"][0]
+    assert (part, count) == ("test", 4)
+    assert f"RMSE {np.sqrt(np.mean(errors**2)):.3g}" in scores
+
+
+def test_measured_classes_are_read_from_the_column_that_is_named(bace, assay, tmp_path):
+    task = bace.config.tasks[0].name
+    out = tmp_path / "r.html"
+    _, data = read(gx.report(bace, assay, out, measured={task: "hit"}, detailed=0))
+    with assay.open() as file:
+        hits = [row["hit"] for row in csv.DictReader(file)]
+    classes = [m["measured"][1] for m in data["molecules"][:-1]]
+    assert classes == [("inactive", "active")[int(hit)] for hit in hits[:-1]]
+    right = np.mean(
+        [m["label"] == c for m, c in zip(data["molecules"][8:12], classes[8:12], strict=True)]
+    )
+    assert data["measured"]["groups"][0][3].endswith(f"{right:.0%} predicted right")
+    with pytest.raises(ValueError, match="no column 'pKi'"):
+        gx.report(bace, assay, out, measured={"pIC50": "pKi"})
+    with pytest.raises(ValueError, match="no task 'pKi'"):
+        gx.report(bace, assay, out, measured={"pKi": "pIC50"})
+    command = ["report", str(assay), "--out", str(out), "--detailed", "0", "--limit", "2"]
+    done = CliRunner().invoke(app, [*command, "--measured", f"{task}=hit"])
+    assert done.exit_code == 0, done.output
+    assert read(out)[1]["measured"]["column"] == "hit"
+
+
+def test_without_measured_values_there_is_no_plot(page):
+    _, data = read(page)
+    assert data["measured"] is None

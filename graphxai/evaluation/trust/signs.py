@@ -5,13 +5,12 @@ The limits are defined here, with the reasons for them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.evaluation.ground_truth import rank_correlation
+from graphxai.datasets.training_set import Nearness
 from graphxai.evaluation.sanity_checks import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
@@ -19,12 +18,8 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.visualization.text import minus_signs
 
 from .training_images import TrainingImages
-from .training_set import TrainingSet
 
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
-
-Level = Literal["good", "caution", "warning", "unknown"]
+Level = Literal["good", "caution", "warning", "unknown", "known"]
 
 
 @dataclass(frozen=True)
@@ -52,26 +47,24 @@ class Limits:
 ROC_AUC = Limits(0.8, 0.7)
 R2 = Limits(0.6, 0.3)
 ACCURACY = Limits(0.9, 0.7)
-# Tanimoto similarity (ECFP4) to the nearest training compound. Among the BACE training compounds,
-# 5 % have no neighbour closer than 0.5, and 1 % none closer than 0.4.
-SIMILARITY = Limits(0.5, 0.4)
 # Cosine similarity of grey values to the nearest training picture. Of the MNIST test digits, 5 %
 # have none closer than 0.76, and 1 % none closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
-# Mean Spearman correlation of three methods. They answer different questions: the quartiles are
-# 0.38 and 0.56 on BACE test compounds, 0.50 and 0.59 on test digits. So only disagreement is a
-# sign, and only a caution.
-AGREEMENT = Limits(0.2, -np.inf)
-AGREED = 0.4  # below this, they agree only in part
-# Probability of the predicted class. Of the 10,000 MNIST test digits, 9,780 have 0.9 or more, and
-# 99 % of these are right; 129 have 0.7 to 0.9, 71 % right; of the other 91, half are wrong.
-CONFIDENCE = Limits(0.9, 0.7)
+# Probability of the predicted class, by the number of classes. Two: fitted, benchmarks/trust.md.
+# More: of the 10,000 MNIST test digits, 9,780 have 0.9 or more, and 99 % of these are right; 129
+# have 0.7 to 0.9, 71 % right; of the other 91, half are wrong.
+CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
 CALIBRATION = Limits(0.02, 0.1)  # expected calibration error on test data
 RESIDUAL = Limits(1e-3, 0.1)  # unexplained part of the ledger, as a share of its terms
 REWRITING = Limits(1e-3, 0.05)  # relative change of relevance, which should be zero
-NOISE = Limits(0.2, 0.5)  # relative change of relevance under 5 % noise on the embeddings
 
-UNSIGNED = ("gae", "gae_rollout")  # their scores have no sign
+
+NEARNESS: dict[str, Level] = {
+    "training compound": "known",
+    "near": "good",
+    "edge": "caution",
+    "far": "warning",
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,10 @@ class Sign:
 
 
 def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
-    """The model's test score for the explained task, from the checkpoint's metadata."""
+    """The model's test score for the explained task, from the checkpoint's metadata.
+
+    If there is a calibration error too, the worse of the two decides.
+    """
     measure, limits = _measure(metadata, prediction)
     value, low = _test_score(metadata, prediction, measure)
     if np.isnan(value):
@@ -103,7 +99,20 @@ def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
     figures = f"{measure} {_plain(value)}"
     if not np.isnan(low):
         figures += f", at least {_plain(low)} at 95 %"
-    return Sign("test score", level, value, f"the model does {words} on test data", figures)
+    text, error = (
+        f"the model does {words} on test data",
+        _number(_mapping(metadata.get("test")).get("ece")),
+    )
+    if not np.isnan(error):
+        held = CALIBRATION.level(error)
+        text += (
+            ", and its probabilities held"
+            if held == "good"
+            else (", but its probabilities did not hold")
+        )
+        figures += f", calibration error {error:.3f}"
+        level = max(level, held, key=("good", "caution", "warning").index)
+    return Sign("test score", level, value, text, figures)
 
 
 def _measure(metadata: Mapping[str, Any], prediction: Prediction) -> tuple[str, Limits]:
@@ -141,28 +150,25 @@ def _test_score(
     return (1 - (rmse / mean) ** 2 if mean else np.nan), np.nan
 
 
-def distance_sign(training: TrainingSet | None, mol: "Mol | None") -> tuple[Sign, str | None]:
-    """The similarity of the molecule to the training set, and the nearest training compound."""
-    name = "training set"
-    if mol is None or training is None:
-        what = "graphs" if mol is None else "compounds"
+def distance_sign(nearness: Nearness | None) -> Sign:
+    """How near a molecule is to the training set; None for a graph that is no molecule."""
+    if nearness is None or nearness.word == "unknown":
+        what = "graphs" if nearness is None else "compounds"
         text = f"its distance from the training {what} is unknown"
-        return Sign(name, "unknown", None, text), None
-    similarity, nearest, known = training.nearest(mol)
-    unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - training.elements)
-    level: Level = "warning" if unseen else SIMILARITY.level(similarity)
-    figures = f"Tanimoto {similarity:.2f} to the nearest training compound"
-    if unseen:
-        text = f"no training compound contains {' or '.join(unseen)}"
-    elif known:
+        return Sign("training set", "unknown", None, text)
+    level: Level = NEARNESS[nearness.word]
+    figures = f"Tanimoto {nearness.similarity:.2f} to the nearest training compound"
+    if nearness.unseen:
+        text = f"no training compound contains {' or '.join(nearness.unseen)}"
+    elif level == "known":
         text, figures = "it is a training compound, so its prediction does not test the model", ""
-    elif level == "good":
-        text = "a similar compound was in training"
-    elif level == "caution":
-        text = "it lies at the edge of what the model has seen"
     else:
-        text = "it is unlike anything the model has seen"
-    return Sign(name, level, similarity, text, figures), nearest
+        text = {
+            "good": "a similar compound was in training",
+            "caution": "the nearest training compound is only moderately similar",
+            "warning": "no similar compound was in training",
+        }[level]
+    return Sign("training set", level, nearness.similarity, text, figures)
 
 
 def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) -> Sign:
@@ -182,50 +188,19 @@ def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) 
     return Sign("training set", level, similarity, text, figures)
 
 
-def confidence_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
-    """How sure the model is of its class, and whether its probabilities held on test data.
+def confidence_sign(prediction: Prediction) -> Sign:
+    """How sure the model is of its class.
 
     If the prediction is unsure, explaining one class is only half the story.
     """
     first, second = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:2]
-    value, error = first[1], _number(_mapping(metadata.get("test")).get("ece"))
-    level = CONFIDENCE.level(value)
-    if level != "good":
+    level = CONFIDENCE[min(len(prediction.probabilities), 3)].level(first[1])
+    if level == "good":
+        text, figures = "the model is sure of its class", f"probability {first[1]:.2f}"
+    else:
         figures = ", ".join(f"{name}: {share:.2f}" for name, share in (first, second))
         text = f"the model is not sure that it is {first[0]}: also explain it against {second[0]}"
-        return Sign("confidence", level, value, text, figures)
-    level, figures = CALIBRATION.level(error), f"probability {value:.2f}"
-    if level == "unknown":
-        text = "the model is sure of its class, but its calibration is unknown"
-        return Sign("confidence", level, value, text, figures)
-    figures += f", calibration error {error:.3f}"
-    held = "and its probabilities held" if level == "good" else "but its probabilities did not hold"
-    text = f"the model is sure of its class, {held} on test data"
-    return Sign("confidence", level, value, text, figures)
-
-
-def agreement_sign(explanations: Mapping[str, Explanation]) -> Sign:
-    """Mean rank correlation over all pairs of methods.
-
-    Signed scores are compared as they are. If one method has unsigned scores, the other's
-    magnitudes are taken.
-    """
-    values = []
-    for one, two in combinations(explanations.values(), 2):
-        first, second = one.relevance, two.relevance
-        if one.method in UNSIGNED or two.method in UNSIGNED:
-            first, second = np.abs(first), np.abs(second)
-        values.append(rank_correlation(first, second) if len(first) > 2 else np.nan)
-    names = ", ".join(explanations)
-    if np.isnan(values).all():
-        text = "the methods could not be compared"
-        return Sign("agreement", "unknown", None, text, names)
-    mean = float(np.nanmean(values))
-    level = AGREEMENT.level(mean)
-    verb = "disagree" if level != "good" else "agree" if mean >= AGREED else "agree in part"
-    figures = f"mean rank correlation {_plain(mean)}: {names}"
-    count = {2: "two", 3: "three"}.get(len(explanations), str(len(explanations)))
-    return Sign("agreement", level, mean, f"{count} unrelated methods {verb}", figures)
+    return Sign("confidence", level, first[1], text, figures)
 
 
 def residual_sign(ledger: Ledger) -> Sign:
@@ -254,22 +229,6 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
         return Sign(name, level, change, f"it does not depend on {how}")
     return Sign(
         name, level, change, f"it depends on {how}", f"relevance changes by {100 * change:.1f} %"
-    )
-
-
-def noise_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
-    """The largest change of relevance (N,) under small noise on the embeddings (Yeh 2019)."""
-    change = _largest(explanation.relevance, others)
-    if np.isnan(change):
-        return Sign("noise", "unknown", None, "all relevance is zero")
-    level = NOISE.level(change)
-    text = "it is stable" if level == "good" else "it is unstable"
-    return Sign(
-        "noise",
-        level,
-        change,
-        f"{text} under noise",
-        f"5 % noise changes relevance by {100 * change:.0f} %",
     )
 
 

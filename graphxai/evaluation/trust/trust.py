@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import Model, explain_prepared
+from graphxai.api import Model, explain_prepared, nearness_of
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_for
-from graphxai.evaluation.sanity_checks import NoisyModel
+from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.explanation import Explanation
 
@@ -22,49 +22,49 @@ from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
     Level,
     Sign,
-    agreement_sign,
     confidence_sign,
     distance_sign,
     likeness_sign,
-    noise_sign,
     residual_sign,
     rewriting_sign,
     score_sign,
 )
 from .training_images import training_images_of
-from .training_set import training_set_of
 
 RULE = (
-    "Warning if any sign is a warning; caution if any sign is a caution or could not be measured;"
-    " otherwise nothing measured speaks against the explanation."
+    "Warning if any sign is a warning; else a training compound is called that; else caution if any"
+    " sign is a caution; else unknown if any could not be measured; otherwise nothing measured"
+    " speaks against it. The model's own test score is stated once and decides nothing here. Of"
+    " held-out molecules, predictions were wrong for 13 % (nothing speaks against it), 18 %"
+    " (caution) and 38 % (warning); no sign reliably foretold a wrong explanation."
 )
 STYLE: dict[Level, str] = {
     "good": "color: #14532d; background: #e8f5ec",
     "caution": "color: #6b4200; background: #fff4d6",
     "warning": "color: #8a1420; background: #fdeaec",
     "unknown": "color: #3d4651; background: #eceff3",
+    "known": "color: #3d4651; background: #eceff3",
 }
-OTHERS = ("gae", "occlusion")  # one based on attention, one on removal
-DRAWS = 3  # draws of noise on the embeddings
+ORDER: tuple[Level, ...] = ("warning", "known", "caution", "unknown")
 
 
 @dataclass(frozen=True)
 class Trust:
     """What speaks for and against one explanation.
 
-    `nearest`: SMILES of the nearest training compound, if the training set is known.
+    `model`: the model's score on test data, the same for all its molecules, which has no part in
+    the level. `nearest`: SMILES of the nearest training compound, if the training set is known.
     """
 
     signs: tuple[Sign, ...]
     nearest: str | None = None
+    model: Sign | None = None
 
     @property
     def level(self) -> Level:
         """The worst level of any sign, by `RULE`."""
         levels = {sign.level for sign in self.signs}
-        if "warning" in levels:
-            return "warning"
-        return "caution" if levels & {"caution", "unknown"} else "good"
+        return next((level for level in ORDER if level in levels), "good")
 
     @property
     def warns(self) -> bool:
@@ -77,14 +77,22 @@ class Trust:
         if self.level == "good":
             text = "; ".join(sign.text for sign in self.signs)
             return f"Nothing measured speaks against it: {text}."
-        if self.level == "warning":
-            return f"Do not rely on this explanation: {self._listed('warning')}."
-        return f"Use with care: {self._listed('caution', 'unknown')}."
+        start = {
+            "warning": "Do not rely on this explanation",
+            "caution": "Use with care",
+            "unknown": "Not all can be checked",
+            "known": "A training compound",
+        }[self.level]
+        return f"{start}: {self._listed(self.level, 'known')}."
 
     def __str__(self) -> str:
         """The sentence, then a line per sign."""
-        lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self.signs)
+        lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self._all)
         return "\n".join([self.sentence, *lines])
+
+    @property
+    def _all(self) -> tuple[Sign, ...]:
+        return self.signs if self.model is None else (*self.signs, self.model)
 
     def _repr_html_(self) -> str:
         """The same as a table, with each level in its colour."""
@@ -95,7 +103,7 @@ class Trust:
             + cell.format(STYLE[sign.level], sign.level)
             + cell.format("", escape(sign.sentence))
             + "</tr>"
-            for sign in self.signs
+            for sign in self._all
         )
         if self.nearest is not None:
             shown = f"nearest training compound: <code>{escape(self.nearest)}</code>"
@@ -105,7 +113,7 @@ class Trust:
 
     def __getitem__(self, name: str) -> Sign:
         """The sign with this name; KeyError if it was not measured."""
-        for sign in self.signs:
+        for sign in self._all:
             if sign.name == name:
                 return sign
         raise KeyError(name)
@@ -118,9 +126,9 @@ def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
     """What speaks for and against the explanation of one molecule or picture.
 
     explained: an Explanation made with this model, or an input, which is then explained by `lrp`.
-    target: the target for an input; for an explanation, its own target by default. The cost is
-    about that of `occlusion`. Raises ValueError for an explanation of another target or model, and
-    for one that does not hold its input.
+    target: the target for an input; for an explanation, its own target by default. The cost is that
+    of two further explanations. Raises ValueError for an explanation of another target or model,
+    and for one that does not hold its input.
     """
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
@@ -143,39 +151,26 @@ def trust_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
-    others: Mapping[str, Mapping[Key, Explanation]] | None = None,
 ) -> dict[Key, Trust]:
-    """Trust in the explanations of encoded molecules or pictures, by key.
-
-    others: explanations of the same inputs by other methods, by name and key. What is missing for
-    the sign of agreement (`OTHERS` and `lrp`) is computed, if the method works for the model.
-    """
-    compared = dict(others or {})
-    compared[explainer.name] = explanations
-    methods = ("lrp" if explainer.name in OTHERS else explainer.name, *OTHERS)
-    missing = [name for name in methods if name not in compared]
-    compared |= explained_by_each(model, prepared, missing, target)[0]
-    noisy = _with_noise(model, prepared, explainer, target)
-    rewritten = _rewritten(model, prepared, explainer, target)
+    """Trust in the explanations of encoded molecules or pictures, by key."""
+    rewritten = _rewritten(model, prepared, explanations, explainer, target)
+    training = training_set_of(model)
     found = {}
     for key, item in prepared:
         explanation = explanations[key]
-        beside = {name: compared[name][key] for name in methods if name in compared}
-        for other in beside.values():
-            _require_same_target(explanation, other)
-        metadata, prediction = model.origin.metadata, explanation.prediction
-        distance, nearest = _distance(model, explanation, item)
-        several = len(prediction.probabilities) > 2
+        prediction = explanation.prediction
+        near = nearness_of(item, training)
+        distance = distance_sign(near)
+        if item.image is not None and near is None:
+            distance = likeness_sign(training_images_of(model), item.image)
         signs = [
-            score_sign(metadata, prediction),
             distance,
-            *([confidence_sign(metadata, prediction)] if several else []),
-            agreement_sign(beside),
+            *([] if prediction.label is None else [confidence_sign(prediction)]),
             *([residual_sign(explanation.ledger)] if explanation.additive else []),
             rewriting_sign(explanation, rewritten.get(key, [])),
-            noise_sign(explanation, noisy[key]),
         ]
-        found[key] = Trust(tuple(signs), nearest)
+        score = score_sign(model.origin.metadata, prediction)
+        found[key] = Trust(tuple(signs), None if near is None else near.nearest, score)
     return found
 
 
@@ -208,27 +203,12 @@ def _input_of(model: Model, explanation: Explanation) -> Input:
     raise ValueError("the explanation does not hold its input graph: pass the graph itself.")
 
 
-def _distance(model: Model, explanation: Explanation, item: Input) -> tuple[Sign, str | None]:
-    """The similarity to the training data and, for a molecule, the nearest compound."""
-    if item.image is not None and explanation.molecule is None:
-        return likeness_sign(training_images_of(model), item.image), None
-    return distance_sign(training_set_of(model), explanation.molecule)
-
-
-def _with_noise(
-    model: Model, prepared: Sequence[tuple[Key, Input]], explainer: Explainer, target: Any
-) -> dict[Key, list[NDArray[np.floating]]]:
-    """Relevance (N,) of each input under several draws of noise on its embeddings."""
-    found: dict[Key, list[NDArray[np.floating]]] = {key: [] for key, _ in prepared}
-    for seed in range(DRAWS):
-        noisy: Any = NoisyModel(model, seed)
-        for key, explanation in explain_prepared(noisy, prepared, explainer, target=target):
-            found[key].append(explanation.relevance)
-    return found
-
-
 def _rewritten(
-    model: Model, prepared: Sequence[tuple[Key, Input]], explainer: Explainer, target: Any
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explanations: Mapping[Key, Explanation],
+    explainer: Explainer,
+    target: Any,
 ) -> dict[Key, list[NDArray[np.floating]]]:
     """Relevance (N,), in the original node order, for other forms of each input."""
     found: dict[Key, list[NDArray[np.floating]]] = {}
@@ -240,6 +220,7 @@ def _rewritten(
                 value, orders[key] = written
                 inputs.append((key, prepare_for(model, value)))
         for key, explanation in explain_prepared(model, inputs, explainer, target=target):
+            _require_same_target(explanations[key], explanation)
             relevance = np.empty_like(explanation.relevance)
             relevance[orders[key]] = explanation.relevance
             found.setdefault(key, []).append(relevance)

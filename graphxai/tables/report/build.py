@@ -12,8 +12,10 @@ from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.contract.inputs import Input, as_list, prepare_for
 from graphxai.datasets.molecules import iter_records
 from graphxai.datasets.progress import Tick, progress_bar
+from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.datasets.writing import place_of, write_whole
-from graphxai.evaluation.trust.trust import OTHERS, RULE, Trust, explained_by_each, trust_prepared
+from graphxai.evaluation.trust.signs import Sign, score_sign
+from graphxai.evaluation.trust.trust import RULE, Trust, explained_by_each, trust_prepared
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
@@ -23,6 +25,7 @@ from graphxai.explanation.provenance import versions
 from graphxai.visualization.color import PALETTES, Scale
 
 from .drawing import UNIT, drawing
+from .measured import agreement, measured_columns, measured_value, shown
 from .page import render
 from .records import colour_limit, record, rounded
 from .summary import fragment_ranking
@@ -36,18 +39,22 @@ TABLES = (".csv", ".tsv", ".txt")
 
 @dataclass(frozen=True)
 class Row:
-    """One molecule to report: its row number, its name, and the model's input."""
+    """One molecule to report: its row number, name, the model's input, measured cells by task."""
 
     number: int
     name: str
     value: Any
+    measured: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to explain: model, method, methods to compare, target, how many molecules in detail."""
+    """How to explain: model, its training set, method, methods to compare, target, how many
+    molecules in detail.
+    """
 
     model: Model
+    training: TrainingSet | None
     explainer: Explainer
     others: tuple[str, ...]
     target: Any
@@ -60,7 +67,8 @@ class Contents:
 
     neighbours: drawings of the nearest training compounds, by SMILES; refused: methods that do not
     work for the model, with the reason; targets: labels of the explained outputs; outputs: what
-    these are, in words; terms: words of the ledger with their meaning.
+    these are, in words; terms: words of the ledger with their meaning; task: the explained one;
+    score: how well the model does on test data.
     """
 
     molecules: list[dict[str, Any]] = field(default_factory=list)
@@ -71,6 +79,8 @@ class Contents:
     outputs: set[str] = field(default_factory=set)
     terms: dict[str, str] = field(default_factory=dict)
     fragments: FragmentTable = field(default_factory=FragmentTable)
+    task: str = ""
+    score: Sign | None = None
 
 
 def report(
@@ -83,6 +93,7 @@ def report(
     names: Sequence[str] | None = None,
     smiles_column: str = "smiles",
     name_column: str | None = None,
+    measured: Mapping[str, str] | None = None,
     target: Any = None,
     limit: int | None = None,
     detailed: int = DETAILED,
@@ -93,7 +104,8 @@ def report(
 
     inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side; these
     and the trust panel, nine tenths of the work, cover only the first `detailed` molecules.
-    names: one per molecule, for a list; for a file, `name_column`. target: see `Target`. limit:
+    names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
+    measured values by task; by default columns called like a task. target: see `Target`. limit:
     read at most this many rows; without a limit, up to 5,000 are allowed. progress: show a bar; by
     default only on a terminal.
 
@@ -107,7 +119,12 @@ def report(
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
-    rows, total, source = _rows(inputs, names, smiles_column, name_column)
+    columns: dict[str, str] = {}
+    if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
+        columns = measured_columns(Path(inputs), smiles_column, model.config.tasks, measured or {})
+    elif measured:
+        raise ValueError("measured values are columns of a file.")
+    rows, total, source = _rows(inputs, names, smiles_column, name_column, columns)
     if limit is not None:
         rows, total = islice(rows, limit), min(limit, total)
     elif total > LARGEST:
@@ -118,7 +135,7 @@ def report(
         )
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
-    plan = Plan(model, explainer, others, target, detailed)
+    plan = Plan(model, training_set_of(model), explainer, others, target, detailed)
     with progress_bar("explaining", total, show=progress) as tick:
         for chunk in _chunks(rows):
             _add(contents, plan, chunk, tick)
@@ -126,12 +143,20 @@ def report(
         why = f": {contents.rejected[0][2]}" if contents.rejected else ""
         raise ValueError(f"no molecule in {source} can be explained{why}")
     name = title or f"{model.origin.name}: {source}"
-    page = render(_data(contents, model, explainer, name, source), name, _card(model))
+    data = _data(contents, model, explainer, name, source)
+    (task,) = (t for t in model.config.tasks if t.name == contents.task)
+    target_word = next(iter(contents.targets)) if len(contents.targets) == 1 else None
+    data["measured"] = agreement(task, columns.get(task.name, ""), target_word, contents.molecules)
+    page = render(data, name, _card(model))
     return write_whole(out, page)
 
 
 def _rows(
-    inputs: Any, names: Sequence[str] | None, smiles_column: str, name_column: str | None
+    inputs: Any,
+    names: Sequence[str] | None,
+    smiles_column: str,
+    name_column: str | None,
+    measured: Mapping[str, str],
 ) -> tuple[Iterator[Row], int, str]:
     """The molecules, roughly how many there are, and a name for their source."""
     if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
@@ -140,18 +165,23 @@ def _rows(
         if names is not None:
             raise ValueError("names go with a list; for a file, give name_column.")
         path = Path(inputs)
-        columns = (smiles_column,) if name_column is None else (smiles_column, name_column)
-        records = iter_records(path, columns)
+        named = () if name_column is None else (name_column,)
+        records = iter_records(path, (smiles_column, *named, *measured.values()))
         found = (
-            Row(number, cells[name_column] if name_column else "", cells[smiles_column])
+            Row(
+                number,
+                cells[name_column] if name_column else "",
+                cells[smiles_column],
+                {task: cells[column] for task, column in measured.items()},
+            )
             for number, cells in records
         )
         return found, count_rows(path) if path.is_file() else 0, path.name
     values, _ = as_list(inputs)
     if names is not None and len(names) != len(values):
         raise ValueError(f"there are {len(names)} names for {len(values)} molecules.")
-    named = [str(name) for name in names] if names is not None else [""] * len(values)
-    listed = zip(named, values, strict=True)
+    titles = [str(name) for name in names] if names is not None else [""] * len(values)
+    listed = zip(titles, values, strict=True)
     found = (Row(number, name, value) for number, (name, value) in enumerate(listed, start=1))
     return found, len(values), f"{len(values)} molecule{'s' if len(values) != 1 else ''}"
 
@@ -174,13 +204,13 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
     def refuse(number: int, error: Exception) -> None:
         refused_rows.append((number, error))
 
-    explained = dict(explain_prepared(model, prepared, explainer, target=target, refuse=refuse))
+    options: dict[str, Any] = {"target": target, "training": plan.training, "refuse": refuse}
+    explained = dict(explain_prepared(model, prepared, explainer, **options))
     prepared = [item for item in prepared if item[0] in explained]
     in_detail = prepared[: max(0, plan.detailed - len(contents.molecules))]
-    methods = [n for n in dict.fromkeys([*plan.others, *OTHERS]) if n != explainer.name]
-    compared, refused = explained_by_each(model, in_detail, methods, target)
+    compared, refused = explained_by_each(model, in_detail, plan.others, target)
     contents.refused |= refused
-    trusted = trust_prepared(model, in_detail, explained, explainer, target=target, others=compared)
+    trusted = trust_prepared(model, in_detail, explained, explainer, target=target)
     for number, _ in prepared:
         beside = {
             name: compared[name][number]
@@ -188,7 +218,7 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
             if name in compared and number in compared[name]
         }
         try:
-            _keep(contents, rows[number], explained[number], beside, trusted.get(number))
+            _keep(contents, plan, rows[number], explained[number], beside, trusted.get(number))
         except Exception as error:  # RDKit raises errors of any type
             refuse(number, error)
         tick(1)
@@ -218,6 +248,7 @@ def _rejected(row: Row, error: Exception) -> tuple[int, str, str]:
 
 def _keep(
     contents: Contents,
+    plan: Plan,
     row: Row,
     explanation: Explanation,
     beside: Mapping[str, Explanation],
@@ -226,6 +257,14 @@ def _keep(
     from rdkit import Chem
 
     found = record(row.name, row.number, explanation, beside, trust)
+    contents.task = explanation.prediction.task
+    contents.score = contents.score or score_sign(
+        plan.model.origin.metadata, explanation.prediction
+    )
+    (task,) = (t for t in plan.model.config.tasks if t.name == contents.task)
+    value = measured_value(task, row.measured.get(task.name, ""))
+    found["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
+    found["part"] = "" if plan.training is None else plan.training.part(explanation.atoms())
     if trust is not None and trust.nearest is not None:
         found["nearest"] = trust.nearest
         if trust.nearest not in contents.neighbours:
@@ -258,6 +297,7 @@ def _data(
             "name": model.origin.name,
             "sha256": model.origin.sha256,
             "summary": str(model.origin.metadata.get("summary", "")),
+            "score": _sentence(contents.score),
             "tasks": [[task.name, list(task.classes), task.unit] for task in model.config.tasks],
         },
         "versions": versions(),
@@ -283,6 +323,13 @@ def _data(
         "rejected": contents.rejected,
         "refused": contents.refused,
     }
+
+
+def _sentence(score: Sign | None) -> str:
+    """What is wrong with the model as a whole, said once on the page; empty if nothing is."""
+    if score is None or score.level == "good":
+        return ""
+    return f"{score.sentence[0].upper()}{score.sentence[1:]}."
 
 
 def _intro(contents: Contents, explainer: Explainer) -> str:

@@ -136,7 +136,8 @@ function largePicture(molecule) {
 }
 
 function predictions(molecule) {
-  return element("div", { class: "block" }, facts(molecule.predictions));
+  const more = [["Measured", molecule.measured?.[1]], ["Model's data", PARTS[molecule.part]], ["Training set", molecule.near]];
+  return element("div", { class: "block" }, facts([...molecule.predictions, ...more.filter((fact) => fact[1])]));
 }
 
 function trustPanel(molecule) {
@@ -148,7 +149,7 @@ function trustPanel(molecule) {
   const { level, sentence, signs } = molecule.trust;
   block.append(element("p", { class: `verdict ${level}` }, sentence),
     element("ul", { class: "signs" }, ...signs.map(([name, sign, text]) => element("li", {},
-      badge(sign, { good: "good", caution: "caution", warning: "warning", unknown: "unknown" }[sign]),
+      badge(sign, { good: "good", caution: "caution", warning: "warning", unknown: "unknown", known: "known" }[sign]),
       element("span", {}, element("strong", {}, `${name}: `), text)))),
     element("p", { class: "note" }, data.rule));
   return block;

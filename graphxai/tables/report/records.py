@@ -56,6 +56,8 @@ def record(
         ],
         "draw": drawing(mol),
     }
+    if explanation.nearness is not None:
+        found["near"] = explanation.nearness.sentence
     if explanation.features is not None:
         found["features"] = [rounded(row, 3) for row in explanation.features]
     if trust is not None:

@@ -7,7 +7,9 @@ const LEVELS = {
   caution: ["!", "use with care"],
   warning: ["\u2715", "do not rely"],
   unknown: ["?", "not checked"],
+  known: ["=", "training compound"],
 };
+const PARTS = { training: "in training", validation: "in validation", test: "in test" };
 let arms = Object.values(data.palettes)[0];
 
 /* An element with attributes and children (elements or text). */
@@ -131,6 +133,10 @@ const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.tic
 
 /* ---- grid ---- */
 
+/* What was measured, and in which part of the model's data the molecule was. */
+const known = (molecule) => [molecule.measured ? `measured ${molecule.measured[1]}` : "", PARTS[molecule.part]]
+  .filter(Boolean).join(" \u00b7 ");
+
 const cards = data.molecules.map((molecule, place) => {
   const level = levelOf(molecule);
   const opener = element("button", { type: "button", tabindex: -1,
@@ -141,7 +147,7 @@ const cards = data.molecules.map((molecule, place) => {
     picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
-      element("span", {}, molecule.predictions.length > 1 ? predicted(molecule, 1) : ""),
+      element("span", {}, known(molecule) || (molecule.predictions.length > 1 ? predicted(molecule, 1) : "")),
       element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)));
   return card;
 });
@@ -157,11 +163,13 @@ const SORTS = {
   "prediction, low to high": (a, b) => a.value - b.value,
   "sum over atoms, high to low": (a, b) => b.ledger.nodes - a.ledger.nodes,
   "sum over atoms, low to high": (a, b) => a.ledger.nodes - b.ledger.nodes,
+  ...(data.measured && !data.measured.classes.length && { "error, largest first": (a, b) => error(b) - error(a) }),
   "strongest atom": (a, b) => strongest(b) - strongest(a),
   "trust, worst first": (a, b) => rank(b) - rank(a),
   "trust, best first": (a, b) => rank(a) - rank(b),
 };
-const rank = (molecule) => ["good", "unknown", "caution", "warning"].indexOf(levelOf(molecule));
+const error = (molecule) => (molecule.measured ? Math.abs(molecule.value - molecule.measured[0]) : -1);
+const rank = (molecule) => ["good", "known", "unknown", "caution", "warning"].indexOf(levelOf(molecule));
 
 function arrange() {
   const words = byId("search").value.trim();
@@ -345,6 +353,56 @@ function showFragments() {
       : [side("Most positive relevance", found.for), side("Most negative relevance", found.against)])));
 }
 
+/* ---- measured against predicted ---- */
+
+function showMeasured() {
+  const found = data.measured;
+  byId("tab-measured").hidden = !found;
+  if (!found) return;
+  const rows = found.groups.map(([part, words, count, scores]) => element("tr", {},
+    element("th", { scope: "row" }, element("span", { class: `dot ${part || "other"}` }), words),
+    element("td", { class: "number" }, number(count)), element("td", {}, scores)));
+  byId("measured").append(
+    element("p", { class: "note" }, `${found.task}: measured (column ${found.column}) against predicted. Click a point to see the molecule.`),
+    element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))));
+  if (!found.classes.length || found.target) byId("measured").append(measuredPlot(found));
+}
+
+/* A scatter plot; for classes, one column for each measured class. */
+function measuredPlot(found) {
+  const points = data.molecules.map((m, place) => ({ m, place })).filter(({ m }) => m.measured);
+  const classes = found.classes;
+  const [size, edge] = [460, 56];
+  const values = points.flatMap(({ m }) => (classes.length ? [] : [m.measured[0], m.value]));
+  const [low, high] = classes.length ? [0, 1] : [Math.min(...values), Math.max(...values)];
+  const at = (value) => edge + (size - 2 * edge) * ((value - low) / (high - low || 1));
+  const across = (m, k) => (classes.length
+    ? edge + (size - 2 * edge) * ((m.measured[0] + 0.5 + 0.6 * (((k * 0.618) % 1) - 0.5)) / classes.length)
+    : at(m.measured[0]));
+  const svg = document.createElementNS(SVG, "svg");
+  const label = classes.length ? `${data.value} by measured class` : `Measured against predicted ${found.task}`;
+  for (const [name, value] of Object.entries({ viewBox: `0 0 ${size} ${size}`, class: "measured", role: "img", "aria-label": label }))
+    svg.setAttribute(name, value);
+  const end = size - edge;
+  shape(svg, "path", { d: `M${edge} ${edge}V${end}H${end}`, class: "axis" });
+  if (!classes.length) shape(svg, "path", { d: `M${edge} ${end}L${end} ${edge}`, class: "axis same" });
+  const text = (x, y, words, more) => shape(svg, "text", { x, y, "text-anchor": "middle", ...more }, words);
+  text(size / 2, size - 8, classes.length ? "measured" : `measured ${found.task}`);
+  text(14, size / 2, classes.length ? data.value : `predicted ${data.value}`, { transform: `rotate(-90 14 ${size / 2})` });
+  for (const value of classes.length ? [0, 0.5, 1] : [low, (low + high) / 2, high]) {
+    const words = String(Number(value.toPrecision(3)));
+    text(edge - 8, size - at(value) + 4, words, { "text-anchor": "end" });
+    if (!classes.length) text(at(value), end + 18, words);
+  }
+  classes.forEach((name, k) => text(edge + ((size - 2 * edge) * (k + 0.5)) / classes.length, end + 18, name));
+  for (const [k, { m, place }] of points.entries()) {
+    const dot = shape(svg, "circle", { cx: across(m, k), cy: size - at(m.value), r: 4.5, class: `point ${m.part || "other"}` });
+    shape(dot, "title", {}, `${nameOf(m)}: measured ${m.measured[1]}, predicted ${m.predictions[0][1]}`);
+    dot.addEventListener("click", () => openMolecule(place));
+  }
+  return svg;
+}
+
 /* ---- model and rows left out ---- */
 
 function facts(pairs) {
@@ -382,11 +440,12 @@ function showRejected() {
       element("td", {}, reason)))))));
 }
 
-byId("about").textContent = `${data.source}: ${number(data.molecules.length)} explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}.`;
+byId("about").textContent = `${data.source}: ${number(data.molecules.length)} explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}. ${data.model.score}`;
 byId("intro").textContent = data.words.intro;
 prepareTools();
 showBar();
 arrange();
+showMeasured();
 showFragments();
 showModel();
 showRejected();

@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
+from graphxai.datasets.training_set import write_held_out
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
@@ -142,18 +143,22 @@ def train_bace(
     card = _card(parts, found, temperature, command)
     measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
-    write_training_compounds(folder, graphs, parts.train)
+    write_training_compounds(folder, graphs, parts)
     return folder
 
 
-def write_training_compounds(folder: Path, graphs: list[Data], chosen: Sequence[int]) -> Path:
+def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> Path:
     """Write the canonical SMILES of the training compounds next to a checkpoint, one per row.
 
-    The trust panel of an explanation looks there for a compound's nearest neighbour.
+    Every result looks there for how near a molecule is; the other compounds are in `held_out.csv`.
     """
-    rows = [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
+
+    def canonical(chosen: Sequence[int]) -> list[str]:
+        return [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
+
     path = folder / "training.csv"
-    path.write_text("\n".join(["smiles", *rows]) + "\n", encoding="utf-8")
+    path.write_text("\n".join(["smiles", *canonical(parts.train)]) + "\n", encoding="utf-8")
+    write_held_out(folder, {"validation": canonical(parts.valid), "test": canonical(parts.test)})
     return path
 
 

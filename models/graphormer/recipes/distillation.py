@@ -36,12 +36,13 @@ class Distilled:
     """A network, the number of new molecules it learned from, and the forest's share by task.
 
     The share is the forest's weight in the teacher. It is None for a task with too few labels for
-    a forest.
+    a forest. teachers: one per task, None likewise; none at all if nothing was distilled.
     """
 
     model: Graphormer
     molecules: int
     shares: dict[str, float | None]
+    teachers: tuple[Teacher | None, ...] = ()
 
 
 def distil_table(
@@ -88,7 +89,7 @@ def distil_table(
     shares = _shares(model, teachers, held_out, y[list(split.valid)])
     text = {task.name: share for task, share in zip(tasks, shares, strict=True)}
     if not any(shares):
-        return Distilled(model, 0, text)
+        return Distilled(model, 0, text, tuple(teachers))
     tested = [graphs[k] for k in split.test]
     new, extra = recombined(
         smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
@@ -113,7 +114,7 @@ def distil_table(
         resume=resume,
         extra=labelled(extra, taught[len(train) :]),
     )
-    return Distilled(student, len(new), text)
+    return Distilled(student, len(new), text, tuple(teachers))
 
 
 def _shares(

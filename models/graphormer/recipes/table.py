@@ -13,16 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.datasets.fingerprints import ecfp4
+from graphxai.datasets.fingerprints import BITS
 from graphxai.datasets.hygiene import CleanTable, Target
 from graphxai.datasets.splits import Split, random_split, scaffold_split
+from graphxai.datasets.training_set import write_held_out
 from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_checkpoint
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import scale_logits
 from graphxai.models.graphormer.training.fit import require_lightning
-from graphxai.models.graphormer.training.forests import forest_predictions
+from graphxai.models.graphormer.training.forests import Forest, forest_predictions
 from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.scores import (
     dummy_predictions,
@@ -33,12 +34,14 @@ from graphxai.models.graphormer.training.scores import (
     verdicts,
 )
 from graphxai.models.graphormer.training.settings import TrainingSettings
+from graphxai.models.graphormer.training.teachers import forest_inputs
 
 from .distillation import STUDENT, Distilled, distil_table
 from .leaks import labels_met
 from .molecules import FINETUNING, PRETRAINED, finetune, molecule_config
 from .table_files import (
     begin_run,
+    shares_text,
     split_rows,
     summary,
     table_card,
@@ -128,7 +131,8 @@ def train_table(
     Args:
         table: molecules and labels.
         out: folder of the run, with `hygiene.json`, `hygiene.csv`, `test.csv` (predictions);
-            the checkpoint is its sub-folder `model`, with `scores.json` and `training.csv`.
+            the checkpoint is its sub-folder `model`, with `scores.json`, `training.csv` and
+            `held_out.csv`.
         split: "scaffold" or "random", see `table_split`.
         seed: seed for the weights, the order of the graphs, a random split and the learning curve.
         epochs: epochs of fine-tuning; None means the recipe's: 20, or 40 from scratch.
@@ -187,9 +191,11 @@ def train_table(
     fitting = _Fitting(graphs, table.y, table.targets, tasks, start, settings, distil, resume, say)
     found = fitting.model(parts, out)
     model = found.model
+    if found.shares:
+        say(f"the forest's share in the teacher: {shares_text(found.shares)}")
     temperatures = fitting.calibrate(model, parts.valid)
-    say("training a random forest on ECFP4 for comparison")
-    scores = fitting.scores(model, parts)
+    say("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
+    scores = fitting.scores(found, parts)
     curve: list[dict[str, Any]] = []
     for share in LEARNING_CURVE if learning_curve else ():
         say(f"learning curve: {share:.1%} of the training part")
@@ -214,6 +220,8 @@ def train_table(
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_scores(folder / "scores.json", metadata)
     write_training(folder / "training.csv", table, parts.train)
+    held_out = {"validation": parts.valid, "test": parts.test}
+    write_held_out(folder, {n: [table.canonical[k] for k in v] for n, v in held_out.items()})
     write_test(out / "test.csv", table, parts.test, tasks, fitting.readings(model, parts.test))
     return folder
 
@@ -276,14 +284,18 @@ class _Fitting:
         """Return the model's probabilities and values for graphs, by task."""
         return task_readings(model, [self.graphs[k] for k in chosen])
 
-    def scores(self, model: Graphormer, parts: Split) -> dict[str, Any]:
-        """Score the model, a forest and a dummy on the test part, by target."""
+    def scores(self, trained: Distilled, parts: Split) -> dict[str, Any]:
+        """Score the model, two forests and a dummy on the test part, by target.
+
+        The forest on ECFP4 and descriptors is the teacher's, or fitted here if there is no teacher.
+        """
         train, test = np.array(parts.train), np.array(parts.test)
-        bits = ecfp4([self.graphs[k].smiles for k in (*train, *test)])
-        bits_train, bits_test = bits[: len(train)], bits[len(train) :]
+        inputs = forest_inputs([self.graphs[k].smiles for k in (*train, *test)])
+        taught, tested = inputs[: len(train)], inputs[len(train) :]
+        teachers = trained.teachers or (None,) * len(self.tasks)
         found: dict[str, dict[str, Any]] = {}
-        for k, (task, read) in enumerate(
-            zip(self.tasks, self.readings(model, parts.test), strict=True)
+        for k, (task, read, teacher) in enumerate(
+            zip(self.tasks, self.readings(trained.model, parts.test), teachers, strict=True)
         ):
             known, judged = ~np.isnan(self.y[train, k]), ~np.isnan(self.y[test, k])
             learned = self.y[train[known], k]
@@ -291,11 +303,18 @@ class _Fitting:
             found[task.name] = about | {"trained": len(learned), "n": 0, "scores": {}}
             if not len(learned) or not judged.any():
                 continue
+            seed = self.settings.seed
+            described = (
+                Forest.fit(task, taught[known], learned, seed=seed)
+                if teacher is None
+                else (teacher.forest)
+            )
             predictions = {
                 "graphormer": read[judged],
                 "forest": forest_predictions(
-                    task, bits_train[known], learned, bits_test[judged], self.settings.seed
+                    task, taught[known, :BITS], learned, tested[judged, :BITS], seed
                 ),
+                "descriptor_forest": described.predict(tested[judged]),
                 "dummy": dummy_predictions(task, learned, int(judged.sum())),
             }
             found[task.name] |= measure(task.kind, predictions, self.y[test[judged], k])
@@ -308,9 +327,9 @@ class _Fitting:
         chosen = tuple(sorted(order[: max(2, round(share * len(order)))]))
         fewer = replace(parts, train=chosen)
         part = replace(self, tasks=table_tasks(self.targets, self.y[list(chosen)]))
-        model = part.model(fewer, out).model
-        part.calibrate(model, parts.valid)
-        return {"share": share, "n": len(chosen), "targets": part.scores(model, fewer)}
+        found = part.model(fewer, out)
+        part.calibrate(found.model, parts.valid)
+        return {"share": share, "n": len(chosen), "targets": part.scores(found, fewer)}
 
 
 def _note(start: str | Path | None, table: CleanTable, graphs: Sequence[Data]) -> str:

@@ -19,6 +19,7 @@ from graphxai.models.graphormer.config import Task
 __all__ = [
     "begin_run",
     "score_rows",
+    "shares_text",
     "split_rows",
     "summary",
     "table_card",
@@ -30,7 +31,8 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 PREDICTORS = {
     "graphormer": "this model",
-    "forest": "random forest",
+    "forest": "forest, ECFP4",
+    "descriptor_forest": "forest, + descriptors",
     "dummy": "dummy",
 }
 
@@ -143,25 +145,31 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         f" {_temperatures(metadata['temperature'])}",
         f"    {command}" if command else "",
         *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
-        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Random forest: 500"
-        " trees on 2,048-bit ECFP4. Dummy: predicts the training mean, or the class frequencies."
-        " Difference: this model minus the forest; if its interval includes 0, this test part"
-        " shows no clear difference.",
+        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Forest: 500 trees"
+        " on 2,048-bit ECFP4, and on these with 313 RDKit descriptors. Dummy: predicts the training"
+        " mean, or the class frequencies. Minus: this model minus that forest; if the interval"
+        " includes 0, this test part shows no clear difference.",
         *(_markdown(score_rows(name, found)) for name, found in metadata["scores"].items()),
         _curve(metadata["learning_curve"]),
         "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
-        " training structures: if they are confidential, delete it before you share the model"
-        " (nearest neighbours can then no longer be shown).",
+        " training structures, and `held_out.csv` the others: if they are confidential, delete"
+        " both before you share the model (how near a molecule is to them is then unknown).",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
 
 
 def _lessons(metadata: dict[str, Any]) -> str:
-    """Describe what was learned from a forest; empty if there was none."""
-    shares = {name: s for name, s in metadata["forest_share"].items() if s}
+    """Describe what was learned from a forest; empty if none was asked."""
+    shares = metadata["forest_share"]
     if not shares:
         return ""
-    text = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+    text = shares_text(shares)
+    if not any(shares.values()):
+        return (
+            "A random forest on ECFP4 and descriptors was to teach the network, but its share in"
+            f" the teacher, chosen on the calibration molecules, is {text}. So the network was kept"
+            " as it was. "
+        )
     return (
         "The network then learned from a teacher, the weighted mean of itself and a random forest"
         " on ECFP4 and descriptors. Its labels were the measured ones, moved towards the forest's"
@@ -169,6 +177,14 @@ def _lessons(metadata: dict[str, Any]) -> str:
         " recombined from the training molecules. The forest's share was chosen on the calibration"
         f" molecules: {text}. The forest and the new molecules are based only on the training"
         " molecules. "
+    )
+
+
+def shares_text(shares: dict[str, float | None]) -> str:
+    """Return the forest's share in the teacher of every task, 0 too."""
+    return ", ".join(
+        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
+        for name, share in shares.items()
     )
 
 
@@ -183,7 +199,7 @@ def _temperatures(found: dict[str, float | None]) -> str:
 
 
 def score_rows(name: str, found: dict[str, Any]) -> list[list[str]]:
-    """Format one target's scores: a header, a row per predictor, the difference from the forest."""
+    """Format one target's scores: a header, a row per predictor, differences from the forests."""
     if not found["n"]:
         return [[name], ["no labels among the test molecules, or none to train on"]]
     metrics = list(found["scores"]["graphormer"])
@@ -193,10 +209,10 @@ def score_rows(name: str, found: dict[str, Any]) -> list[list[str]]:
         [PREDICTORS[key], *(_cell(values[metric]) for metric in metrics)]
         for key, values in found["scores"].items()
     ]
-    difference = found["differences"]["forest"]
-    return [
-        *rows,
-        ["difference", *(_cell(difference[metric], "+") for metric in metrics)],
+    return rows + [
+        [f"minus {PREDICTORS[key]}", *(_cell(difference[metric], "+") for metric in metrics)]
+        for key, difference in found["differences"].items()
+        if key != "dummy"
     ]
 
 
@@ -220,13 +236,14 @@ def _curve(points: Sequence[dict[str, Any]]) -> str:
     """Return the learning curve of every target in Markdown; empty if there is none."""
     if not points:
         return ""
-    rows = [["target", "training molecules", "score", "this model", "forest"]]
+    shown = ("graphormer", "forest", "descriptor_forest")
+    rows = [["target", "training molecules", "score", *(PREDICTORS[key] for key in shown)]]
     for name in points[0]["targets"]:
         for point in points:
             found = point["targets"][name]
             if found["n"]:
                 metric = next(iter(found["scores"]["graphormer"]))
-                cells = [_cell(found["scores"][key][metric]) for key in ("graphormer", "forest")]
+                cells = [_cell(found["scores"][key][metric]) for key in shown]
                 rows.append([name, f"{point['n']:,}", metric, *cells])
     return "**Learning curve.** All points use the same test molecules.\n\n" + _markdown(rows)
 

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 import signal
 
 import numpy as np
@@ -17,6 +18,7 @@ from graphxai.models.graphormer import Graphormer, Task, load_checkpoint, save_c
 from graphxai.models.graphormer.recipes import table as recipes_table
 from graphxai.models.graphormer.recipes.molecules import molecule_config
 from graphxai.models.graphormer.recipes.table import table_split, table_tasks, train_table
+from graphxai.models.graphormer.recipes.table_files import score_rows, shares_text
 from graphxai.models.graphormer.training import forests
 from graphxai.models.graphormer.training.forests import forest_predictions
 from graphxai.models.graphormer.training.scores import (
@@ -185,6 +187,33 @@ def test_a_model_worse_than_another_predictor_is_reported():
     assert verdicts({"logS": best | {"kind": "regression"}}) == []
 
 
+def test_the_better_of_two_forests_is_the_opponent():
+    truth = np.arange(40.0)
+    predictions = {
+        "graphormer": truth + RNG.normal(0, 6, 40),
+        "forest": truth + RNG.normal(0, 9, 40),
+        "descriptor_forest": truth + RNG.normal(0, 1, 40),
+        "dummy": np.full(40, 5.0),
+    }
+    found = {"logS": measure("regression", predictions, truth) | {"kind": "regression"}}
+    (printed_text,) = verdicts(found)
+    assert "worse than a random forest with descriptors for logS" in printed_text
+    assert [row[0] for row in score_rows("logS", found["logS"])[1:]] == [
+        "this model",
+        "forest, ECFP4",
+        "forest, + descriptors",
+        "dummy",
+        "minus forest, ECFP4",
+        "minus forest, + descriptors",
+    ]
+
+
+def test_a_share_of_zero_is_stated():
+    assert shares_text({"logS": 0.0, "a": 0.25, "rare": None}) == (
+        "logS 0.00, a 0.25, rare none (too few labels)"
+    )
+
+
 def test_a_small_lead_of_the_forest_may_be_chance():
     truth = np.array([0.0, 1.0] * 10)
     own = np.linspace(0.0, 0.9, 20)
@@ -263,11 +292,25 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     expected = math.sqrt(np.mean(np.square(errors)))
     assert scores["size"]["n"] == len(judged)
     assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
-    assert set(scores["size"]["scores"]) == {"graphormer", "forest", "dummy"}
+    opponents = ("forest", "descriptor_forest")
+    assert set(scores["size"]["scores"]) == {"graphormer", *opponents, "dummy"}
+    for name in opponents:  # both are printed, with their differences
+        score = scores["size"]["scores"][name]["R2"][0]
+        words = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}[name]
+        assert re.search(rf"│ {re.escape(words)} +│ {score:.3f} ", text)
+        assert f"minus {words}" in text
     shares = metadata["forest_share"]
     assert set(shares) == {"nitrogen", "size", "ring"}
     assert all(0 <= share <= 1 for share in shares.values())
     card = (out / "model" / "README.md").read_text()
+    stated = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+    assert f"the forest's share in the teacher: {stated}" in text
+    assert f"chosen on the calibration molecules: {stated}." in " ".join(card.split())
+    held_out = read(out / "model" / "held_out.csv")
+    names = {"validation": parts[1], "test": parts[2]}
+    for part, rows in names.items():
+        expected = {Chem.CanonSmiles(MOLECULES[row - 1]) for row in rows}
+        assert {row["smiles"] for row in held_out if row["part"] == part} == expected
     assert f"{metadata['recombined']} molecules recombined from the training molecules" in card
 
     code, text, error = run("predict", table, "--smiles-column", "SMILES", "--model", out)

@@ -1,0 +1,156 @@
+"""The compounds a model was trained on, and how similar a molecule is to them.
+
+They are in `training.csv` beside the checkpoint, in the column `smiles`. `held_out.csv` beside it
+lists the compounds held out in training: `smiles`, and `part`, "validation" or "test".
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+    from rdkit.DataStructs import ExplicitBitVect
+
+__all__ = [
+    "EDGE",
+    "FAR",
+    "UNKNOWN",
+    "Nearness",
+    "TrainingSet",
+    "training_set_of",
+    "write_held_out",
+]
+
+FILE, HELD_OUT = "training.csv", "held_out.csv"
+# Fitted on held-out molecules with measured values, see benchmarks/trust.md.
+EDGE, FAR = 0.79, 0.59
+Word = Literal["training compound", "near", "edge", "far", "unknown"]
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near a molecule is to a training set.
+
+    word: "training compound"; or by `similarity`, "near", "edge" (below 0.79) or "far" (below
+    0.59, or an element that no training compound has, listed in `unseen`); or "unknown".
+    similarity: ECFP4 Tanimoto similarity to the nearest training compound, whose SMILES is
+    `nearest`.
+    """
+
+    word: Word
+    similarity: float | None = None
+    nearest: str | None = None
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        if self.unseen:
+            return f"no training compound contains {' or '.join(self.unseen)}"
+        place = {"near": "near", "edge": "at the edge of", "far": "far from"}.get(self.word)
+        if place is None:
+            return {"unknown": "the training set is unknown"}.get(self.word, "a training compound")
+        return f"{place} the training set (nearest similarity {self.similarity:.2f})"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of a table: `nearest_similarity`, empty if unknown, and `training_set`."""
+        text = "" if self.similarity is None else f"{self.similarity:.4g}"
+        return {"nearest_similarity": text, "training_set": self.word}
+
+
+UNKNOWN = Nearness("unknown")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Training compounds: canonical SMILES, fingerprints (ECFP4) and elements.
+
+    held_out: the part of each compound held out in training, by canonical SMILES.
+    """
+
+    smiles: tuple[str, ...]
+    fingerprints: tuple[ExplicitBitVect, ...]
+    elements: frozenset[str]
+    held_out: Mapping[str, str] = field(default_factory=dict)
+
+    def nearness(self, mol: Mol) -> Nearness:
+        """How near a molecule is.
+
+        The fingerprint ignores stereochemistry; if several compounds are equally near, the molecule
+        itself comes first.
+        """
+        from rdkit import Chem
+        from rdkit.DataStructs import BulkTanimotoSimilarity
+
+        from .fingerprints import ecfp4_bits
+
+        similarities = BulkTanimotoSimilarity(ecfp4_bits(mol), self.fingerprints)
+        similarity = max(similarities)
+        if similarity == 1 and (own := Chem.MolToSmiles(mol)) in self.smiles:
+            return Nearness("training compound", 1.0, own)
+        nearest = self.smiles[similarities.index(similarity)]
+        unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
+        word: Word = (
+            "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
+        )
+        return Nearness(word, similarity, nearest, tuple(unseen))
+
+    def part(self, mol: Mol) -> str:
+        """Where a molecule was: "training", "validation" or "test"; empty if it was in none."""
+        from rdkit import Chem
+
+        own = Chem.MolToSmiles(mol)
+        return "training" if own in self.smiles else self.held_out.get(own, "")
+
+
+def training_set_of(model: Any) -> TrainingSet | None:
+    """The training set beside a model's checkpoint; None if there is none.
+
+    Raises ValueError if `training.csv` has no column `smiles`.
+    """
+    folder = getattr(model.origin, "folder", None)
+    path = None if folder is None else Path(folder) / FILE
+    if path is None or not path.is_file():
+        return None
+    return _read(path, path.stat().st_mtime_ns)
+
+
+def write_held_out(folder: str | Path, parts: Mapping[str, Iterable[str]]) -> Path:
+    """Write the compounds held out in training, canonical SMILES by part, beside a checkpoint."""
+    path = Path(folder) / HELD_OUT
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["smiles", "part"])
+        writer.writerows([smiles, part] for part, chosen in parts.items() for smiles in chosen)
+    return path
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, modified: int) -> TrainingSet | None:
+    from rdkit import Chem, rdBase
+
+    from .fingerprints import ecfp4_bits
+    from .molecules import iter_records
+
+    with rdBase.BlockLogs():
+        molecules = [
+            Chem.MolFromSmiles(record["smiles"]) for _, record in iter_records(path, ("smiles",))
+        ]
+    molecules = [mol for mol in molecules if mol is not None]
+    if not molecules:
+        return None
+    held_out = path.with_name(HELD_OUT)
+    rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
+    return TrainingSet(
+        tuple(Chem.MolToSmiles(mol) for mol in molecules),
+        tuple(ecfp4_bits(mol) for mol in molecules),
+        frozenset(atom.GetSymbol() for mol in molecules for atom in mol.GetAtoms()),
+        {record["smiles"]: record["part"] for _, record in rows},
+    )
