@@ -115,7 +115,7 @@ def training_set_of(model: Any) -> TrainingSet | None:
 
     Raises ValueError if `training.csv` has no column `smiles`.
     """
-    folder = getattr(model.origin, "folder", None)
+    folder = getattr(getattr(model, "origin", None), "folder", None)
     path = None if folder is None else Path(folder) / FILE
     if path is None or not path.is_file():
         return None

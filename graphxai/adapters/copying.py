@@ -1,5 +1,7 @@
-"""Copy a model, even if its last pass left tensors in it."""
+"""Copy a model, even if its last pass left tensors in it; undo what a pass leaves in one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -30,3 +32,15 @@ def copied(model: Model) -> Model:
         own = {k: v for k, v in vars(module).items() if k not in ("_modules", "_parameters")}
         mapped(own, note)
     return deepcopy(model, memo)
+
+
+@contextmanager
+def leaving_no_trace(module: nn.Module) -> Iterator[None]:
+    """Undo what passes within the block assign to the module, such as weights kept to be read."""
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, own in before:
+            vars(part).clear()
+            vars(part).update(own)

@@ -40,6 +40,7 @@ from .calling import (
     without_fused_attention,
 )
 from .compiled import as_written
+from .copying import leaving_no_trace
 from .interception import Interception, intercepted, interception_class
 from .layout import Layout
 from .linear_attention import PADS_WRONGLY
@@ -290,16 +291,17 @@ class WrappedModel:
 
         None if the model cannot run on them, or hides nodes by setting them to zero.
         """
-        tokens, nothing = self.embed(batch), torch.zeros_like(batch.mask)
-        if batch.graphs is None:
-            hides = self._graph_token and self._masks_padding
-            return self.encode(tokens, batch, nothing) if hides else None
-        if self.goes_alone(batch.singles[0]):
-            return outputs_of_nothing(self, batch)
-        last = int(batch.num_nodes.argmax())
-        rest = batch.without(nothing, last, self.read_of_graphs())
         try:
-            return self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
+            with leaving_no_trace(self.module):
+                tokens, nothing = self.embed(batch), torch.zeros_like(batch.mask)
+                if batch.graphs is None:
+                    hides = self._graph_token and self._masks_padding
+                    return self.encode(tokens, batch, nothing) if hides else None
+                if self.goes_alone(batch.singles[0]):
+                    return outputs_of_nothing(self, batch)
+                last = int(batch.num_nodes.argmax())
+                rest = batch.without(nothing, last, self.read_of_graphs())
+                return self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
         except (RuntimeError, ValueError, IndexError):
             return None
 

@@ -407,7 +407,9 @@ def test_predictions_have_a_column_with_the_unit(run, tmp_path):
     source = tmp_path / "m.csv"
     source.write_text("smiles\nCCO\n")
     _, text, _ = run("predict", source, "--model", folder)
-    assert text.splitlines()[0] == "row,smiles,solvation (kcal/mol),logS"
+    assert text.splitlines()[0] == (
+        "row,smiles,solvation (kcal/mol),logS,nearest_similarity,training_set"
+    )
     _, text, _ = run("explain", source, "--model", folder, "--out", tmp_path / "out")
     (row,) = read(tmp_path / "out" / "explanations.csv")
     assert float(row["solvation (kcal/mol)"]) == float(row["output"])
