@@ -10,7 +10,7 @@ DOCS_READY := .venv/.docs-ready
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run all tests"
-	@echo "make fuzz    look for inputs that break the library, for MINUTES=5"
+	@echo "make fuzz    look for inputs that break the library, for MINUTES=5, from SEED=0"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make format  format the code"
@@ -31,8 +31,9 @@ test: $(READY)
 
 # Strange inputs for MINUTES; a fault is added to tests/data/hostile.jsonl, which the tests run.
 MINUTES ?= 5
+SEED ?= 0
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --minutes $(MINUTES)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --minutes $(MINUTES) --seed $(SEED)
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -42,7 +42,8 @@ FENCE = re.compile(
 )
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 COMMAND = typer.main.get_command(cli.app)
-# Pages show commands in earnest, which take minutes to hours; here they are given this too.
+# Pages show commands in earnest, which take minutes to hours; here they are given this too, and
+# forests have few trees.
 CHEAPER = {
     "train": ["--epochs", "1", "--fast"],
     "benchmark": ["--limit", "2"],
@@ -91,6 +92,7 @@ def parse(words: list[str]) -> None:
 
 
 def run(words: list[str], monkeypatch) -> None:
+    monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
     monkeypatch.setattr(sys, "argv", ["graphxai", *words, *CHEAPER.get(words[0], [])])
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
         cli.main()

@@ -59,9 +59,11 @@ def check_batching(
 def check_sign(model: Graphormer, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
     """A method that says what its scores measure instead of a sign gives no negative score."""
     explainer = get_explainer(method)
+    if not explainer.unsigned:
+        return
     graphs = [prepare_for(model, value).data for value in inputs]
     lowest = explainer.attribute(model, model.collate(graphs)).relevance.min().item()
-    assert not explainer.unsigned or lowest >= 0, f"{explainer.name} gave a score of {lowest:.1e}."
+    assert lowest >= 0, f"{explainer.name} gave a score of {lowest:.1e}."
 
 
 def check_renumbering(
