@@ -286,14 +286,14 @@ def _highlights(
     bond_px: float,
 ) -> str:
     colors = scale.hex(values)
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    means = scale.hex(values[np.array(ends, dtype=int).reshape(-1, 2)].mean(axis=1))
     key = "m" + digest(scale, values.tolist(), points.round(3).tolist())
     gradients, bands, discs = [], [], []
-    for bond in mol.GetBonds():
-        i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-        mean = scale.hex((values[i] + values[j]) / 2)[0]
+    for index, ((i, j), mean) in enumerate(zip(ends, means, strict=True)):
         (x1, y1), (x2, y2) = points[i], points[j]
         line = f'x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
-        name = f"{key}-{bond.GetIdx()}"
+        name = f"{key}-{index}"
         along = np.array([x2 - x1, y2 - y1])
         length = float(np.linalg.norm(along)) or 1.0
         # The colour starts to change where the bond leaves its atom's disc.
@@ -309,7 +309,7 @@ def _highlights(
         corners = ((x1 + dx, y1 + dy), (x2 + dx, y2 + dy), (x2 - dx, y2 - dy), (x1 - dx, y1 - dy))
         path = "L".join(f"{number(x)} {number(y)}" for x, y in corners)
         bands.append(
-            f'<path data-bond="{bond.GetIdx()}" data-color="{mean}" d="M{path}Z"'
+            f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z"'
             f' fill="url(#{name})"/>'
         )
     radius = number(bond_px * _ATOM_RADIUS)
