@@ -1,6 +1,6 @@
 """How faithful is each method for the passes it takes, and does it depend on how nodes are removed?
 
-    python benchmarks/budget.py --out runs/budget
+    python benchmarks/budget.py --out runs/budget [--models bace mnist-superpixels]
 
 Measures every registered method on test graphs of the bundled models with three removal operators,
 and Shapley sampling with 1 to 32 orders and five seeds: true class, all steps. Writes `budget.md`,
@@ -21,10 +21,11 @@ from graphxai.evaluation.removal import OPERATORS
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 
-GRAPHS = {"bace": 60, "mnist-superpixels": 30}
+GRAPHS = {"bace": 60, "mnist-superpixels": 10}
 BUDGETS = (1, 2, 4, 8, 16, 32)
 SEEDS = range(5)
 MEASURES = ("auac", "srg", "au_mse")
+NAMED = ("lrp", "lrp_path", "occlusion", "gradient_input", "rollout", "random", "gnn_explainer")
 
 
 def shapley(orders: int, seed: int) -> Explainer:
@@ -111,47 +112,50 @@ def section(title: str, methods: Report, budgets: Report, nodes: float) -> list[
 
 
 def draw(cases: dict[str, tuple[Report, Report, float]], path: Path) -> None:
-    """Draw passes against AUAC and SRG: Shapley sampling as a curve, other methods as points."""
+    """Draw passes against each measure: Shapley sampling as a curve, other methods as points."""
     import matplotlib.pyplot as plt
 
-    shown = ("auac", "srg", "au_mse")
     size = {"figsize": (13, 4.2 * len(cases)), "layout": "constrained", "squeeze": False}
-    figure, axes = plt.subplots(len(cases), len(shown), **size)
+    figure, axes = plt.subplots(len(cases), len(MEASURES), **size)
     for row, (title, (methods, budgets, nodes)) in zip(axes, cases.items(), strict=True):
-        for axis, metric in zip(row, shown, strict=True):
+        for axis, metric in zip(row, MEASURES, strict=True):
             curve = over_seeds(budgets, metric)
             x = [orders * nodes for orders in curve]
             mean, spread = zip(*curve.values(), strict=True)
             axis.errorbar(x, mean, spread, marker="o", color="#2c6fbb", label="Shapley sampling")
             means = methods.intervals(metric, methods.operators[0])
             for name, interval in means.items():
-                if name != "shapley_sampling":
-                    at = passes(name, nodes), interval.mean
-                    axis.plot(*at, marker=".", color="#888888" if name != "lrp" else "#d62728")
-                    axis.annotate(name, at, fontsize=6, xytext=(3, 2), textcoords="offset points")
+                if name == "shapley_sampling":
+                    continue
+                at = passes(name, nodes), interval.mean
+                axis.plot(*at, marker=".", color="#d62728" if name in NAMED else "#aaaaaa")
+                if name in NAMED:
+                    axis.annotate(name, at, fontsize=8, xytext=(5, 2), textcoords="offset points")
             axis.set(xscale="log", title=f"{title}: {metric}", xlabel="passes for a graph")
             if not METRICS[metric].higher_is_better:
                 axis.invert_yaxis()
     axes[0, 0].legend(loc="lower right", fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    out: Path = parser.parse_args().out
+    parser.add_argument("--models", nargs="+", choices=list(GRAPHS), default=list(GRAPHS))
+    options = parser.parse_args()
+    out: Path = options.out
     torch.set_num_threads(1)
-    sources = {"bace": bace_test(gx.load("bace")), "mnist-superpixels": mnist_test()}
     lines: list[str] = []
     cases: dict[str, tuple[Report, Report, float]] = {}
-    for name, whole in sources.items():
+    for name in options.models:
+        whole = bace_test(gx.load(name)) if name == "bace" else mnist_test()
         methods, budgets = measured(name, whole.sample(GRAPHS[name]), out)
         nodes = float(np.mean([unit.nodes for unit in methods.units]))
         cases[name] = methods, budgets, nodes
         lines += section(name, methods, budgets, nodes)
         (out / "budget.md").write_text("\n".join(lines), encoding="utf-8")
-        draw(cases, out / "budget.svg")
+        draw(cases, out / "budget.png")
     print("\n".join(lines))
 
 
