@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -243,16 +244,22 @@ def explain_prepared(
         empty = _without_nodes(model, batch, attribution.outputs, wanted)
         for row, (key, item) in enumerate(part):
             near = nearness_of(item, training)
-            try:
-                found = _explanation(
-                    model, item, attribution, row, explainer, wanted, origin, empty[row], near
-                )
-            except NotFiniteError as error:
-                if refuse is None:
-                    raise
-                refuse(key, error)
-                continue
-            yield key, found
+            described = (model, item, attribution, row, explainer, wanted, origin, empty[row], near)
+            yield from _unless_refused(key, partial(_explanation, *described), refuse)
+
+
+def _unless_refused(
+    key: Key, make: Callable[[], Result], refuse: Refuse | None
+) -> Iterator[tuple[Key, Result]]:
+    """The key with its result, or nothing if the result is not finite and `refuse` takes that."""
+    try:
+        found = make()
+    except NotFiniteError as error:
+        if refuse is None:
+            raise
+        refuse(key, error)
+    else:
+        yield key, found
 
 
 def _without_nodes(
@@ -286,15 +293,8 @@ def predict_prepared(
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).cpu()
         for row, (key, item) in enumerate(part):
-            try:
-                near = nearness_of(item, training)
-                found = read_outputs(model.config, outputs[row], near)
-            except NotFiniteError as error:
-                if refuse is None:
-                    raise
-                refuse(key, error)
-                continue
-            yield key, found
+            read = partial(read_outputs, model.config, outputs[row], nearness_of(item, training))
+            yield from _unless_refused(key, read, refuse)
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:

@@ -2,6 +2,7 @@ import lzma
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,3 +92,21 @@ def mnist_folder() -> Path:
         "needs more of MNIST than is bundled (3 MB): set GRAPHXAI_DATA to a folder that holds "
         "mnist/t10k-*.gz and mnist/train10k-*.gz, see tests/data/README.md"
     )
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A function that runs `graphxai` with arguments: exit status, output, errors."""
+    from graphxai.cli import main as cli
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call

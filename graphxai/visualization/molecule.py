@@ -309,8 +309,7 @@ def _highlights(
         corners = ((x1 + dx, y1 + dy), (x2 + dx, y2 + dy), (x2 - dx, y2 - dy), (x1 - dx, y1 - dy))
         path = "L".join(f"{number(x)} {number(y)}" for x, y in corners)
         bands.append(
-            f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z"'
-            f' fill="url(#{name})"/>'
+            f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z" fill="url(#{name})"/>'
         )
     radius = number(bond_px * _ATOM_RADIUS)
     for atom, (x, y), value, color in zip(mol.GetAtoms(), points, values, colors, strict=True):

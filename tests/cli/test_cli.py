@@ -35,21 +35,6 @@ def table(tmp_path):
     return path
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
-
-
 def read(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))

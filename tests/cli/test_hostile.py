@@ -5,7 +5,6 @@ import warnings
 
 import pytest
 
-from graphxai.cli import main as cli
 from graphxai.cli.terminal import printable
 from graphxai.models.graphormer import Task, save_checkpoint
 from toy import random_graphormer
@@ -18,21 +17,6 @@ def checkpoint(tmp_path_factory):
     tasks = (Task(f"a{EVIL}", "binary", ("no", f"yes{EVIL}")), Task("b", "regression", unit=EVIL))
     model = random_graphormer(num_layers=1, tasks=tasks)
     return str(save_checkpoint(model, tmp_path_factory.mktemp("model") / "toy"))
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    return call
 
 
 def test_no_control_character_reaches_the_terminal(run, checkpoint, tmp_path, monkeypatch):
@@ -52,7 +36,7 @@ def test_no_control_character_reaches_the_terminal(run, checkpoint, tmp_path, mo
         ("fragments", table, *model, "--smarts", f"a{EVIL}:C", "--minimum", 1),
         (f"x{EVIL}",),
     ):
-        _, text = run(*arguments)
+        text = "".join(run(*arguments)[1:])
         assert text
         assert printable(text) == text, arguments
     told = warnings.formatwarning(EVIL, UserWarning, EVIL, 1)
@@ -66,7 +50,7 @@ def test_a_pipe_is_refused_before_anything_is_computed(command, run, checkpoint,
     pipe = tmp_path / ("a.csv" if command != "report" else "a.html")
     os.mkfifo(pipe)
     source = "CCO" if command == "explain" else table
-    code, text = run(command, source, "--model", checkpoint, "--out", pipe)
+    code, _, text = run(command, source, "--model", checkpoint, "--out", pipe)
     assert code == 1
     assert "is a device, a pipe or a socket: name a file" in text
 
@@ -76,7 +60,7 @@ def test_a_table_does_not_overwrite_itself(command, run, checkpoint, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("smiles\nCCO\n")
     (tmp_path / "link.csv").symlink_to(table)
-    code, text = run(command, table, "--model", checkpoint, "--out", tmp_path / "link.csv")
+    code, _, text = run(command, table, "--model", checkpoint, "--out", tmp_path / "link.csv")
     assert code == 1
     assert "is the input: choose another name" in text
     assert table.read_text() == "smiles\nCCO\n"
@@ -106,7 +90,7 @@ def test_a_fragment_table_skips_a_row_that_cannot_be_divided(
     table = tmp_path / "t.csv"
     table.write_text("smiles\nCCO\nCCN\n")
     out = tmp_path / "f.csv"
-    code, text = run("fragments", table, "--model", checkpoint, "--out", out, "--minimum", 1)
+    code, _, text = run("fragments", table, "--model", checkpoint, "--out", out, "--minimum", 1)
     assert code == 0
     assert "left out: row 2: cannot be divided: Bad bond type" in text
     assert out.exists()

@@ -12,7 +12,6 @@ import pytest
 import torch
 from rdkit import Chem
 
-from graphxai.cli import main as cli
 from graphxai.datasets.hygiene import clean_table
 from graphxai.models.graphormer import Graphormer, Task, load_checkpoint, save_checkpoint
 from graphxai.models.graphormer.recipes import table as recipes_table
@@ -62,21 +61,6 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 def few_trees(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["graphxai", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def read(path):
