@@ -154,6 +154,14 @@ def test_technical_words_are_explained(bace, tmp_path, target, output):
     assert list(words["terms"]) == terms
 
 
+def test_the_explained_task_is_the_first_prediction_of_a_card(bace, tmp_path):
+    for target, task in ((None, "BACE-1 inhibition"), ("pIC50", "pIC50")):
+        data = read(gx.report(bace, ["CCO"], tmp_path / "r.html", target=target, detailed=0))[1]
+        tasks = [name for name, _ in data["molecules"][0]["predictions"]]
+        assert tasks[0] == task
+        assert sorted(tasks) == ["BACE-1 inhibition", "pIC50"]
+
+
 def test_scores_without_a_ledger_need_no_words_for_it(bace, tmp_path):
     data = read(gx.report(bace, ["CCO"], tmp_path / "r.html", "gae", detailed=0))[1]
     assert data["words"]["terms"] == {}

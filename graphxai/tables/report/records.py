@@ -33,11 +33,15 @@ def record(
     if mol is None:
         raise ValueError("a report shows molecules, but this explanation has none.")
     value, value_name = _value(explanation)
+    # the task that is explained first, as its value stands beside what was measured
+    predictions = sorted(
+        explanation.predictions, key=lambda p: p.task != explanation.prediction.task
+    )
     found: dict[str, Any] = {
         "name": name,
         "row": row,
         "smiles": explanation.smiles or "",
-        "predictions": [[p.task, minus_signs(str(p))] for p in explanation.predictions],
+        "predictions": [[p.task, minus_signs(str(p))] for p in predictions],
         "value": value,
         "value_name": value_name,
         "label": explanation.prediction.label,
