@@ -23,6 +23,7 @@ from torch_geometric.data import Data
 from .labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
 from .molecules import RejectedRow
 from .table_rows import Molecule, Rows, read_rows
+from .writing import replacing, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,10 +149,8 @@ class CleanTable:
     def save(self, folder: Path) -> None:
         """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "hygiene.json").write_text(
-            json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8"
-        )
-        with (folder / "hygiene.csv").open("w", encoding="utf-8", newline="") as file:
+        write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
+        with replacing(folder / "hygiene.csv") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(RECORDS)
             writer.writerows(self.findings.records())

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from .writing import replacing
+
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
@@ -125,7 +127,7 @@ def training_set_of(model: Any) -> TrainingSet | None:
 def write_held_out(folder: str | Path, parts: Mapping[str, Iterable[str]]) -> Path:
     """Write the compounds held out in training, canonical SMILES by part, beside a checkpoint."""
     path = Path(folder) / HELD_OUT
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["smiles", "part"])
         writer.writerows([smiles, part] for part, chosen in parts.items() for smiles in chosen)

@@ -102,11 +102,10 @@ def benchmark(
         )
     from graphxai.api import load
     from graphxai.contract.target import Target
-    from graphxai.datasets.writing import alone, folder_at
+    from graphxai.datasets.writing import alone, folder_at, write_whole
     from graphxai.evaluation import evaluate, merged
     from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
-    from graphxai.visualization import save_picture
 
     folder = out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
@@ -137,7 +136,7 @@ def benchmark(
             command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
         )
         report.save(folder)
-        save_picture(examples_svg(loaded, graphs.inputs, first), folder / "examples.svg")
+        write_whole(folder / "examples.svg", examples_svg(loaded, graphs.inputs, first))
         _print(report, folder)
 
 
@@ -155,7 +154,7 @@ def _benchmark_rules(
     """Train on each rule, explain, and score against the atoms that the rule names."""
     from graphxai.datasets.molecules import iter_records
     from graphxai.datasets.rules import RULES, get_rule
-    from graphxai.datasets.writing import alone, folder_at
+    from graphxai.datasets.writing import alone, folder_at, write_whole
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer
 
@@ -186,7 +185,7 @@ def _benchmark_rules(
             )
             echo(f"done: {name}")
     text = tables(folder, rules)
-    (folder / "summary.md").write_text(text, encoding="utf-8")
+    write_whole(folder / "summary.md", text)
     echo(text.partition("###")[0])
     echo(f"written: {folder / 'summary.md'}")
 

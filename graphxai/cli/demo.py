@@ -6,8 +6,8 @@ from pathlib import Path
 from graphxai.api import compare, explain, load
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.files import write_pictures
 from graphxai.explanation.grid import grid
-from graphxai.visualization import save_picture
 
 COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_last")
 
@@ -35,10 +35,10 @@ def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
         )
     titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
     panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
-    written.append(save_picture(panels, folder / "molecules.png"))
+    written.append(write_pictures([panels], folder / "molecules.png"))
     first = MOLECULES["elenbecestat"]
     panels = compare(model, first, COMPARED, width=420, height=360)
-    written.append(save_picture(panels, folder / "elenbecestat-methods.png"))
+    written.append(write_pictures([panels], folder / "elenbecestat-methods.png"))
     return written
 
 
@@ -61,7 +61,7 @@ def _digits(folder: Path, say: Callable[[str], None]) -> list[Path]:
         legend=("against", "for"),
         size=150,
     )
-    written.append(save_picture(panels, folder / "digits.png"))
+    written.append(write_pictures([panels], folder / "digits.png"))
     panels = compare(model, digit_paths()[3])
-    written.append(save_picture(panels, folder / "digit-methods.png"))
+    written.append(write_pictures([panels], folder / "digit-methods.png"))
     return written

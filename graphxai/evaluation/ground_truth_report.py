@@ -10,7 +10,9 @@ import pandas as pd
 
 from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rules import RULES
+from graphxai.datasets.writing import write_whole
 from graphxai.explainers.registry import Method
+from graphxai.explanation.files import write_csv
 from graphxai.models.graphormer import load_checkpoint
 
 from .ground_truth import evaluate_truth, model_score
@@ -89,8 +91,8 @@ def mean_share(truths: Sequence[np.ndarray]) -> float | None:
 def store(folder: Path, rows: pd.DataFrame, scores: dict[str, Any]) -> None:
     """Write a task's rows and scores; the scores are last, as a mark that the task is done."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows.to_csv(folder / ROWS, index=False)
-    (folder / SCORES).write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    write_csv(rows, folder / ROWS, index=False)
+    write_whole(folder / SCORES, json.dumps(scores, indent=1) + "\n")
 
 
 def wide(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -6,6 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphxai.datasets.writing import replacing, write_whole
+from graphxai.explanation.files import write_csv
+
 from .figures import draw
 from .measurements import Measurements
 from .metrics import METRICS
@@ -22,15 +25,16 @@ def save_report(report: Measurements, folder: Path) -> Path:
     `.md`; the figures as PNG and SVG.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    report.rows.to_csv(folder / "results.csv", index=False)
+    write_csv(report.rows, folder / "results.csv", index=False)
     if find_spec("pyarrow") is not None:
         rows = report.rows.assign(graph=report.rows.graph.astype(str))
-        rows.to_parquet(folder / "results.parquet", index=False)
-    comparisons(report).to_csv(folder / "comparisons.csv", index=False)
+        with replacing(folder / "results.parquet", "wb") as file:
+            rows.to_parquet(file, index=False)
+    write_csv(comparisons(report), folder / "comparisons.csv", index=False)
     figures = _save_figures(report, folder)
     summary = json.dumps(_summary(report), indent=1, allow_nan=False)
-    (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
-    (folder / "summary.md").write_text(summary_markdown(report, figures), encoding="utf-8")
+    write_whole(folder / "summary.json", summary + "\n")
+    write_whole(folder / "summary.md", summary_markdown(report, figures))
     return folder
 
 
@@ -216,8 +220,10 @@ def _save_figures(report: Measurements, folder: Path) -> list[str]:
 
 def _save(report: Measurements, kind: str, stem: Path, operator: str | None) -> None:
     figure = draw(report, kind, operator)
-    figure.savefig(stem.with_suffix(".png"), dpi=160)
-    figure.savefig(stem.with_suffix(".svg"))
+    with replacing(stem.with_suffix(".png"), "wb") as file:
+        figure.savefig(file, format="png", dpi=160)
+    with replacing(stem.with_suffix(".svg"), "wb") as file:
+        figure.savefig(file, format="svg")
 
 
 def _arrow(metric: str) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from graphxai.adapters.placing import OneGraphAtATime
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.model import ExplainableModel, evaluating
+from graphxai.datasets.writing import write_whole
 from graphxai.models.graphormer.encoding import GraphBatch
 
 from .head_counts import (
@@ -96,8 +97,7 @@ class HeadStatistics:
         content: dict[str, Any] = {"format": FORMAT} | vars(self)
         for name in ("distances", "related", "base_rates"):
             content[name] = content[name].round(6).tolist()
-        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        return path
+        return write_whole(path, json.dumps(content) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> "HeadStatistics":

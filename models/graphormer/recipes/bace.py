@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.datasets.training_set import write_held_out
+from graphxai.datasets.writing import write_whole
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
@@ -156,10 +157,9 @@ def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> 
     def canonical(chosen: Sequence[int]) -> list[str]:
         return [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
 
-    path = folder / "training.csv"
-    path.write_text("\n".join(["smiles", *canonical(parts.train)]) + "\n", encoding="utf-8")
     write_held_out(folder, {"validation": canonical(parts.valid), "test": canonical(parts.test)})
-    return path
+    lines = ["smiles", *canonical(parts.train)]
+    return write_whole(folder / "training.csv", "\n".join(lines) + "\n")
 
 
 def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from graphxai.datasets.hygiene import CleanTable, Target
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
+from graphxai.datasets.writing import replacing, write_whole
 from graphxai.models.graphormer.config import Task
 
 __all__ = [
@@ -55,7 +56,7 @@ def begin_run(out: Path, run: dict[str, Any], resume: bool) -> None:
                 " another folder."
             )
     out.mkdir(parents=True, exist_ok=True)
-    stored.write_text(text, encoding="utf-8")
+    write_whole(stored, text)
 
 
 def split_rows(parts: Split, rows: Sequence[int]) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
     names = ["file", "sha256", "seed", "split", "forest_share", "temperature", "scores"]
     names += ["learning_curve", "notes"]
     content = {name: metadata[name] for name in names}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
@@ -268,7 +269,7 @@ def _cells(targets: Sequence[Target], y: FloatArray) -> list[str]:
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
+from graphxai.datasets.writing import write_whole
 from graphxai.models.graphormer.checkpoint import fill, read_weights
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import collate
@@ -152,4 +153,4 @@ def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSett
                 f"{path.parent} contains a run with different settings ({', '.join(differ)}): "
                 "choose another folder, or delete it to start over."
             )
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)

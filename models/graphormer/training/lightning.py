@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
+from graphxai.datasets.writing import replacing
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.models.graphormer.model import Graphormer
@@ -229,7 +230,7 @@ def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
     first = min((int(row["epoch"]) for row in later), default=sys.maxsize)
     rows = [row for row in earlier if int(row["epoch"]) < first] + later
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with (out / "metrics.csv").open("w", encoding="utf-8", newline="") as file:
+    with replacing(out / "metrics.csv") as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
