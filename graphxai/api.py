@@ -140,10 +140,11 @@ def pairs(
     `load` or `wrap`, needs attention between nodes; ValueError if it has none.
     """
     model, explainer = _loaded(model), get_explainer(method)
-    rules = rules_of(explainer)
+    rules, training = rules_of(explainer), training_set_of(model)
 
     def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Pairs]]:
-        explained = dict(explain_prepared(model, chunk, explainer, target=target, refuse=refuse))
+        options: dict[str, Any] = {"target": target, "training": training, "refuse": refuse}
+        explained = dict(explain_prepared(model, chunk, explainer, **options))
         for part in batches_for(model, [item for item in chunk if item[0] in explained]):
             batch = collated(model, part)
             relevance = pair_relevance(model, batch, target, rules).cpu()
@@ -153,12 +154,8 @@ def pairs(
                 tokens = int(item.data.num_nodes) + 1
                 own = relevance[row, :, :tokens, :tokens].numpy().copy()
                 token = getattr(batch, "has_graph_token", True)
-                try:
-                    found = Pairs(explained[index], own, distances[row], token)
-                except NotFiniteError as error:
-                    refuse(index, error)
-                    continue
-                yield index, found
+                made = partial(Pairs, explained[index], own, distances[row], token)
+                yield from _unless_refused(index, made, refuse)
 
     found, several = _for_each(model, inputs, work, "explaining pairs", on_error, progress)
     return found if several else found[0]

@@ -131,8 +131,8 @@ def main() -> None:
         raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
-def _printable_warning(*told: Any, **more: Any) -> str:
-    return printable(_FORMAT(*told, **more))
+def _printable_warning(*details: Any, **more: Any) -> str:
+    return printable(_FORMAT(*details, **more))
 
 
 def _interrupted() -> SystemExit:

@@ -48,7 +48,7 @@ def nearness_line(counts: Mapping[str, int]) -> str:
     """How near the rows of a table are to the training set, in one line."""
     total = sum(counts.values())
     if counts.get("unknown", 0) == total:
-        return "training set: unknown, so no row says how far it is from it"
+        return "training set: unknown, so nothing is said about how near the rows are"
     words = {
         "far": "far from it",
         "edge": "at its edge",

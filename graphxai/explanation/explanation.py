@@ -78,11 +78,13 @@ class Explanation(Result):
 
     def __repr__(self) -> str:
         what = self.smiles or f"{len(self)} nodes"
-        return (
-            f"Explanation({what}: {self.prediction}; {self.title} for {self.target!r},"
-            f" output {self.ledger.output:+z.3f}, unexplained {self.ledger.unexplained:+.1e}"
-            f"{self.prediction.warning})"
-        )
+        parts = [
+            f"{what}: {self.prediction}",
+            f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f},"
+            f" unexplained {self.ledger.unexplained:+.1e}",
+            self.prediction.warning,
+        ]
+        return f"Explanation({'; '.join(filter(None, parts))})"
 
     @property
     def nearness(self) -> "Nearness | None":
@@ -148,7 +150,7 @@ class Explanation(Result):
         molecule = self.molecule
         if molecule is not None:
             groups = [] if as_drawn else self.equivalent
-            options.setdefault("note", _told(molecule, groups))
+            options.setdefault("note", _note(molecule, groups))
             return draw.molecule_svg(molecule, averaged(self.relevance, groups), **options)
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
@@ -181,7 +183,7 @@ class Explanation(Result):
             shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
         else:
             shown = f"<p>{text}</p>"
-        warning = self.prediction.warning[2:]
+        warning = self.prediction.warning
         shown += f"<p><b>{escape(warning)}</b></p>" if warning else ""
         return (
             f"{shown}{self._strongest()}"
@@ -404,7 +406,7 @@ class Explanation(Result):
         return files.write_pictures([self.svg(**options)], path)
 
 
-def _told(mol: "Mol", groups: list[tuple[int, ...]]) -> str:
+def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:
     """Which atoms a picture shows with their mean; empty if there are none."""
     listed = [", ".join(f"{mol.GetAtomWithIdx(i).GetSymbol()}{i}" for i in g) for g in groups]
     return f"mean over atoms equivalent by resonance: {'; '.join(listed)}" if listed else ""

@@ -46,12 +46,12 @@ class Prediction:
 
     @property
     def warning(self) -> str:
-        """ "; far from the training set" with the similarity, or empty; edge likewise."""
+        """That the molecule is far from the training set, or at its edge; otherwise empty."""
         near = self.nearness
-        return f"; {near.sentence}" if near is not None and near.word in ("edge", "far") else ""
+        return near.sentence if near is not None and near.word in ("edge", "far") else ""
 
     def __repr__(self) -> str:
-        return f"Prediction({self.task}: {self}{self.warning})"
+        return f"Prediction({'; '.join(filter(None, (f'{self.task}: {self}', self.warning)))})"
 
     def __str__(self) -> str:
         if self.label is None:
@@ -67,7 +67,7 @@ class Prediction:
         )
         text = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
         text += f"<table>{rows}</table>" if rows else ""
-        return text + (f"<div>{escape(self.warning[2:])}</div>" if self.warning else "")
+        return text + (f"<div>{escape(self.warning)}</div>" if self.warning else "")
 
 
 def read_outputs(

@@ -293,7 +293,6 @@ def predict_table(
     excel_safe: as for `explain_table`.
     """
     _require_molecules(model)
-
     training = training_set_of(model)
 
     def write(record: Mapping[str, Any]) -> None:

@@ -92,11 +92,11 @@ def _arrow(pair: Pair, points: NDArray[np.float64], bond: float, scale: Scale) -
     neck, across = tip + head * back, back[::-1] * (1, -1) * (0.35 * head + width / 2)
     path = "M{} {}Q{} {} {} {}".format(*map(number, (*start, *bend, *neck)))
     point = "M{} {}L{} {}L{} {}Z".format(*map(number, (*tip, *neck + across, *neck - across)))
-    color, told = scale.hex(value)[0], escape(f"{reader} read from {read}: {signed(value)}")
+    color, words = scale.hex(value)[0], escape(f"{reader} read from {read}: {signed(value)}")
     return (
         f'<g data-pair="{reader} {read}" stroke="{color}"><path d="{path}"'
         f' stroke-width="{number(width)}" stroke-linecap="butt"/><path d="{point}" fill="{color}"'
-        f' stroke="none"/><title>{told}</title></g>'
+        f' stroke="none"/><title>{words}</title></g>'
     )
 
 

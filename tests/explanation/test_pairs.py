@@ -296,3 +296,9 @@ def test_a_pair_of_tasks_is_the_difference_of_their_pairs():
         gx.pairs(model, ASPIRIN, target=target).by_layer for target in ("A", "B", ("A", "B"))
     )
     np.testing.assert_allclose(both, one - other, atol=1e-5)
+
+
+def test_the_explanation_of_pairs_knows_the_training_set():
+    found = gx.pairs("bace", "CCO").explanation
+    assert found.nearness == gx.explain("bace", "CCO").nearness
+    assert found.nearness.word == "far"

@@ -99,17 +99,12 @@ def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
     figures = f"{measure} {_plain(value)}"
     if not np.isnan(low):
         figures += f", at least {_plain(low)} at 95 %"
-    text, error = (
-        f"the model does {words} on test data",
-        _number(_mapping(metadata.get("test")).get("ece")),
-    )
+    text = f"the model does {words} on test data"
+    error = _number(_mapping(metadata.get("test")).get("ece"))
     if not np.isnan(error):
         held = CALIBRATION.level(error)
-        text += (
-            ", and its probabilities held"
-            if held == "good"
-            else (", but its probabilities did not hold")
-        )
+        text += ", and" if held == "good" else ", but"
+        text += f" its probabilities {'held' if held == 'good' else 'did not hold'}"
         figures += f", calibration error {error:.3f}"
         level = max(level, held, key=("good", "caution", "warning").index)
     return Sign("test score", level, value, text, figures)

@@ -15,7 +15,7 @@ from graphxai.models.graphormer.training.metrics import r2, rmse, roc_auc
 PARTS = {  # of the model's data, in the order in which they are shown
     "test": "test part of the model",
     "validation": "validation part of the model",
-    "training": "training part of the model: no test",
+    "training": "training part of the model (not a test)",
     "": "other molecules",
 }
 
