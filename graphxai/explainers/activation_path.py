@@ -28,10 +28,14 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.rules.conservative import conservative, record
+from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored
+from .passes import passed
 from .registry import register
+from .variants import structural_bias
+
+LRP = Rules(attention=True, layernorm=True, activation="ratio")
 
 
 @register
@@ -66,7 +70,8 @@ class LrpPath(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         if not isinstance(model, Graphormer):
             return by_removal(model, batch, target)
-        tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+        tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
+        assert bias is not None
         whole = torch.ones_like(tokens[..., 0])  # (B, T)
         outputs, resolved, relevance, _ = lrp_and_presence(
             model, batch, tokens, bias, whole, target
@@ -127,17 +132,11 @@ def lrp_and_presence(
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor, Tensor]:
     """Outputs, resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
-    tokens = tokens.detach().requires_grad_()
-    with conservative(activation="ratio"), record(attention_gradients=True) as tape:
-        seen = bias + presence.log()[:, None, None, :]
-        outputs = model.encode(tokens, batch, bias=seen)
+    seen = bias + presence.log()[:, None, None, :]
+    found = passed(model, batch, tokens, seen, LRP, structure=True)
+    outputs = found.outputs.detach()
     resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
-    gradient, *of_attention = torch.autograd.grad(
-        resolved(outputs).sum(), [tokens, *tape.attention]
-    )
-    of_presence = torch.zeros_like(presence)
-    for weights, its_gradient in zip(tape.attention, of_attention, strict=True):
-        share = weights.detach() * its_gradient  # (B, H, Q, T)
-        lost = share - weights.detach() * share.sum(-1, keepdim=True)
-        of_presence = of_presence + lost.sum(dim=(1, 2))
-    return outputs, resolved, (tokens * gradient).sum(-1).detach(), of_presence
+    shares = found.back(resolved.weights)
+    assert shares.structure is not None
+    of_presence = shares.structure.sum(dim=(1, 2))
+    return outputs, resolved, (tokens * shares.tokens).sum(-1), of_presence

@@ -10,7 +10,6 @@ node embedding of the training set. What is taken from the nodes, `n m . mean gr
 of its own: that of as many average nodes.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -20,12 +19,12 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.models.graphormer.model import Graphormer
-from graphxai.rules.conservative import Rules, conservative, record
-from graphxai.rules.remainders import Gradients, gradients_of, passed_through, remainders
+from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored
+from .passes import passed
 from .registry import register
-from .variants import encode, structural_bias
+from .variants import structural_bias
 
 
 @register
@@ -49,23 +48,22 @@ class GradientInput(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         own = isinstance(model, Graphormer)  # others have no structure or remainders
-        with conservative(**vars(self.rules)):
-            tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
-            bias = None if self.rules.attention else structural_bias(model, batch)
-            inside = [] if bias is None else [bias.requires_grad_()]  # (B, H, T, T)
-            with record(biases=True, operations=own) as tape:
-                outputs = encode(model, tokens, batch, bias=bias)
+        with conservative(**vars(self.rules)), torch.set_grad_enabled(not own):
+            tokens = model.embed(batch).detach()  # (B, T, D)
+        bias = structural_bias(model, batch)  # (B, H, T, T)
+        found = passed(model, batch, tokens, bias, self.rules)
+        outputs = found.outputs.detach()
         resolved = target.resolve(model.config, outputs)
-        f = resolved(outputs)
-        passed = passed_through(tape, self.rules) if own else []
-        gradients = gradients_of(f, [tokens, *tape.biases, *inside, *passed])
-        structure = None if bias is None else structure_shares(model, batch, bias, gradients[bias])
-        relevance = (tokens * gradients[tokens]).sum(-1).detach()  # (B, T)
-        of_nodes = gradients[tokens][:, 1:]  # (B, N, D)
+        shares = found.back(resolved.weights)
+        structure = None
+        if bias is not None and shares.structure is not None:
+            structure = structure_shares(model, batch, bias, shares.structure)
+        relevance = (tokens * shares.tokens).sum(-1)  # (B, T)
+        of_nodes = shares.tokens[:, 1:]  # (B, N, D)
         features = model.split_by_feature(batch, of_nodes)
         nodes, average = relevance[:, 1:], None
         if self.baseline == "mean":
-            of_mean = of_nodes.detach() @ _mean_node(model).T  # (B, N, F)
+            of_mean = of_nodes @ _mean_node(model).T  # (B, N, F)
             nodes = nodes - of_mean.sum(-1)
             average = of_mean.sum(-1).masked_fill(~batch.mask, 0.0).sum(-1)
             features = None if features is None else features - of_mean
@@ -73,16 +71,16 @@ class GradientInput(Explainer):
             relevance=nodes.masked_fill(~batch.mask, 0.0),
             average_node=average,
             graph_token=relevance[:, 0],
-            biases=resolved.offset + _bias_shares(tape.biases, gradients, f),
-            output=f.detach(),
-            outputs=outputs.detach(),
+            biases=resolved.offset + shares.biases,
+            output=resolved(outputs),
+            outputs=outputs,
             labels=resolved.labels,
             mask=batch.mask,
             features=None
             if features is None
             else features.detach().masked_fill(~batch.mask[..., None], 0.0),
             structure=structure,
-            remainders=remainders(tape, self.rules, gradients, structure) if own else None,
+            remainders=shares.remainders if own else None,
         )
 
 
@@ -96,14 +94,6 @@ def _mean_node(model: ExplainableModel) -> Tensor:
             " graphs of a Graphormer, or use baseline='zero'."
         )
     return mean
-
-
-def _bias_shares(biases: Sequence[Tensor], gradients: Gradients, f: Tensor) -> Tensor:
-    """`sum b * d f_c / d b` over all additive parameters, (B,)."""
-    total = torch.zeros_like(f)
-    for bias in biases:
-        total = total + (bias * gradients[bias]).flatten(1).sum(-1)
-    return total.detach()
 
 
 def structure_shares(

@@ -17,7 +17,10 @@ MAX_PAIRS = 50_000  # token pairs in one pass: larger passes no longer fit the c
 
 def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None:
     """The bias (B, H, T, T) inside every attention, or None if the model offers none."""
-    return model.bias(batch).detach() if isinstance(model, Graphormer) else None
+    if not isinstance(model, Graphormer):
+        return None
+    with torch.no_grad():
+        return model.bias(batch)
 
 
 def encode(

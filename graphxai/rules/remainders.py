@@ -43,14 +43,14 @@ def passed_through(tape: Tape, rules: Rules) -> list[Tensor]:
 
 
 def remainders(
-    tape: Tape, rules: Rules, gradients: Gradients, structure: Mapping[str, Tensor] | None
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
     """Remainders (B,) by operation, summed over layers; empty if there are none.
 
-    tape: recorded with `operations=True` under `rules`; structure: the share (B,) of each term of
-    the structural bias; they sum to `b ds`. Source: the table above.
+    tape: recorded with `operations=True` under `rules`; structure: the share (B,) of the
+    structural bias, `b ds`. Source: the table above.
     """
-    found = {} if rules.attention else _of_attention(tape, rules, gradients, structure or {})
+    found = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
     for operation in tape.operations:
         x, y = operation.input, operation.output
         remainder = _total(y.detach() * gradients[y]) - _total(x.detach() * gradients[x])
@@ -60,23 +60,31 @@ def remainders(
 
 
 def _of_attention(
-    tape: Tape, rules: Rules, gradients: Gradients, structure: Mapping[str, Tensor]
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
     """Remainders (B,) of softmax and products, summed over all layers and heads."""
-    ends = [_at_softmax(attention.detach(), gradients[attention]) for attention in tape.attention]
+    ends = []
+    for attention in tape.attention:
+        to_logits, arriving = through_softmax(attention.detach(), gradients[attention])
+        ends.append(torch.stack([arriving, handed_to_logits(attention.detach(), to_logits)]))
     arriving, handed_on = torch.stack(ends).sum(0)  # (B,) each
     found = {"softmax": arriving - handed_on}
     if not rules.products:
-        found["products"] = sum(structure.values(), -arriving) - handed_on
+        found["products"] = (-arriving if structure is None else structure - arriving) - handed_on
     return found
 
 
-def _at_softmax(attention: Tensor, gradient: Tensor) -> Tensor:
-    """`sum A dA` and `sum ds log A`, (2, B), of attention A and gradient dA (B, H, Q, T)."""
+def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """`ds` (B, H, Q, T), zero where A is, and `sum A dA` (B,), of attention A and gradient dA."""
     share = attention * gradient
-    to_logits = share - attention * share.sum(-1, keepdim=True)  # ds: 0 where A = 0
-    logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log()
-    return torch.stack([_total(share), _total(to_logits * logs)])
+    to_logits = torch.addcmul(share, attention, share.sum(-1, keepdim=True), value=-1)
+    return to_logits, _total(share)
+
+
+def handed_to_logits(attention: Tensor, to_logits: Tensor) -> Tensor:
+    """`sum ds log A` (B,) of attention A and the gradient ds at the logits, both (B, H, Q, T)."""
+    logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log_()
+    return _total(logs.mul_(to_logits))
 
 
 def _total(x: Tensor) -> Tensor:

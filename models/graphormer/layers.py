@@ -90,12 +90,13 @@ class StructuralBias(nn.Module):
         if self.mask_distance is not None:
             too_far = _too_far(batch, self.mask_distance)
             nodes = nodes.masked_fill(too_far[:, None], -math.inf)
-        nodes = nodes.masked_fill(~batch.mask[:, None, None, :], -math.inf)
-        token = self.graph_token[None, :, None, None]
-        column = token.expand(b, -1, n, 1)
-        row = token.expand(b, -1, 1, n).masked_fill(~batch.mask[:, None, None, :], -math.inf)
-        rows = torch.cat([column, nodes], dim=-1)
-        return torch.cat([torch.cat([token.expand(b, -1, 1, 1), row], dim=-1), rows], dim=-2)
+        hidden = F.pad(~batch.mask, (1, 0))  # (B, T): the graph token is always seen
+        excluded = nodes.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf)
+        token = self.graph_token[:, None]
+        bias = nodes.new_empty(b, len(token), n + 1, n + 1)
+        bias[:, :, 0], bias[:, :, 1:, 0] = token, token
+        bias[:, :, 1:, 1:] = nodes
+        return bias.add_(excluded[:, None, None, :])
 
     def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Return the terms of the bias by name, (B, H, T, T) each; zero where it is -inf."""

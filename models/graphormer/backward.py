@@ -1,0 +1,416 @@
+"""A Graphormer's pass and its way back in explicit matrix products, without autograd.
+
+`run` computes the outputs and keeps just what the way back needs. `Pass.back` takes the gradient
+of f_c from the outputs to the tokens and collects the shares of the ledger on its way. Both follow
+`rules.conservative` and equal autograd up to rounding. `applies` says for which models: those
+whose encoder is as `layers.py` and `model.py` build it.
+
+Three things are saved. Nothing flows into factors that are constant; the constants of a LayerNorm
+go into the weight of the linear map behind it; and the last layer, of which only the graph token's
+row is read, needs no keys and values. With a head's query q and the tokens x,
+
+    softmax(q (x W_k^T + b_k)^T) = softmax((q W_k) x^T),   A (x W_v^T + b_v) = (A x) W_v^T + b_v.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from graphxai.rules.conservative import Rules
+from graphxai.rules.remainders import handed_to_logits, through_softmax
+
+from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
+from .model import Graphormer, TransformHead
+
+# the modules that `run` replaces, with their parts
+_PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
+    EncoderLayer: {
+        "attention_norm": LayerNorm,
+        "attention": Attention,
+        "ffn_norm": LayerNorm,
+        "ffn": FeedForward,
+        "dropout": nn.Dropout,
+    },
+    Attention: {"query": Linear, "key": Linear, "value": Linear, "output": Linear},
+    FeedForward: {"expand": Linear, "contract": Linear},
+    TransformHead: {"transform": Linear, "norm": LayerNorm, "output": nn.Linear},
+    LayerNorm: {},
+    Linear: {},
+    nn.Linear: {},
+    nn.Dropout: {},
+}
+_FORWARD = {kind: kind.forward for kind in _PARTS}
+_ENCODE = Graphormer.encode
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def applies(model: object) -> TypeGuard[Graphormer]:
+    """Whether `run` computes what the model computes: a Graphormer whose encoder nobody changed.
+
+    In eval mode, in single or double precision, without autocast; no module of the encoder was
+    replaced or has hooks, another `forward` or parametrized weights.
+    """
+    if type(model) is not Graphormer or model.training or _has_any_global_hook():
+        return False
+    if "encode" in vars(model) or Graphormer.encode is not _ENCODE or not len(model.layers):
+        return False
+    if torch.is_autocast_enabled(model.graph_token.device.type):
+        return False
+    encoder: list[tuple[nn.Module, type[nn.Module]]] = [
+        (model.dropout, nn.Dropout),
+        *((layer, EncoderLayer) for layer in model.layers),
+        (model.head, Linear if model.config.head == "linear" else TransformHead),
+    ]
+    if model.final_norm is not None:
+        encoder.append((model.final_norm, LayerNorm))
+    dtype = model.graph_token.dtype
+    return dtype in (torch.float32, torch.float64) and all(
+        _is_original(module, kind, dtype) for module, kind in encoder
+    )
+
+
+def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -> bool:
+    """Whether a module of the encoder and its parts are those of this package, as written."""
+    if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in vars(module):
+        return False
+    if module.training or any(getattr(module, name) for name in _HOOKS):
+        return False
+    if any(type(p) is not nn.Parameter or p.dtype != dtype for p in module.parameters(False)):
+        return False
+    if isinstance(module, Linear | LayerNorm) and module.bias is None:
+        return False
+    parts = _PARTS[kind]
+    children = module._modules
+    return children.keys() == parts.keys() and all(
+        part is not None and _is_original(part, parts[name], dtype)
+        for name, part in children.items()
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What the way back finds for f_c of each graph.
+
+    tokens (B, T, D): the gradient at the tokens. biases (B,): `sum b df/db` over all additive
+    parameters. structure (B, H, T, T): the gradient at the structural bias, summed over the
+    layers, or None if attention is constant and it was not asked for. remainders (B,) by
+    operation: see `rules.remainders`.
+    """
+
+    tokens: Tensor
+    biases: Tensor
+    structure: Tensor | None
+    remainders: dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """outputs (B, num_outputs), and `back`: from weights (B, num_outputs) of f_c to its shares."""
+
+    outputs: Tensor
+    back: Callable[[Tensor], Shares]
+
+
+@dataclass(eq=False)
+class _Ledger:
+    """What one way back collects. structure: None where it is not asked for."""
+
+    rules: Rules
+    biases: Tensor  # (B,)
+    structure: Tensor | None  # (B, H, T, T)
+    remainders: dict[str, Tensor] = field(default_factory=dict)
+
+    def add_bias(self, bias: Tensor, gradient: Tensor) -> None:
+        """Add `sum b df/db` of bias (D,) or (B, D), at which the gradient is (B, Q, D)."""
+        self.biases += (gradient.sum(1) * bias).sum(1)
+
+    def add_remainder(self, name: str, remainder: Tensor) -> None:
+        """Add the remainder (B,) of one operation."""
+        known = self.remainders.get(name)
+        self.remainders[name] = remainder if known is None else known + remainder
+
+    def shared(self, gradient: Tensor) -> Tensor:
+        """What a factor of a product gets of its gradient: half under the rule for products."""
+        return gradient.div_(2) if self.rules.products else gradient
+
+    def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient at the logits of attention (B, H, Q, T), given that at attention."""
+        to_logits, arriving = through_softmax(attention, gradient)
+        if self.structure is not None:
+            self.structure[:, :, : attention.shape[2]] += to_logits
+        if not self.rules.attention:
+            handed_on = handed_to_logits(attention, to_logits)
+            self.add_remainder("softmax", arriving - handed_on)
+            if not self.rules.products:  # `run` adds the share of the structure
+                self.add_remainder("products", -arriving - handed_on)
+        return to_logits
+
+
+Back: TypeAlias = Callable[[Tensor, _Ledger], Tensor]  # gradient of the output to that of the input
+# To the x behind y, from the gradient (B, Q, O) of `y weight^T`; weight (O, D), (B, O, D) or None
+BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _Ledger], Tensor]
+
+
+@torch.no_grad()
+def run(
+    model: Graphormer, tokens: Tensor, bias: Tensor, rules: Rules, structure: bool = False
+) -> Pass:
+    """Outputs of tokens (B, T, D) with the structural bias (B, H, T, T), and the way back.
+
+    structure: return the gradient at the structural bias even where attention is constant: what
+    arrives there in each layer, though it flows no further. Only for models that `applies` to.
+    """
+    inside = structure or not rules.attention
+    steps: list[Back] = []
+    x = tokens
+    for layer in model.layers:
+        assert isinstance(layer, EncoderLayer)
+        x, step = _layer(layer, x, bias, rules, inside, last=layer is model.layers[-1])
+        steps.append(step)
+    outputs, step = _read_out(model, x, rules)
+    steps.append(step)
+
+    @torch.no_grad()
+    def back(weights: Tensor) -> Shares:
+        of_structure = torch.zeros_like(bias) if inside else None
+        ledger = _Ledger(rules, weights.new_zeros(len(weights)), of_structure)
+        gradient = weights[:, None]  # (B, 1, num_outputs)
+        for step in reversed(steps):
+            gradient = step(gradient, ledger)
+        if "products" in ledger.remainders and of_structure is not None:
+            ledger.add_remainder("products", share_of_structure(bias, of_structure))
+        return Shares(gradient, ledger.biases, of_structure, ledger.remainders)
+
+    return Pass(outputs[:, 0], back)
+
+
+def _layer(
+    layer: EncoderLayer, x: Tensor, bias: Tensor, rules: Rules, inside: bool, last: bool
+) -> tuple[Tensor, Back]:
+    """The tokens (B, T, D) after a layer, of the last one only the graph token (B, 1, D)."""
+    attend = _attend_from_graph_token if last else _attend
+    kept = x[:, :1] if last else x
+    after_attention: BackBehind = _directly
+    after_ffn: BackBehind = _directly
+    if layer.pre_layernorm:
+        y, behind = _norm(layer.attention_norm, x, rules)
+        middle, through_attention = attend(layer.attention, y, behind, bias, rules, inside)
+        y, behind = _norm(layer.ffn_norm, middle.add_(kept), rules)
+        out, through_ffn = _feed(layer.ffn, y, behind, rules)
+        out += middle
+    else:
+        middle, through_attention = attend(layer.attention, x, _directly, bias, rules, inside)
+        middle, after_attention = _norm(layer.attention_norm, middle.add_(kept), rules)
+        out, through_ffn = _feed(layer.ffn, middle, _directly, rules)
+        out, after_ffn = _norm(layer.ffn_norm, out.add_(middle), rules)
+
+    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+        gradient = after_ffn(gradient, None, ledger)
+        gradient = through_ffn(gradient, ledger).add_(gradient)
+        gradient = after_attention(gradient, None, ledger)
+        to_x = through_attention(gradient, ledger)
+        to_x[:, : gradient.shape[1]] += gradient
+        return to_x
+
+    return out, back
+
+
+def _directly(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
+    """The way back where x enters as it is, without a LayerNorm."""
+    return gradient if weight is None else gradient @ weight
+
+
+def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]:
+    """LayerNorm y of x (B, Q, D), and the way back to x."""
+    shape = x.shape[-1:]
+    y, mean, scale = torch.native_layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
+    if rules.layernorm:
+
+        def with_constant_scale(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
+            if weight is None:
+                ledger.add_bias(norm.bias, gradient)
+                gradient = gradient * norm.weight
+                return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
+            ledger.add_bias(weight @ norm.bias, gradient)
+            weight = weight * norm.weight  # centred and scaled here it is small
+            return (gradient @ weight.sub_(weight.mean(-1, keepdim=True))).mul_(scale)
+
+        return y, with_constant_scale
+
+    def back(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
+        gradient = _directly(gradient, weight, ledger).contiguous()
+        ledger.add_bias(norm.bias, gradient)
+        found, _, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, x, shape, mean, scale, norm.weight, norm.bias, [True, False, False]
+        )
+        arriving = _dot(y - norm.bias, gradient)
+        ledger.add_remainder("LayerNorm", arriving - _dot(x, found))
+        return found
+
+    return y, back
+
+
+def _attend(
+    part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
+) -> tuple[Tensor, Back]:
+    """Attention from all tokens to all (B, T, D), and the way back to what is behind x."""
+    maps = part.query, part.key, part.value
+    weight, shift = (torch.cat([getattr(m, n) for m in maps]) for n in ("weight", "bias"))
+    q, k, v = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1)).unbind(2)
+    q = (q * part.scale).transpose(1, 2).contiguous()  # (B, H, T, d)
+    k = k.permute(0, 2, 3, 1).contiguous()  # (B, H, d, T)
+    v = v.transpose(1, 2).contiguous()
+    attention = torch.softmax((q @ k).add_(bias), dim=-1)  # (B, H, T, T)
+    out = _linear(part.output, _join(attention @ v))
+
+    def to_values(gradient: Tensor, ledger: _Ledger) -> tuple[Tensor, Tensor]:
+        """Gradients (B, H, T, d) of `A v` and of v."""
+        ledger.add_bias(part.output.bias, gradient)
+        mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
+        mixed = mixed.transpose(1, 2).contiguous()
+        return mixed, ledger.shared(attention.mT @ mixed)
+
+    if not inside:  # nothing else is kept
+
+        def back_to_values(gradient: Tensor, ledger: _Ledger) -> Tensor:
+            _, values = to_values(gradient, ledger)
+            joined = _join(values)
+            ledger.add_bias(part.value.bias, joined)
+            return behind(joined, part.value.weight, ledger)
+
+        return out, back_to_values
+
+    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+        mixed, values = to_values(gradient, ledger)
+        to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
+        if rules.attention:
+            joined = _join(values)
+            ledger.add_bias(part.value.bias, joined)
+            return behind(joined, part.value.weight, ledger)
+        queries = ledger.shared(to_logits @ k.mT).mul_(part.scale)
+        keys = ledger.shared(to_logits.mT @ q)
+        joined = torch.cat([_join(queries), _join(keys), _join(values)], dim=-1)
+        ledger.add_bias(shift, joined)
+        return behind(joined, weight, ledger)
+
+    return out, back
+
+
+def _join(x: Tensor) -> Tensor:
+    """The heads of x (B, H, T, d) side by side, (B, T, D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _attend_from_graph_token(
+    part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
+) -> tuple[Tensor, Back]:
+    """The graph token's row of attention (B, 1, D), and the way back to what is behind x."""
+    heads = part.heads
+    key, value = (m.weight.unflatten(0, (heads, -1)) for m in (part.key, part.value))  # (H, d, D)
+    q = (
+        _linear(part.query, x[:, 0]).mul_(part.scale).unflatten(-1, (heads, -1)).transpose(0, 1)
+    )  # (H, B, d)
+    asked = (q @ key).transpose(0, 1)  # (B, H, D): what each head looks for
+    attention = torch.softmax(asked @ x.mT + bias[:, :, 0], dim=-1)  # (B, H, T)
+    mixed = (attention @ x).transpose(0, 1) @ value.mT  # (H, B, d)
+    out = _linear(part.output, mixed.transpose(0, 1).flatten(1) + part.value.bias)[:, None]
+
+    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+        ledger.add_bias(part.output.bias, gradient)
+        mixed = ledger.shared(gradient @ part.output.weight)  # (B, 1, D)
+        ledger.add_bias(part.value.bias, mixed)
+        mixed = mixed.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, 1, d)
+        read = (mixed[:, :, 0].transpose(0, 1) @ value).transpose(0, 1)  # (B, H, D)
+        if not inside:
+            return behind(attention.mT, read, ledger)
+        of_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
+        to_attention = (read @ x.mT)[:, :, None] + of_bias  # (B, H, 1, T)
+        to_logits = ledger.to_logits(attention[:, :, None], to_attention)[:, :, 0]
+        if rules.attention:
+            return behind(attention.mT, read, ledger)
+        # The key's bias adds the same to all logits of a row, whose gradients sum to zero.
+        to_q = ledger.shared((to_logits @ x).transpose(0, 1) @ key.mT).mul_(part.scale)
+        to_q = to_q.transpose(0, 1).flatten(1)[:, None]  # (B, 1, D)
+        ledger.add_bias(part.query.bias, to_q)
+        token = torch.zeros_like(attention[:, :1])  # as a column it picks the graph token's row
+        token[..., 0] = 1.0
+        columns = torch.cat([attention, ledger.shared(to_logits), token], dim=1).mT
+        rows = torch.cat([read, asked, to_q @ part.query.weight], dim=1)  # (B, 2 H + 1, D)
+        return behind(columns, rows, ledger)
+
+    return out, back
+
+
+def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tuple[Tensor, Back]:
+    """The feed-forward map of x (B, Q, D), and the way back to what is behind x."""
+    active, through = _activate(_linear(part.expand, x), rules)
+
+    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+        ledger.add_bias(part.contract.bias, gradient)
+        inner = through(gradient @ part.contract.weight, ledger)
+        ledger.add_bias(part.expand.bias, inner)
+        return behind(inner, part.expand.weight, ledger)
+
+    return _linear(part.contract, active), back
+
+
+def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
+    """GELU of x (B, Q, D), and the way back to x."""
+    if rules.activation == "ratio":
+        ratio = (x * math.sqrt(0.5)).erf_().add_(1.0).mul_(0.5)
+        return x * ratio, lambda gradient, _: gradient * ratio
+    y = F.gelu(x)
+
+    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+        found = torch.ops.aten.gelu_backward(gradient, x)
+        ledger.add_remainder("activation", _dot(y, gradient) - _dot(x, found))
+        return found
+
+    return y, back
+
+
+def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
+    """The outputs (B, 1, num_outputs) of the graph token x (B, 1, D), and the way back to x."""
+    head = model.head
+    behind: BackBehind = _directly
+    if model.final_norm is not None:
+        x, behind = _norm(model.final_norm, x, rules)
+    if isinstance(head, Linear):
+
+        def back_through_linear(weights: Tensor, ledger: _Ledger) -> Tensor:
+            ledger.add_bias(head.bias, weights)
+            return behind(weights, head.weight, ledger)
+
+        return _linear(head, x), back_through_linear
+    assert isinstance(head, TransformHead)
+    active, through = _activate(_linear(head.transform, x), rules)
+    y, behind_head = _norm(head.norm, active, rules)
+
+    def back(weights: Tensor, ledger: _Ledger) -> Tensor:
+        ledger.add_bias(head.bias.expand(weights.shape[-1]), weights)
+        inner = through(behind_head(weights, head.output.weight, ledger), ledger)
+        ledger.add_bias(head.transform.bias, inner)
+        return behind(inner, head.transform.weight, ledger)
+
+    return _linear(head.output, y) + head.bias, back
+
+
+def _linear(part: nn.Linear, x: Tensor) -> Tensor:
+    """The map itself: a call of the module could be recorded by the caller."""
+    return F.linear(x, part.weight, part.bias)
+
+
+def share_of_structure(bias: Tensor, gradient: Tensor) -> Tensor:
+    """`sum b df/db` (B,) of the structural bias and the gradient at it, both (B, H, T, T)."""
+    return (bias * gradient).masked_fill_(bias.isinf(), 0.0).flatten(1).sum(1)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """`sum x y` of each graph, (B,), for x and y (B, Q, D)."""
+    return torch.linalg.vecdot(x, y).sum(1)

@@ -1,0 +1,244 @@
+"""The explicit pass against autograd, and when it applies."""
+
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.utils.parametrize
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+import graphxai as gx
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.target import Target
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.explainers import get_explainer
+from graphxai.explainers.passes import by_autograd, passed
+from graphxai.explainers.variants import structural_bias
+from graphxai.models.graphormer import Graphormer, collate
+from graphxai.models.graphormer.backward import applies
+from graphxai.rules.conservative import record
+from toy import random_graphormer
+
+RULES = ("gradient_input", "lrp_ah", "lrp_ln", "lrp_ah_ln", "lrp", "attn_lrp")
+KINDS = {
+    "pre-LN": {},
+    "post-LN": {"pre_layernorm": False},
+    "published": {
+        "pre_layernorm": False,
+        "embedding_layernorm": True,
+        "final_layernorm": False,
+        "head": "transform",
+    },
+    "masked, one layer": {"num_layers": 1, "mask_distance": 3, "head": "transform"},
+}
+
+
+def batch_of(model, inputs):
+    return collate([prepare_for(model, value).data for value in inputs])
+
+
+def both_ways(model, batch, method, weights, structure=False):
+    """Shares along the explicit pass and through autograd."""
+    rules = get_explainer(method).rules
+    with torch.no_grad():
+        tokens, bias = model.embed(batch), structural_bias(model, batch)
+    passes = [way(model, batch, tokens, bias, rules, structure) for way in (passed, by_autograd)]
+    assert not passes[0].outputs.requires_grad
+    assert passes[1].outputs.requires_grad
+    return tokens, [(p.outputs.detach(), p.back(weights)) for p in passes]
+
+
+def assert_equal_shares(tokens, ways, tolerance, of_remainders=None):
+    """All shares of the ledger, relative to the largest share of the batch."""
+    (outputs, found), (expected_outputs, expected) = ways
+    relevance = (tokens * expected.tokens).sum(-1)
+    shares = [relevance, expected.biases, expected_outputs, *expected.remainders.values()]
+    allowed = tolerance * float(max(share.abs().max() for share in shares))
+    torch.testing.assert_close(outputs, expected_outputs, rtol=0, atol=allowed)
+    pairs = [((tokens * found.tokens).sum(-1), relevance), (found.biases, expected.biases)]
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=0, atol=allowed)
+    assert found.remainders.keys() == expected.remainders.keys()
+    for name, remainder in expected.remainders.items():
+        left = (of_remainders or tolerance) / tolerance * allowed
+        torch.testing.assert_close(found.remainders[name], remainder, rtol=0, atol=left)
+    assert (found.structure is None) == (expected.structure is None)
+    if expected.structure is not None:
+        size = float(expected.structure.abs().max())
+        atol = 10 * tolerance * size  # entries are no shares: they are sums over layers
+        torch.testing.assert_close(found.structure, expected.structure, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", RULES)
+def test_the_explicit_pass_equals_autograd(method, kind, smiles):
+    model = random_graphormer(**KINDS[kind]).double()
+    generator = torch.Generator().manual_seed(1)
+    for inputs in (smiles, smiles[-1:]):  # padded, and alone
+        batch = batch_of(model, inputs)
+        weights = torch.randn(len(inputs), 2, generator=generator, dtype=torch.double)
+        assert applies(model)
+        for structure in (False, True):
+            tokens, ways = both_ways(model, batch, method, weights, structure)
+            assert_equal_shares(tokens, ways, 1e-12)
+
+
+@cache
+def bundled(name: str) -> tuple[Graphormer, list]:
+    inputs = digit_paths()[:3] if name == "mnist-superpixels" else list(MOLECULES.values())[:8]
+    return gx.load(name), inputs
+
+
+@pytest.mark.parametrize("name", ["bace", "molecules", "mnist-superpixels"])
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
+def test_bundled_models_get_the_same_shares_to_single_precision(method, name):
+    """The remainders of the unmodified network are differences of large sums: in single precision
+    those of autograd are off by 1.3e-6 too."""
+    model, inputs = bundled(name)
+    target = ("7", "1") if name == "mnist-superpixels" else None
+    for some in (inputs, inputs[1:2]):
+        batch = batch_of(model, some)
+        weights = Target.of(target).resolve(model.config, model(batch).detach()).weights
+        tokens, ways = both_ways(model, batch, method, weights)
+        assert_equal_shares(tokens, ways, 1e-6, of_remainders=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "target"),
+    [
+        ("lrp", {}, ("active", "inactive")),
+        ("lrp", {"baseline": "mean"}, "pIC50"),
+        ("attn_lrp", {}, None),
+        ("lrp_path", {}, None),
+    ],
+)
+def test_an_attribution_is_the_same_with_autograd(method, options, target, monkeypatch, smiles):
+    model, _ = bundled("bace")
+    batch = batch_of(model, smiles)
+    explainer = get_explainer(method, **options)
+    quick = explainer.attribute(model, batch, target)
+    monkeypatch.setattr("graphxai.models.graphormer.backward.applies", lambda model: False)
+    slow = explainer.attribute(model, batch, target)
+    shares = [slow.relevance, slow.graph_token, slow.biases, slow.output]
+    shares += [*(slow.structure or {}).values(), *(slow.remainders or {}).values()]
+    allowed = 1e-6 * float(max(share.abs().max() for share in shares))
+    for name in ("relevance", "graph_token", "biases", "output", "features"):
+        found, expected = getattr(quick, name), getattr(slow, name)
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            torch.testing.assert_close(found, expected, rtol=0, atol=allowed)
+    assert quick.labels == slow.labels
+    assert (quick.structure or {}).keys() == (slow.structure or {}).keys()
+    for name, share in (slow.structure or {}).items():
+        torch.testing.assert_close(quick.structure[name], share, rtol=0, atol=allowed)
+
+
+# --- when autograd runs instead -----------------------------------------------------------------
+
+
+class Louder(nn.Linear):
+    """A user's replacement of a layer."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def replace_head(model):
+    model.head = Louder(32, 2)
+
+
+def replace_ffn_norm(model):
+    model.layers[1].ffn_norm = nn.LayerNorm(32)
+
+
+def add_hook(model):
+    model.layers[0].attention.value.register_forward_hook(lambda m, i, output: 2 * output)
+
+
+def add_backward_hook(model):
+    model.layers[1].ffn.register_full_backward_hook(lambda m, i, o: (2 * i[0],))
+
+
+def override_forward(model):
+    model.layers[2].ffn.forward = lambda x: 0 * x
+
+
+def parametrize(model):
+    double = nn.Identity()
+    double.forward = lambda weight: 2 * weight
+    torch.nn.utils.parametrize.register_parametrization(
+        model.layers[0].ffn.expand, "weight", double
+    )
+
+
+def add_a_module(model):
+    model.layers[0].add_module("adapter", nn.Linear(32, 32))
+
+
+def turn_dropout_on(model):
+    torch.manual_seed(0)
+    model.layers[0].dropout.p = 0.0
+    model.layers[0].dropout.train()
+
+
+def half_precision(model):
+    model.to(torch.bfloat16)
+
+
+CHANGES = (
+    replace_head,
+    replace_ffn_norm,
+    add_hook,
+    add_backward_hook,
+    override_forward,
+    parametrize,
+    add_a_module,
+    turn_dropout_on,
+    half_precision,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_model_is_explained_through_autograd(change, smiles):
+    model = random_graphormer()
+    assert applies(model)
+    change(model)
+    assert not applies(model)
+    batch = batch_of(model, smiles[-2:])
+    found = get_explainer("lrp").attribute(model, batch, "active")
+    tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
+    expected = by_autograd(model, batch, tokens, bias, get_explainer("lrp").rules)
+    shares = expected.back(torch.tensor([[1.0, 0.0]] * 2, dtype=tokens.dtype))
+    relevance = (tokens * shares.tokens).sum(-1)[:, 1:].masked_fill(~batch.mask, 0)
+    assert torch.equal(found.relevance, relevance)
+
+
+def test_a_subclass_a_patched_class_and_global_hooks_take_autograd(monkeypatch):
+    class Mine(Graphormer):
+        pass
+
+    model = random_graphormer()
+    assert not applies(Mine(model.config).eval())
+    assert not applies(object())
+    assert not applies(model.train())
+    model.eval()
+    hook = register_module_forward_hook(lambda module, inputs, output: None)
+    assert not applies(model)
+    hook.remove()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not applies(model)
+    assert applies(model)
+    monkeypatch.setattr(type(model.layers[0].ffn), "forward", lambda self, x: x)
+    assert not applies(model)
+
+
+def test_an_enclosing_record_does_not_see_the_pass(smiles):
+    model = random_graphormer()
+    batch = batch_of(model, smiles)
+    plain = get_explainer("lrp").attribute(model, batch)
+    with record(biases=True) as tape:
+        recorded = get_explainer("lrp").attribute(model, batch)
+    assert not tape.biases
+    assert not tape.attention
+    assert torch.equal(plain.relevance, recorded.relevance)
