@@ -25,7 +25,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
 PRETRAINED = Path(__file__).parent / "pretrained"
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SMALL = 10**8  # numbers in a model that may be made before its shapes are checked: 400 MB
+SMALL = 2 * 10**7  # numbers in a model that may be made before its shapes are checked: 80 MB
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
