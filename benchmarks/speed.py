@@ -4,6 +4,7 @@
                                [--out benchmarks/speed.md]
     python benchmarks/speed.py --many TABLE --only-many
     python benchmarks/speed.py --only-backward
+    python benchmarks/speed.py --only-start
 
 If BACE is not available, the molecules are the package's samples, repeated. The comparison with
 the published Graphormer pipeline needs `transformers==4.57.6` (the last release that has it) and
@@ -11,6 +12,9 @@ the published Graphormer pipeline needs `transformers==4.57.6` (the last release
 
 TABLE is a CSV file with a column `smiles` and some 20,000 molecules, such as MoleculeNet's HIV.
 These are also featurised by worker processes.
+
+The start-up of a program (`--only-start`) is the processor time of new processes, from a warm disk
+cache.
 """
 
 import argparse
@@ -18,6 +22,9 @@ import contextlib
 import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import unittest.mock
 import warnings
@@ -384,6 +391,54 @@ def report_backward(found: dict[str, dict[str, float]], count: int) -> str:
     return "\n".join([*lines, ""])
 
 
+STARTS = {
+    "`import torch`": ("-c", "import torch"),
+    "`import torch_geometric`": ("-c", "import torch_geometric"),
+    "`import graphxai`": ("-c", "import graphxai"),
+    "`graphxai --help`": ("-m", "graphxai", "--help"),
+    "`graphxai predict CCO`": ("-m", "graphxai", "predict", "CCO"),
+    "`graphxai explain CCO --out x.svg`": ("-m", "graphxai", "explain", "CCO", "--out", "x.svg"),
+}
+
+
+def measure_start(repeats: int = 7) -> dict[str, float]:
+    """Return the processor seconds of new processes, the best of several runs that take turns."""
+    best: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        # byte code is kept, as for an installed package; the first turn writes it
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        env |= {"OMP_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": str(Path(folder) / "compiled")}
+        for turn in range(repeats + 1):
+            for name, arguments in STARTS.items():
+                command = [sys.executable, *arguments]
+                with subprocess.Popen(
+                    command, cwd=folder, env=env, stdout=subprocess.DEVNULL
+                ) as new:
+                    _, status, used = os.wait4(new.pid, 0)
+                    new.returncode = os.waitstatus_to_exitcode(status)
+                if new.returncode:
+                    raise RuntimeError(f"{name} failed.")
+                if turn:
+                    seconds = used.ru_utime + used.ru_stime
+                    best[name] = min(seconds, best.get(name, seconds))
+    return best
+
+
+def report_start(best: dict[str, float]) -> str:
+    torch_alone, *_ = best.values()
+    lines = [
+        "## Start-up",
+        "",
+        "A new process from a warm disk cache, one thread: processor time in seconds, each the best"
+        " of seven runs that take turns. Look at the ratios.",
+        "",
+        "| | seconds | of `import torch` |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {name} | {s:.2f} | {s / torch_alone:.2f} |" for name, s in best.items()]
+    return "\n".join([*lines, ""])
+
+
 def report(own: dict[str, float], published: dict[str, float], count: int) -> str:
     lines = [
         "# Speed",
@@ -435,12 +490,13 @@ def main() -> None:
     parser.add_argument("--many", type=Path, metavar="TABLE", help="CSV file with many SMILES")
     parser.add_argument("--only-many", action="store_true", help="leave out all other rows")
     parser.add_argument("--only-backward", action="store_true", help="only the backward pass")
+    parser.add_argument("--only-start", action="store_true", help="measure only the start-up")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     RDLogger.DisableLog("rdApp.*")
     parts = []
-    if not options.only_many:
+    if not (options.only_many or options.only_start):
         smiles = molecules(options.molecules, options.data)
         smiles = [s for s in smiles if "." not in s]
         if not options.only_backward:
@@ -450,6 +506,8 @@ def main() -> None:
         parts.append(report_backward(found, len(smiles)))
     if options.many:
         parts.append(report_many(measure_many(options.many, 20_000)))
+    if not options.only_many:
+        parts.append(report_start(measure_start()))
     text = "\n".join(parts)
     print(text)
     if options.out:

@@ -11,15 +11,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, tee
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from rdkit import Chem
-from torch_geometric.data import Data
 
 from .download import data_root, fetch
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import checked_workers, featurise_in_workers
+from .graph import Graph
 from .molecule_reading import MoleculeError, shortened
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 __all__ = [
     "BACE_LABELS",
@@ -44,6 +48,7 @@ csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
 
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
+Refused = TypeVar("Refused")
 _MISSING = {"", "na", "n/a", "nan", "none", "null"}
 
 
@@ -82,10 +87,17 @@ def molecule_to_data(
     Raises:
         MoleculeError: not readable, no atoms, or more than `max_atoms`.
     """
-    (data,) = map(_graph, featurise([molecule], max_atoms, canonical))
-    if isinstance(data, MoleculeError):
-        raise data
-    return data
+    return molecule_graph(molecule, max_atoms=max_atoms, canonical=canonical).to_data()
+
+
+def molecule_graph(
+    molecule: str | Chem.Mol, *, max_atoms: int = 500, canonical: bool = False
+) -> Graph:
+    """Make the graph of a molecule as `molecule_to_data` does, without PyG."""
+    (graph,) = map(_graph, featurise([molecule], max_atoms, canonical))
+    if isinstance(graph, MoleculeError):
+        raise graph
+    return graph
 
 
 def molecules_to_data(
@@ -114,9 +126,7 @@ def molecules_to_data(
         ValueError: `workers` is not a whole number of at least 1.
         RuntimeError: a worker died, for example because memory ran out.
     """
-    if checked_workers(workers) == 1:
-        return _graphs(molecules, max_atoms, canonical)
-    return _graphs_from_workers(molecules, max_atoms, canonical, workers)
+    return _as_data(_graphs(molecules, max_atoms, canonical, checked_workers(workers)))
 
 
 def require_graphs(
@@ -159,22 +169,36 @@ def iter_table(
         ValueError: a column is missing (the message lists the existing ones), a quote is not
             closed, or `workers` is not a whole number of at least 1.
     """
+    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
+    yield from _as_data(table_graphs(path, smiles_column, label_columns, **options))
+
+
+def table_graphs(
+    path: str | os.PathLike[str],
+    smiles_column: str = "smiles",
+    label_columns: Sequence[str] = (),
+    *,
+    max_atoms: int = 500,
+    canonical: bool = False,
+    workers: int = 1,
+) -> Generator[Graph | RejectedRow, None, None]:
+    """Read the rows of a CSV file as `iter_table` does, without PyG."""
     records, again = tee(iter_records(path, (smiles_column, *label_columns)))
     texts = (record[smiles_column] for _, record in again)
-    graphs = molecules_to_data(texts, max_atoms=max_atoms, canonical=canonical, workers=workers)
+    graphs = _graphs(texts, max_atoms, canonical, checked_workers(workers))
     with closing(graphs):
-        for data, (number, record) in zip(graphs, records, strict=True):
+        for graph, (number, record) in zip(graphs, records, strict=True):
             try:
-                if isinstance(data, MoleculeError):
-                    raise data
+                if isinstance(graph, MoleculeError):
+                    raise graph
                 if label_columns:
                     values = [_number(name, record[name]) for name in label_columns]
-                    data.y = torch.tensor([values], dtype=torch.float32)
+                    graph.y = torch.tensor([values], dtype=torch.float32)
             except MoleculeError as error:
                 yield RejectedRow(number, shortened(record[smiles_column], MAX_QUOTED), str(error))
                 continue
-            data.row = number
-            yield data
+            graph.row = number
+            yield graph
 
 
 def iter_records(
@@ -264,32 +288,37 @@ def load_bace(
 
 
 def _graphs(
-    molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool
-) -> Generator[Data | MoleculeError, None, None]:
-    """Work in groups of the fastest size."""
-    remaining = iter(molecules)
-    while group := list(islice(remaining, TURN)):
-        yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
-
-
-def _graphs_from_workers(
     molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool, workers: int
-) -> Generator[Data | MoleculeError, None, None]:
+) -> Generator[Graph | MoleculeError, None, None]:
+    """Work in groups of the fastest size, or in worker processes."""
+    if workers == 1:
+        remaining = iter(molecules)
+        while group := list(islice(remaining, TURN)):
+            yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
+        return
     with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as found:
         for one in found:
             yield _graph(one)
 
 
-def _graph(found: Featurised | MoleculeError) -> Data | MoleculeError:
+def _as_data(
+    graphs: Generator[Graph | Refused, None, None],
+) -> Generator[Data | Refused, None, None]:
+    """PyG's graphs; what was refused stays as it is."""
+    with closing(graphs):
+        for graph in graphs:
+            yield graph.to_data() if isinstance(graph, Graph) else graph
+
+
+def _graph(found: Featurised | MoleculeError) -> Graph | MoleculeError:
     if isinstance(found, MoleculeError):
         return found
     text, mol, *arrays = found
-    data = Data()  # keys are set four times faster than the constructor sets attributes
-    data["x"], data["edge_index"], data["edge_attr"] = map(torch.from_numpy, arrays)
-    data["smiles"], data["vocabulary"] = text, "ogb"
+    x, edge_index, edge_attr = map(torch.from_numpy, arrays)
+    graph = Graph(x=x, edge_index=edge_index, edge_attr=edge_attr, smiles=text, vocabulary="ogb")
     if mol is not None:
-        data.mol = mol
-    return data
+        graph.mol = mol
+    return graph
 
 
 def _number(column: str, cell: str | None) -> float:

@@ -5,12 +5,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from graphxai.adapters import WrappedModel
 from graphxai.contract.batching import Key, batches_for, collated, in_chunks
 from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
@@ -31,8 +30,11 @@ from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import Graphormer, pretrained_names
 from graphxai.models.graphormer.checkpoint import is_published, load_checkpoint, locate
 
+if TYPE_CHECKING:
+    from graphxai.adapters import WrappedModel
+
 OnError = Literal["warn", "raise"]
-Model: TypeAlias = Graphormer | WrappedModel
+Model: TypeAlias = "Graphormer | WrappedModel"
 Chunk: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their index
 Result = TypeVar("Result")
 Refuse: TypeAlias = Callable[[Any, NotFiniteError], None]  # called with an input's key
@@ -149,9 +151,9 @@ def pairs(
             batch = collated(model, part)
             relevance = pair_relevance(model, batch, target, rules).cpu()
             relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
-            distances = distances_of(batch, [item.data for _, item in part])
+            distances = distances_of(batch, [item.graph for _, item in part])
             for row, (index, item) in enumerate(part):
-                tokens = int(item.data.num_nodes) + 1
+                tokens = item.num_nodes + 1
                 own = relevance[row, :, :tokens, :tokens].numpy().copy()
                 token = getattr(batch, "has_graph_token", True)
                 made = partial(Pairs, explained[index], own, distances[row], token)
@@ -317,7 +319,7 @@ def _explanation(
     without_nodes: float | None,
     nearness: Nearness | None,
 ) -> Explanation:
-    n = int(item.data.num_nodes)
+    n = item.num_nodes
     relevance = attribution.relevance[row, :n].float().cpu()
     predictions = read_outputs(model.config, attribution.outputs[row].cpu(), nearness)
     task = target.task_in(model.config)

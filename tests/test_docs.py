@@ -28,6 +28,7 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.metrics import METRICS
 from graphxai.explainers import REGISTRY
 from graphxai.models.graphormer import locate
+from other_models import quick_explainer
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -42,8 +43,8 @@ FENCE = re.compile(
 )
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 COMMAND = typer.main.get_command(cli.app)
-# Pages show commands in earnest, which take minutes to hours; here they are given this too, and
-# forests have few trees.
+# Pages show commands in earnest, which take minutes to hours; here they are given this too, forests
+# have few trees, and methods that sample or learn take few steps.
 CHEAPER = {
     "train": ["--epochs", "1", "--fast"],
     "benchmark": ["--limit", "2"],
@@ -93,6 +94,7 @@ def parse(words: list[str]) -> None:
 
 def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
+    monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)
     monkeypatch.setattr(sys, "argv", ["graphxai", *words, *CHEAPER.get(words[0], [])])
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
         cli.main()

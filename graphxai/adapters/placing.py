@@ -12,17 +12,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from graphxai.rules.conservative import record
 
 from .copying import copied
 from .layout import Layout
 from .reading import Reading
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 NUMBER_OF_HEADS = ("heads", "num_heads", "n_heads", "nhead", "n_head", "num_attention_heads")
 FEW = 6  # nodes; smaller graphs are also probed as several copies
@@ -200,10 +202,10 @@ def _alone(model: Any, batch: Any, row: int) -> Any:
     return replace(one, readout=batch.readout[row : row + 1, : one.mask.shape[1]])
 
 
-Two = tuple[tuple[int, int], Callable[[], list[Data]]]
+Two = tuple[tuple[int, int], Callable[[], "list[Data]"]]
 
 
-def _of_other_sizes(model: Any, graph: Data, size: int) -> list[Two]:
+def _of_other_sizes(model: Any, graph: "Data", size: int) -> list[Two]:
     """Pairs of graphs made from one with `size` nodes: their sizes, and a function that makes them.
 
     The first pair lacks one and two nodes. A small graph, whose size may equal other dimensions of
@@ -214,7 +216,7 @@ def _of_other_sizes(model: Any, graph: Data, size: int) -> list[Two]:
         times = -(-FEW // size) + 1, -(-FEW // size)
         sizes = (size * times[0] - 1, size * times[1] - 1)
 
-        def copies() -> list[Data]:
+        def copies() -> "list[Data]":
             return [_less_one(model, model.repeated(graph, n)) for n in times]
 
         pairs.append((sizes, copies))
@@ -224,7 +226,7 @@ def _of_other_sizes(model: Any, graph: Data, size: int) -> list[Two]:
     return pairs
 
 
-def _less_one(model: Any, graph: Data) -> Data:
+def _less_one(model: Any, graph: "Data") -> "Data":
     """A graph without its last node, so that a ring has fewer bonds than atoms."""
     size = int(graph.num_nodes or 0)
     return model.induced(graph, torch.arange(size, device=graph.x.device) < size - 1)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from textwrap import fill, indent
 
+import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -29,13 +30,12 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     else:
         caveat = f" ({explanation.caveat})" if explanation.caveat else ""
         echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
-    frame = explanation.to_frame()
-    order = frame.relevance.abs().sort_values(ascending=False, kind="stable").index
-    atoms = "symbol" in frame
-    echo(f"  most relevant {'atoms' if atoms else 'nodes'}:")
-    for node in order[:top]:
-        name = f"{frame.symbol[node]}{node}" if atoms else str(node)
-        echo(f"    {name:6s} {explanation.written(frame.relevance[node])}")
+    order = np.argsort(-np.abs(explanation.relevance), kind="stable")
+    molecule = explanation.molecule
+    echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}:")
+    for node in order[:top].tolist():
+        symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
+        echo(f"    {f'{symbol}{node}':6s} {explanation.written(explanation.relevance[node])}")
 
 
 def print_nearness(prediction: Prediction) -> None:

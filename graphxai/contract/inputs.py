@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Batch, Data
 
+from graphxai.datasets.graph import Graph, is_batch, is_data
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import StructureEncoding
 
@@ -18,6 +19,7 @@ from .model import require_contract
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
+    from torch_geometric.data import Data
 
 
 CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is written
@@ -31,14 +33,25 @@ class InputError(ValueError):
 class Input:
     """One encoded graph, with what is needed to draw it.
 
-    Without `molecule`, the atoms are in the order in which RDKit reads `smiles`.
+    Without `molecule`, the atoms are in the order in which RDKit reads `smiles`. graph: as it was
+    given, or made without PyG; `data` is the same as PyG's `Data`.
     """
 
-    data: Data
+    graph: "Data | Graph"
     smiles: str | None = None
     molecule: "Mol | None" = None
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
+
+    @cached_property
+    def data(self) -> "Data":
+        """The encoded graph as PyG's `Data`."""
+        return self.graph.to_data() if isinstance(self.graph, Graph) else self.graph
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.graph.num_nodes or 0)
 
 
 def reads_molecules(config: GraphormerConfig) -> bool:
@@ -48,12 +61,12 @@ def reads_molecules(config: GraphormerConfig) -> bool:
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """The inputs as a list, and whether the user passed several."""
-    if isinstance(inputs, Batch):
+    if is_batch(inputs):
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
-    single = (str, bytes, Path, Data, np.ndarray, torch.Tensor)
-    if isinstance(inputs, single) or not isinstance(inputs, Iterable) or _is_pillow(inputs):
+    single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor) or is_data(inputs)
+    if single or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
     return list(inputs), True
 
@@ -65,7 +78,7 @@ def prepare_for(model: Any, value: Any) -> Input:
     """
     if not hasattr(model, "config"):
         require_contract(model)
-    given = value.to_dict().values() if isinstance(value, Data) else (value,)
+    given = value.to_dict().values() if is_data(value) else (value,)
     if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
         raise InputError("it is on the device 'meta', where tensors hold no values.")
     own = getattr(model, "prepare", None)
@@ -76,10 +89,13 @@ def prepare_for(model: Any, value: Any) -> Input:
 def prepare(config: GraphormerConfig, value: Any) -> Input:
     """Encode one input for a model with this configuration.
 
-    Raises InputError, or the ValueError of the data set's reader, if the input cannot be used.
+    value: what `explain` takes, or a molecule's `Graph`, which is not checked again. Raises
+    InputError, or the ValueError of the data set's reader, if the input cannot be used.
     """
     encode = StructureEncoding.from_config(config)
-    if isinstance(value, Data):
+    if isinstance(value, Graph):
+        return Input(encode(value), value.smiles, value.get("mol"))
+    if is_data(value):
         return _from_data(config, value, encode)
     if reads_molecules(config):
         return _from_molecule(value, encode, writes_canonically(config))
@@ -102,14 +118,14 @@ def _is_pillow(value: Any) -> bool:
 def _from_molecule(value: Any, encode: StructureEncoding, canonical: bool) -> Input:
     from rdkit import Chem
 
-    from graphxai.datasets.molecules import molecule_to_data
+    from graphxai.datasets.molecules import molecule_graph
 
     if not isinstance(value, str | Chem.Mol):
         raise InputError(
             f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
         )
-    data = molecule_to_data(value, canonical=canonical)
-    return Input(encode(data), data.smiles, data.get("mol"))
+    graph = molecule_graph(value, canonical=canonical)
+    return Input(encode(graph), graph.smiles, graph.get("mol"))
 
 
 def _from_image(value: Any, encode: StructureEncoding) -> Input:
@@ -126,14 +142,14 @@ def _from_image(value: Any, encode: StructureEncoding) -> Input:
     return _from_data_with_image(encode(image_to_data(np.asarray(value))))
 
 
-def _from_data_with_image(data: Data) -> Input:
+def _from_data_with_image(data: "Data") -> Input:
     image, segments = data.get("image"), data.get("segments")
     if image is None or segments is None:
         return Input(data)
     return Input(data, image=image[0].numpy(), segments=segments[0].numpy())
 
 
-def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) -> Input:
+def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding) -> Input:
     if not isinstance(data.x, torch.Tensor) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError("the graph needs node features `x` and an `edge_index`.")
     width = len(config.node_cardinalities) or config.num_node_features
@@ -165,7 +181,7 @@ def _from_data(config: GraphormerConfig, data: Data, encode: StructureEncoding) 
     return Input(encode(data.clone()), smiles, data.get("mol"))
 
 
-def check_edges(data: Data) -> None:
+def check_edges(data: "Data") -> None:
     """Refuse an edge list, or features of edges, that do not fit the graph."""
     edges, features = data.edge_index, data.edge_attr
     if not isinstance(edges, torch.Tensor):
@@ -191,7 +207,7 @@ def check_edges(data: Data) -> None:
             )
 
 
-def _check_superpixels(data: Data) -> None:
+def _check_superpixels(data: "Data") -> None:
     for name in ("x", "pos"):
         values = data.get(name)
         if values is None:
@@ -206,15 +222,15 @@ def _check_superpixels(data: Data) -> None:
             )
 
 
-def _check_smiles(data: Data, smiles: str) -> None:
+def _check_smiles(data: "Data", smiles: str) -> None:
     """Refuse features that are not the molecule's: other encodings have the same shape."""
-    from graphxai.datasets.molecules import MoleculeError, molecule_to_data
+    from graphxai.datasets.molecules import MoleculeError, molecule_graph
 
     if data.get("vocabulary") == "ogb":
         return
     expected: Any = None
     with suppress(MoleculeError):
-        expected = molecule_to_data(smiles)
+        expected = molecule_graph(smiles)
     free = [column for column in range(data.x.shape[1]) if column != CHIRALITY]
     same = expected is not None and (
         expected.x.shape == data.x.shape
@@ -230,7 +246,7 @@ def _check_smiles(data: Data, smiles: str) -> None:
         )
 
 
-def _check_codes(config: GraphormerConfig, data: Data) -> None:
+def _check_codes(config: GraphormerConfig, data: "Data") -> None:
     if data.x.is_floating_point() and not bool((data.x == data.x.floor()).all()):
         raise InputError("x must hold whole numbers (OGB's codes); it has NaN or fractions.")
     bonds = data.edge_attr

@@ -293,7 +293,7 @@ def _prepare(
 
 def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
     if truth.ndim == 1:
-        expected: tuple[int, ...] = (int(item.data.num_nodes or 0),)
+        expected: tuple[int, ...] = (item.num_nodes,)
     elif item.segments is None:
         raise ValueError(f"graph {graph} has no superpixels, but its truth is about pixels.")
     else:

@@ -139,7 +139,7 @@ def _units(
     series: Mapping[str, Mapping[str, Series]],
 ) -> list[Unit]:
     """One unit per method for one graph; series: by operator and method."""
-    blank = Unit("", key, "", "", int(item.data.num_nodes))
+    blank = Unit("", key, "", "", item.num_nodes)
     units = []
     for name, explanation in found.items():
         if isinstance(explanation, str):

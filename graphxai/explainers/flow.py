@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
@@ -58,6 +56,9 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
     capacities: one matrix (T, T) per layer, first layer first, row = token above, column = token
     below; for the last layer the first row is enough. Rows sum to at most one.
     """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
     bottom, *middle = [np.rint(matrix * UNIT).astype(np.int32) for matrix in capacities]
     size = bottom.shape[1]
     if not middle:  # one layer: one edge to each token

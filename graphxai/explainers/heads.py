@@ -130,7 +130,7 @@ def head_statistics(
     if len(inputs) == 0:
         raise ValueError("head statistics need at least one input.")
     prepared = [prepare_for(model, value) for value in inputs]
-    prepared.sort(key=lambda item: int(item.data.num_nodes))
+    prepared.sort(key=lambda item: item.num_nodes)
     known = [_relations(item) for item in prepared]
     names = RELATIONS if all(found is not None for found in known) else RELATIONS[:1]
     total: Counts | None = None
@@ -172,7 +172,7 @@ def _parts(model: Any, prepared: Sequence[Input]) -> list[slice]:
     parts, start = [], 0
     for i in range(1, len(prepared) + 1):
         full = i - start == GRAPHS_AT_A_TIME or i == len(prepared)
-        sizes = prepared[start].data.num_nodes, None if full else prepared[i].data.num_nodes
+        sizes = prepared[start].num_nodes, None if full else prepared[i].num_nodes
         full = full or goes_alone(prepared[i].data)
         if full or (same_size and sizes[0] != sizes[1]):
             parts.append(slice(start, i))

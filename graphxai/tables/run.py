@@ -21,13 +21,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
-from torch_geometric.data import Data
-
 from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare, reads_molecules, writes_canonically
+from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecule_reading import shortened
-from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records, iter_table
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records, table_graphs
 from graphxai.datasets.progress import Tick
 from graphxai.datasets.training_set import UNKNOWN, training_set_of
 from graphxai.datasets.writing import alone, folder_at, write_whole
@@ -47,7 +46,7 @@ WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
 RUN = {"table", "smiles_column", "model", "method"}  # settings that every run.json of ours has
 PROBE = "CC"
 
-NamedRow: TypeAlias = "tuple[Data | RejectedRow, str]"  # with the compound's name
+NamedRow: TypeAlias = tuple[Graph | RejectedRow, str]  # with the compound's name
 Encoded: TypeAlias = "list[tuple[int, Input]]"  # rows with their numbers
 Result = TypeVar("Result")
 
@@ -346,10 +345,10 @@ def _rows(
     model: Graphormer, path: str | Path, smiles_column: str, name_column: str | None
 ) -> Iterator[NamedRow]:
     """The rows of a table, each with the compound's name (empty without a column of names)."""
-    rows = iter_table(path, smiles_column, canonical=writes_canonically(model.config))
+    rows = table_graphs(path, smiles_column, canonical=writes_canonically(model.config))
     if name_column is None:
         return ((row, "") for row in rows)
-    # read the file twice in parallel: iter_table keeps only the SMILES
+    # read the file twice in parallel: table_graphs keeps only the SMILES
     records = iter_records(path, (smiles_column, name_column))
     named = zip(rows, records, strict=True)
     return ((row, one_line(cells[name_column])) for row, (_, cells) in named)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape as _escape
@@ -41,11 +42,15 @@ def number(value: float) -> str:
 
 
 def font_file(bold: bool = False) -> Path:
-    """Return the path of the font used for all text."""
-    import matplotlib
-
+    """Return the path of the font used for all text, without importing matplotlib if possible."""
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name
+    found = find_spec("matplotlib")
+    data = Path(found.origin if found and found.origin else "").with_name("mpl-data")
+    if not data.is_dir():  # a distribution keeps it elsewhere
+        import matplotlib
+
+        data = Path(matplotlib.get_data_path())
+    return data / "fonts" / "ttf" / name
 
 
 @lru_cache(maxsize=2)

@@ -25,6 +25,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
 PRETRAINED = Path(__file__).parent / "pretrained"
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SMALL = 2 * 10**7  # numbers in a model that may be made before its shapes are checked: 80 MB
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
@@ -70,11 +71,11 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     shapes = read_shapes(folder)
     try:
         config = GraphormerConfig.from_dict(content["model"])
-        own = shapes_of(config, shapes)
+        outline = outlined(config, shapes)
     except INVALID as error:
         raise CheckpointError(f"{folder / CONFIG}: invalid model configuration: {error}") from error
-    require_shapes(own, shapes, folder / WEIGHTS)
-    model = Graphormer(config)
+    require_shapes(shapes_of(outline), shapes, folder / WEIGHTS)
+    model = with_memory(outline)
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
     model.mean_node = _read_mean_node(model, folder, digest)
@@ -156,10 +157,13 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
         raise _corrupt(path, error) from error
 
 
-def shapes_of(
-    config: GraphormerConfig, found: dict[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parameters of a model, without making them.
+def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters of a model."""
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
+
+
+def outlined(config: GraphormerConfig, found: dict[str, tuple[int, ...]]) -> Graphormer:
+    """Return a model to compare with its checkpoint; without memory, unless it is small.
 
     found: the shapes in its checkpoint, which limit what the model may hold, since even the names
     of a model with a billion layers fill the memory. Raises ValueError for more.
@@ -178,8 +182,25 @@ def shapes_of(
     for name, size in sizes.items():
         if size > limits.get(name, numbers):
             raise ValueError(f"{name} is {getattr(config, name)}, too large for {WEIGHTS}.")
-    with torch.device("meta"):
-        return {key: tuple(value.shape) for key, value in Graphormer(config).state_dict().items()}
+    # For a model without memory, PyTorch imports its compiler: seconds, and a small model is made
+    # in milliseconds.
+    with torch.device("cpu" if _most_numbers(config) <= SMALL else "meta"):
+        return Graphormer(config)
+
+
+def with_memory(outline: Graphormer) -> Graphormer:
+    """Return the model that was outlined, on the CPU."""
+    with torch.device("cpu"):
+        return Graphormer(outline.config) if outline.graph_token.is_meta else outline
+
+
+def _most_numbers(config: GraphormerConfig) -> int:
+    """More numbers than the parameters of a model hold: every matrix as wide as all together."""
+    waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
+    width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
+    width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs
+    width += (config.num_node_features + 1) * (waves + 3)
+    return width**2 * config.num_layers + config.num_hops * config.num_heads**2
 
 
 def _plain(path: Path) -> Path:
@@ -230,7 +251,7 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the model's parameters; names, shapes and values must match."""
     own = model.state_dict()
     require_shapes(
-        {key: tuple(value.shape) for key, value in own.items()},
+        shapes_of(model),
         {key: tuple(value.shape) for key, value in tensors.items()},
         path,
     )

@@ -25,9 +25,11 @@ from .checkpoint import (
     as_numbers,
     fill,
     name_of,
+    outlined,
     read_config,
     read_weights,
     shapes_of,
+    with_memory,
 )
 from .config import GraphormerConfig, Task
 from .model import Graphormer, Origin
@@ -61,14 +63,15 @@ def load_huggingface(
     layout = _V1 if "n_layers" in content else _FAIRSEQ
     try:
         config = layout.config(content, read, spatial_pos_max)
-        own = shapes_of(config, {key: tuple(value.shape) for key, value in tensors.items()})
+        outline = outlined(config, {key: tuple(value.shape) for key, value in tensors.items()})
     except INVALID as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{folder}: not a supported Graphormer: {error}") from error
+    own = shapes_of(outline)
     state = _tables(read, layout.names, config, atom_offset)
     state |= {ours: read.like(key, own[ours]) for ours, key in layout.keys(read, config).items()}
-    model = Graphormer(config)
+    model = with_memory(outline)
     fill(model, state, folder / WEIGHTS)
     _check_rest(read, config)
     metadata = {"source": "published Graphormer", "atom_offset": atom_offset}

@@ -13,25 +13,31 @@ encoding independent of the node order; `ties="floyd"` keeps the path that the p
 Floyd-Warshall code keeps. No Python loop runs over nodes or pairs.
 """
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
+
+from graphxai.datasets.graph import Graph
 
 from .config import GraphormerConfig
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+AnyGraph = TypeVar("AnyGraph", "Data", Graph)
 
 UNREACHABLE = -1
 IntArray = NDArray[np.integer]
 FloatArray = NDArray[np.float64]
 
 
-class StructureEncoding(BaseTransform):
+class StructureEncoding:
     """Add `in_degree`, `out_degree` (N,), `bag_codes`, `bag_weights` (M,), `bag_sizes` (N, N).
 
     `edge_cardinalities`: number of values of each categorical edge feature in `edge_attr`
@@ -58,7 +64,14 @@ class StructureEncoding(BaseTransform):
         """Return the encoding for a model with this configuration."""
         return cls(config.edge_cardinalities, config.max_distance, config.num_hops, config.ties)
 
-    def forward(self, data: Data) -> Data:
+    def __repr__(self) -> str:
+        return f"StructureEncoding({self.settings})"
+
+    def __call__(self, data: AnyGraph) -> AnyGraph:
+        """Return the encoded graph; the given one is left as it is."""
+        return self.forward(copy(data))
+
+    def forward(self, data: AnyGraph) -> AnyGraph:
         """Encode one graph."""
         if data.get("structure") == self.settings:
             return data
@@ -75,7 +88,7 @@ class StructureEncoding(BaseTransform):
         data.structure = self.settings
         return data
 
-    def _bond_codes(self, data: Data) -> IntArray | None:
+    def _bond_codes(self, data: "Data | Graph") -> IntArray | None:
         """Return one number per edge for its combination of feature values, (E,)."""
         if not self.edge_cardinalities:
             return None
@@ -133,7 +146,11 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
     """
     adjacency = np.zeros((n, n))
     adjacency[source, target] = 1.0
-    step = csr_array(adjacency) if n > 96 else adjacency  # dense products win for small graphs
+    step: Any = adjacency
+    if n > 96:  # dense products win for small graphs, which need no SciPy
+        from scipy.sparse import csr_array
+
+        step = csr_array(adjacency)
     paths = np.eye(n)
     frontier, unreached = paths, 1.0 - paths
     distance = np.zeros((n, n))
@@ -274,7 +291,7 @@ class GraphBatch:
         return replace(self, **pinned)
 
 
-def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
+def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> GraphBatch:
     """Pad encoded graphs (see `StructureEncoding`) to one dense batch.
 
     `pad_to`: number of nodes to pad to, if more than the largest graph has.

@@ -1,19 +1,22 @@
 """The mean node embedding over a data set: the baseline of relevance with `baseline="mean"`."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from .encoding import collate
 from .model import Graphormer
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 BATCH = 64  # graphs at a time
 
 
 @torch.no_grad()
-def measure_mean_node(model: Graphormer, graphs: Sequence[Data]) -> Tensor:
+def measure_mean_node(model: Graphormer, graphs: "Sequence[Data]") -> Tensor:
     """Set `model.mean_node` to the mean over all nodes of encoded graphs, and return it, (F, D).
 
     Row f is the mean embedding of feature f (`model.feature_names`), so the rows sum to the mean

@@ -10,10 +10,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Data
 
 from graphxai.datasets.writing import write_whole
 from graphxai.models.graphormer.checkpoint import fill, read_weights
@@ -24,6 +23,9 @@ from graphxai.models.graphormer.model import Graphormer
 from .loading import SizeBuckets, encode_all
 from .objectives import scores
 from .settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 __all__ = ["FitResult", "evaluate", "fit", "initialise", "predict", "require_lightning"]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Sampler
-from torch_geometric.data import Data
 
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import GraphBatch, StructureEncoding, collate
 
 from .settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 __all__ = ["SizeBuckets", "encode_all", "make_loader", "make_loaders"]
 

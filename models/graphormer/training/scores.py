@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch_geometric.data import Data
 
 from graphxai.models.graphormer.config import Task, TaskKind
 from graphxai.models.graphormer.model import Graphormer
@@ -29,6 +28,9 @@ from .metrics import (
     rmse,
     roc_auc,
 )
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 __all__ = [
     "METRICS",
