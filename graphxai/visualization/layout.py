@@ -49,14 +49,15 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
 
 def bond_length(mol: Mol, points: NDArray[np.float64]) -> float | None:
     """Return the median length of the bonds between ``points`` (N, 2); None without bonds."""
-    ends = _ends(mol)
+    ends = bonded(mol)
     if not len(ends):
         return None
     lengths = np.linalg.norm(points[ends[:, 0]] - points[ends[:, 1]], axis=1)
     return float(np.median(lengths)) or None
 
 
-def _ends(mol: Mol) -> NDArray[np.int_]:
+def bonded(mol: Mol) -> NDArray[np.int_]:
+    """Return the two atoms of every bond, shape (B, 2)."""
     pairs = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     return np.array(pairs, dtype=int).reshape(-1, 2)
 
@@ -64,24 +65,19 @@ def _ends(mol: Mol) -> NDArray[np.int_]:
 def flaws(mol: Mol) -> int:
     """Return how many unbonded atoms nearly coincide and how many bonds cross."""
     points = np.asarray(mol.GetConformer().GetPositions())[:, :2]
-    ends = _ends(mol)
     length = bond_length(mol, points)
     if length is None:
         return 0
-    distance = np.linalg.norm(points[:, None] - points, axis=-1) / length  # (N, N)
-    distance[ends[:, 0], ends[:, 1]] = distance[ends[:, 1], ends[:, 0]] = np.inf
-    close = np.triu(distance < _CLOSE, k=1).sum()
+    ends = bonded(mol)
+    x, y = points.T
+    apart = np.hypot(x[:, None] - x, y[:, None] - y)  # (N, N)
+    apart[ends[:, 0], ends[:, 1]] = apart[ends[:, 1], ends[:, 0]] = np.inf
+    close = (apart < _CLOSE * length).sum() - len(points)  # each pair twice, and each atom itself
 
-    start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
-    sides = _side(start[:, None], end[:, None], start) * _side(start[:, None], end[:, None], end)
+    (x1, x2), (y1, y2) = x[ends.T], y[ends.T]  # each (B,)
+    # On which side of bond b atom i lies, (B, N); 0 on its line, as atoms of the bond itself
+    side = np.outer(x2 - x1, y) - np.outer(y2 - y1, x) - ((x2 - x1) * y1 - (y2 - y1) * x1)[:, None]
+    side[np.abs(side) < 1e-9] = 0.0  # bonds that share an atom do not cross
+    between = side[:, ends[:, 0]] * side[:, ends[:, 1]] < 0  # (B, B)
     # Bond a crosses b if the ends of b lie on opposite sides of a, and vice versa.
-    crossing = np.triu((sides < 0) & (sides.T < 0), k=1).sum()
-    return int(close + crossing)
-
-
-def _side(
-    start: NDArray[np.float64], end: NDArray[np.float64], point: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    along, to = end - start, point - start
-    cross = along[..., 0] * to[..., 1] - along[..., 1] * to[..., 0]
-    return np.where(np.abs(cross) < 1e-9, 0.0, cross)  # bonds that share an atom do not cross
+    return int(close + (between & between.T).sum()) // 2
