@@ -114,7 +114,8 @@ class Explanation(Result):
 
         Source: `visualization.resonance`.
         """
-        return [] if self.molecule is None else equivalent_atoms(self.molecule)
+        molecule = self.molecule
+        return [] if molecule is None else equivalent_atoms(molecule)
 
     def scale(self, wanted: "Scale | float | None" = None, palette: str = "red-blue") -> "Scale":
         """The colour scale of the picture, from zero for scores without a sign.
@@ -149,7 +150,7 @@ class Explanation(Result):
         options["scale"] = self.scale(scale, palette)
         molecule = self.molecule
         if molecule is not None:
-            groups = [] if as_drawn else self.equivalent
+            groups = [] if as_drawn else equivalent_atoms(molecule)
             options.setdefault("note", _note(molecule, groups))
             return draw.molecule_svg(molecule, averaged(self.relevance, groups), **options)
         if self.image is not None and self.segments is not None:

@@ -290,9 +290,9 @@ def _highlights(
     points: NDArray[np.float64],
     bond_px: float,
 ) -> str:
-    colors = scale.hex(values)
     ends = bonded(mol)  # (B, 2)
-    means = scale.hex(values[ends].mean(axis=1))
+    colors = scale.hex(np.concatenate([values, values[ends].mean(axis=1)]))
+    colors, means = colors[: len(values)], colors[len(values) :]
     key = "m" + digest(scale, values.tolist(), points.round(3).tolist())
     start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
     along = end - start
