@@ -236,9 +236,10 @@ def _draw(
     # It matters for the number of lines of a hashed wedge; elsewhere it is only a style.
     drawer = draw(_LINE)
     points = positions(drawer)
-    bond = bond_length(mol, points) or _LONGEST_BOND
+    bond = bond_length(bonded(mol), points) or _LONGEST_BOND
     line = round(min(2.2, max(0.9, bond * 0.05)), 1)
-    if line != _LINE and any(b.GetBondDir() != BondDir.NONE for b in mol.GetBonds()):
+    bonds = map(mol.GetBondWithIdx, range(mol.GetNumBonds()))
+    if line != _LINE and any(b.GetBondDir() != BondDir.NONE for b in bonds):
         drawer = draw(line)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
     for said, enough in (*_INITIAL, (f"width:{_LINE}px", f"width:{line}px")):
@@ -303,28 +304,28 @@ def _highlights(
     # A rectangle, not a stroked line: renderers drop gradients on lines without an area.
     aside = along[:, ::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
     corners = np.stack([start + aside, end + aside, end - aside, start - aside], axis=1)
+    places = [(number(x), number(y)) for x, y in points.tolist()]
     gradients, bands, discs = [], [], []
     for index, ((i, j), mean, edge) in enumerate(zip(ends.tolist(), means, edges, strict=True)):
-        x1, y1, x2, y2 = map(number, (*start[index].tolist(), *end[index].tolist()))
+        (x1, y1), (x2, y2) = places[i], places[j]
         name = f"{key}-{index}"
-        stops = ((edge, colors[i]), (50, mean), (100 - edge, colors[j]))
         gradients.append(
             f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse"'
             f' x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">'
-            + "".join(f'<stop offset="{number(at)}%" stop-color="{color}"/>' for at, color in stops)
-            + "</linearGradient>"
+            f'<stop offset="{number(edge)}%" stop-color="{colors[i]}"/>'
+            f'<stop offset="50%" stop-color="{mean}"/>'
+            f'<stop offset="{number(100 - edge)}%" stop-color="{colors[j]}"/></linearGradient>'
         )
-        path = "L".join(f"{number(x)} {number(y)}" for x, y in corners[index].tolist())
+        path = "L".join([f"{number(x)} {number(y)}" for x, y in corners[index].tolist()])
         bands.append(
             f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z" fill="url(#{name})"/>'
         )
     radius = number(bond_px * _ATOM_RADIUS)
-    shown = zip(mol.GetAtoms(), points.tolist(), values.tolist(), colors, strict=True)
-    for index, (atom, (x, y), value, color) in enumerate(shown):
-        label = escape(f"{atom.GetSymbol()} {index}: {scale.text(value)}")
+    for index, ((x, y), value) in enumerate(zip(places, values.tolist(), strict=True)):
+        symbol = mol.GetAtomWithIdx(index).GetSymbol()
         discs.append(
-            f'<circle data-atom="{index}" cx="{number(x)}" cy="{number(y)}" r="{radius}"'
-            f' fill="{color}"><title>{label}</title></circle>'
+            f'<circle data-atom="{index}" cx="{x}" cy="{y}" r="{radius}" fill="{colors[index]}">'
+            f"<title>{escape(f'{symbol} {index}: {scale.text(value)}')}</title></circle>"
         )
     return (
         f'<defs>{"".join(gradients)}</defs><g class="relevance">{"".join(bands)}'

@@ -33,6 +33,8 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
     copy = Chem.Mol(mol)
     copy.UpdatePropertyCache(strict=False)
     Chem.FastFindRings(copy)
+    if not _has_other_forms(copy):
+        return []
     for atom in copy.GetAtoms():
         atom.SetAtomMapNum(0)
     drawn = list(Chem.CanonicalRankAtoms(copy, breakTies=False))
@@ -40,6 +42,26 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
     for index, rank in enumerate(Chem.CanonicalRankAtoms(_skeleton(copy), breakTies=False)):
         groups[rank].append(index)
     return [tuple(atoms) for atoms in groups.values() if len({drawn[i] for i in atoms}) > 1]
+
+
+def _has_other_forms(mol: Mol) -> bool:
+    """Whether the molecule may be drawn in another form, with its hydrogens where they are.
+
+    Without charges and radicals, each atom's valence says whether it has a multiple bond. Two forms
+    then differ by a ring in which such bonds alternate, and RDKit draws aromatic ones in one form.
+    An ammonium has no electrons to move.
+    """
+    from rdkit.Chem import BondType
+
+    for index in range(mol.GetNumAtoms()):
+        atom = mol.GetAtomWithIdx(index)
+        charge = atom.GetFormalCharge()
+        ammonium = charge == 1 and atom.GetAtomicNum() == 7 and atom.GetTotalDegree() == 4
+        if (charge and not ammonium) or atom.GetNumRadicalElectrons():
+            return True
+    plain = (BondType.SINGLE, BondType.AROMATIC)
+    bonds = (mol.GetBondWithIdx(index) for index in range(mol.GetNumBonds()))
+    return any(bond.GetBondType() not in plain and bond.IsInRing() for bond in bonds)
 
 
 def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:

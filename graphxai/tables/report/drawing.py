@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.visualization.layout import bond_length, laid_out
+from graphxai.visualization.layout import bond_length, bonded, laid_out
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -62,7 +62,7 @@ def _ready(mol: "Mol") -> "Mol":
 def _scaled(mol: "Mol") -> NDArray[np.float64]:
     """Positions (N, 2) in bond lengths, y downwards."""
     points = np.asarray(mol.GetConformer().GetPositions())[:, :2].reshape(-1, 2)
-    return points * (1, -1) / (bond_length(mol, points) or 1.5)
+    return points * (1, -1) / (bond_length(bonded(mol), points) or 1.5)
 
 
 def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
