@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,7 @@ def bond_length(ends: NDArray[np.int_], points: NDArray[np.float64]) -> float | 
     if not len(ends):
         return None
     along = points[ends[:, 0]] - points[ends[:, 1]]
-    return float(np.median(np.hypot(*along.T))) or None
+    return median(np.hypot(*along.T).tolist()) or None
 
 
 def flaws(mol: Mol) -> int:

@@ -233,7 +233,7 @@ def _draw(
         return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
 
     # The line width depends on the bond length, which is known only after fitting the molecule.
-    # It matters for the number of lines of a hashed wedge; elsewhere it is only a style.
+    # It shapes wedges and wavy bonds; elsewhere it is only a style.
     drawer = draw(_LINE)
     points = positions(drawer)
     bond = bond_length(bonded(mol), points) or _LONGEST_BOND

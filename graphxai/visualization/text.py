@@ -20,7 +20,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 _ELLIPSIS = "…"
 GLYPH = "gx-"  # prefix of glyph ids: the same glyph has the same id in every picture
 GLYPHS = "glyphs"  # class of the glyph definitions
-_REFERENCE = re.compile(f'"#({GLYPH}([rb])([0-9a-f]+))"')
+_REFERENCE = re.compile(f'href="#({GLYPH}([rb])([0-9a-f]+))"')
 _HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside a name
 
 
