@@ -57,7 +57,7 @@ def bonded(mol: Mol) -> NDArray[np.int_]:
 
 
 def bond_length(ends: NDArray[np.int_], points: NDArray[np.float64]) -> float | None:
-    """Return the median length of the bonds `ends` (B, 2) between `points` (N, 2); None if B = 0."""
+    """Return the median length of bonds `ends` (B, 2) between `points` (N, 2); None if B = 0."""
     if not len(ends):
         return None
     along = points[ends[:, 0]] - points[ends[:, 1]]

@@ -157,8 +157,7 @@ def draw_text(
     left = x - advance * zoom * {"start": 0, "middle": 0.5, "end": 1}[anchor]
     place = f"translate({number(left)} {number(y)}) scale({zoom:.6f} -{zoom:.6f})"
     return (
-        f'<g role="text" aria-label="{escape(text)}" fill="{color}" transform="{place}">'
-        f"{uses}</g>"
+        f'<g role="text" aria-label="{escape(text)}" fill="{color}" transform="{place}">{uses}</g>'
     )
 
 
