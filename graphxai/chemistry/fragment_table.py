@@ -107,8 +107,8 @@ class FragmentTable:
         explained = (explanation.method, explanation.target, parts.scheme)
         if self._explained not in (None, explained):
             raise ValueError(
-                f"a table holds one method, target and scheme; this one holds {self._explained} and"
-                f" was given {explained}. Set the target when you explain."
+                "a table holds one method and target in one scheme; this one holds"
+                f" {self._explained} and was given {explained}. Set the target when you explain."
             )
         self._explained = explained
         compound = _fingerprint(explanation)

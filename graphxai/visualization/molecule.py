@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite
 from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
 from .frame import color_bar as _color_bar
-from .layout import bond_length, bonded, laid_out
+from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .text import draw_text, escape, fit_text, number
 
 if TYPE_CHECKING:
@@ -238,8 +238,7 @@ def _draw(
     points = positions(drawer)
     bond = bond_length(bonded(mol), points) or _LONGEST_BOND
     line = round(min(2.2, max(0.9, bond * 0.05)), 1)
-    bonds = map(mol.GetBondWithIdx, range(mol.GetNumBonds()))
-    if line != _LINE and any(b.GetBondDir() != BondDir.NONE for b in bonds):
+    if line != _LINE and any(b.GetBondDir() != BondDir.NONE for b in bonds_of(mol)):
         drawer = draw(line)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
     for said, enough in (*_INITIAL, (f"width:{_LINE}px", f"width:{line}px")):
@@ -321,11 +320,12 @@ def _highlights(
             f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z" fill="url(#{name})"/>'
         )
     radius = number(bond_px * _ATOM_RADIUS)
-    for index, ((x, y), value) in enumerate(zip(places, values.tolist(), strict=True)):
-        symbol = mol.GetAtomWithIdx(index).GetSymbol()
+    shown = zip(atoms_of(mol), places, values.tolist(), strict=True)
+    for index, (atom, (x, y), value) in enumerate(shown):
+        label = escape(f"{atom.GetSymbol()} {index}: {scale.text(value)}")
         discs.append(
             f'<circle data-atom="{index}" cx="{x}" cy="{y}" r="{radius}" fill="{colors[index]}">'
-            f"<title>{escape(f'{symbol} {index}: {scale.text(value)}')}</title></circle>"
+            f"<title>{label}</title></circle>"
         )
     return (
         f'<defs>{"".join(gradients)}</defs><g class="relevance">{"".join(bands)}'

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .layout import atoms_of, bonds_of
+
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
@@ -35,7 +37,7 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
     Chem.FastFindRings(copy)
     if not _has_other_forms(copy):
         return []
-    for atom in copy.GetAtoms():
+    for atom in atoms_of(copy):
         atom.SetAtomMapNum(0)
     drawn = list(Chem.CanonicalRankAtoms(copy, breakTies=False))
     groups = defaultdict(list)
@@ -53,15 +55,13 @@ def _has_other_forms(mol: Mol) -> bool:
     """
     from rdkit.Chem import BondType
 
-    for index in range(mol.GetNumAtoms()):
-        atom = mol.GetAtomWithIdx(index)
+    for atom in atoms_of(mol):
         charge = atom.GetFormalCharge()
         ammonium = charge == 1 and atom.GetAtomicNum() == 7 and atom.GetTotalDegree() == 4
         if (charge and not ammonium) or atom.GetNumRadicalElectrons():
             return True
     plain = (BondType.SINGLE, BondType.AROMATIC)
-    bonds = (mol.GetBondWithIdx(index) for index in range(mol.GetNumBonds()))
-    return any(bond.GetBondType() not in plain and bond.IsInRing() for bond in bonds)
+    return any(bond.GetBondType() not in plain and bond.IsInRing() for bond in bonds_of(mol))
 
 
 def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
@@ -80,19 +80,19 @@ def _skeleton(mol: Mol) -> Mol:
     from rdkit import Chem
 
     bare = Chem.RWMol(mol)
-    marks: list[tuple[object, ...]] = [(atom.GetTotalNumHs(),) for atom in mol.GetAtoms()]
+    marks: list[tuple[object, ...]] = [(atom.GetTotalNumHs(),) for atom in atoms_of(mol)]
     for piece in Chem.GetMolFrags(mol):
         atoms = [mol.GetAtomWithIdx(i) for i in piece]
         charge = sum(atom.GetFormalCharge() for atom in atoms)
         radicals = sum(atom.GetNumRadicalElectrons() for atom in atoms)
         for i in piece:
             marks[i] += (charge, radicals)
-    for bond in mol.GetBonds():
+    for bond in bonds_of(mol):
         if bond.GetStereo() > Chem.BondStereo.STEREOANY:
             for atom in (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()):
                 marks[atom] += (str(bond.GetStereo()),)
     numbers = {mark: number for number, mark in enumerate(dict.fromkeys(marks), start=1)}
-    for atom, mark in zip(bare.GetAtoms(), marks, strict=True):
+    for atom, mark in zip(atoms_of(bare), marks, strict=True):
         atom.SetAtomMapNum(numbers[mark])
         atom.SetFormalCharge(0)
         atom.SetNumRadicalElectrons(0)
@@ -100,7 +100,7 @@ def _skeleton(mol: Mol) -> Mol:
         atom.SetNoImplicit(True)
         atom.SetIsAromatic(False)
     kinds = Chem.BondType
-    for bond in bare.GetBonds():
+    for bond in bonds_of(bare):
         if bond.GetBondType() in (kinds.SINGLE, kinds.DOUBLE, kinds.TRIPLE, kinds.AROMATIC):
             bond.SetBondType(kinds.SINGLE)
             bond.SetIsAromatic(False)

@@ -229,6 +229,8 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
 
 def _complete(contents: Contents, plan: Plan, chosen: Mapping[int, str]) -> None:
     """Compare methods and measure every sign of trust for molecules at `chosen` positions."""
+    from rdkit import Chem
+
     model, target = plan.model, plan.target
     explained = {place: contents.explained[place][1] for place in chosen}
     prepared = [(place, prepare_for(model, contents.explained[place][0].value)) for place in chosen]
@@ -238,6 +240,9 @@ def _complete(contents: Contents, plan: Plan, chosen: Mapping[int, str]) -> None
     for place, why in chosen.items():
         beside = {name: found[place] for name, found in compared.items() if place in found}
         contents.molecules[place] |= full_card(beside, trusted[place], why)
+        nearest = trusted[place].nearest
+        if nearest is not None and nearest not in contents.neighbours:
+            contents.neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
 
 
 def _prepared(
@@ -268,8 +273,6 @@ def _keep(
     explanation: Explanation,
     trust: Trust,
 ) -> None:
-    from rdkit import Chem
-
     parts = fragments(explanation, "brics")
     found = record(row.name, row.number, explanation, parts, trust)
     contents.task = explanation.prediction.task
@@ -280,10 +283,6 @@ def _keep(
     value = measured_value(task, row.measured.get(task.name, ""))
     found["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
     found["part"] = "" if plan.training is None else plan.training.part(explanation.atoms())
-    if trust.nearest is not None:
-        found["nearest"] = trust.nearest
-        if trust.nearest not in contents.neighbours:
-            contents.neighbours[trust.nearest] = drawing(Chem.MolFromSmiles(trust.nearest))
     contents.targets.add(explanation.target)
     contents.outputs.add(about_output(explanation))
     contents.terms |= about_terms(explanation)

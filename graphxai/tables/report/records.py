@@ -73,6 +73,7 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
             for method, other in others.items()
         },
         "trust": _trust(trust),
+        "nearest": trust.nearest,
         "full": why,
     }
 
