@@ -16,6 +16,7 @@ from fontTools.ttLib import TTFont
 from PIL import Image
 from rdkit import Chem
 from rdkit.Chem import AllChem, rdDepictor
+from rdkit.Chem.Draw import rdMolDraw2D
 
 from graphxai.visualization import PALETTES, Scale, grid_svg, molecule_svg, save_picture, svg_to_png
 from graphxai.visualization.color import signed, signed_alike
@@ -481,6 +482,21 @@ def test_drawing_a_png_takes_less_than_compressing_it_with_pillow_would(mol: Che
     drawing = seconds(lambda: svg_to_png(svg, 1.0))
     compressing = seconds(lambda: picture.save(io.BytesIO(), "png"))
     assert drawing < 1.5 * compressing
+
+
+def test_a_coloured_molecule_takes_little_longer_than_a_plain_one() -> None:
+    mol = Chem.MolFromSmiles("O=C(Nc1ccc(Oc2ccnc(c2)C(=O)NC)cc1)Nc1ccc(Cl)c(c1)C(F)(F)F")
+
+    def plain() -> None:
+        copy = Chem.Mol(mol)
+        rdDepictor.Compute2DCoords(copy)
+        drawer = rdMolDraw2D.MolDraw2DSVG(608, 380)
+        drawer.DrawMolecule(copy)
+        drawer.FinishDrawing()
+
+    relevance = relevance_of(mol)
+    molecule_svg(mol, relevance)  # reads the font
+    assert seconds(lambda: molecule_svg(mol, relevance)) < 3.3 * seconds(plain)
 
 
 def test_a_machine_without_fonts_draws_the_letters_it_can(tmp_path) -> None:
