@@ -87,7 +87,7 @@ def report(best: dict[str, dict[str, float]], options: argparse.Namespace) -> st
         "# Pictures and files",
         "",
         f"`python benchmarks/pictures.py`: {options.molecules} molecules of BACE, the bundled"
-        " model, one thread. Processor milliseconds per molecule, each the least of {options.repeats}"
+        f" model, one thread. Processor milliseconds per molecule, the least of {options.repeats}"
         " processes that take turns. A PNG has two pixels per SVG pixel. Look at the ratios."
         f" Load average of {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}.",
         "",

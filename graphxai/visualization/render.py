@@ -55,7 +55,9 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
     if "<text" in svg:
         _add_our_font()
     try:
-        return bytes(pyvips.Image.svgload_buffer(svg.encode(), scale=float(scale)).pngsave_buffer())
+        drawn = pyvips.Image.svgload_buffer(svg.encode(), scale=float(scale))
+        # Level 6, the default, takes half as long again for files 4 % smaller.
+        return bytes(drawn.pngsave_buffer(compression=4))
     except pyvips.Error as error:
         raise ValueError(f"this SVG cannot be drawn: {' '.join(str(error).split())}") from error
 
