@@ -1,6 +1,6 @@
 """How long a report of 1,000 molecules takes to make, open, scroll and search.
 
-    PYTHONPATH=tests python benchmarks/report.py [rows | report.html]
+    PYTHONPATH=tests/helpers python benchmarks/report.py [rows | report.html]
 
 The molecules are BACE's, in a fixed random order; an existing report is only opened. The browser is
 a headless Chromium without a GPU. Prints a Markdown table.
@@ -18,7 +18,7 @@ import torch
 import graphxai
 from browser import browsing
 from graphxai.datasets.molecules import load_bace
-from graphxai.reporting import report
+from graphxai.tables.report import report
 
 # Scrolls from top to bottom, %d pixels per frame; resolves to each frame's time in milliseconds.
 SCROLL = """

@@ -14,7 +14,7 @@ from rdkit import Chem
 
 from graphxai.explanation.explanation import Explanation
 
-from .fragments import REST, Scheme, fragments
+from .fragments import REST, Fragments, Scheme, fragments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,20 +91,25 @@ class FragmentTable:
         self.molecules = 0
         self._tallies: dict[str, Tally] = {}
         self._seen: set[int] = set()
-        self._explained: tuple[str, str] | None = None
+        self._explained: tuple[str, str, str] | None = None
 
-    def add(self, explanation: Explanation) -> None:
+    def add(self, explanation: Explanation | Fragments) -> None:
         """Add the fragments of one molecule; one that was added before, however written, is not.
 
-        Raises ValueError for another method or target than before: their sums do not compare.
+        Raises ValueError for another method, target or scheme than before: their sums do not
+        compare.
         """
-        explained = (explanation.method, explanation.target)
+        if isinstance(explanation, Fragments):
+            parts = explanation
+        else:
+            parts = fragments(explanation, self.scheme)
+        explanation = parts.explanation
+        explained = (explanation.method, explanation.target, parts.scheme)
         if self._explained not in (None, explained):
             raise ValueError(
-                f"a table holds one method and target; this one holds {self._explained} and was"
-                f" given {explained}. Set the target when you explain."
+                "a table holds one method and target in one scheme; this one holds"
+                f" {self._explained} and was given {explained}. Set the target when you explain."
             )
-        parts = fragments(explanation, self.scheme)
         self._explained = explained
         compound = _fingerprint(explanation)
         if compound in self._seen:

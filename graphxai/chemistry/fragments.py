@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
+from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
 from .names import FUNCTIONAL_GROUPS, cut_smiles, name_in_words, ring_name, ring_systems
@@ -193,11 +194,8 @@ def _named(name: str | None, smiles: str, scheme: str) -> str:
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
     """SMILES of every part; a part in several pieces has dots between them."""
     part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
-    cut = [
-        bond.GetIdx()
-        for bond in mol.GetBonds()
-        if part_of[bond.GetBeginAtomIdx()] != part_of[bond.GetEndAtomIdx()]
-    ]
+    ends = bonded(mol).tolist()
+    cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]
     pieces: list[list[str]] = [[] for _ in parts]
     for atoms, smiles in cut_smiles(mol, cut):
         pieces[part_of[atoms[0]]].append(smiles)

@@ -38,8 +38,11 @@ def report(
     ] = None,
     detailed: Annotated[
         int,
-        typer.Option(help="Compare methods and check trust for this many molecules, from the top."),
-    ] = 1000,
+        typer.Option(
+            help="Full cards (other methods, every sign of trust) for this many molecules: those"
+            " with the strongest atoms, the least trust, activity cliffs and outliers."
+        ),
+    ] = 50,
     title: Annotated[str, typer.Option(help="Title of the report.")] = "",
 ) -> None:
     """Explain every molecule of a table in one HTML file, which opens without a network.

@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -86,15 +87,16 @@ def evaluate(
     ]
     done = {(unit.graph, unit.method) for unit in earlier}
     units = list(earlier)
-    with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick:
+    with (
+        progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick,
+        store.writing() if store else nullcontext(lambda units: None) as write,
+    ):
         tick(len(done))
         for chunk, chosen in _chunks(model, prepared, targets):
             with_digest = partial(_with_digest, checkpoint=checkpoint, digests=digests)
             for found in measure(model, plan, chunk, chosen, done):
                 finished = [with_digest(unit) for unit in found]
-                if store:
-                    with store.writing() as write:
-                        write(finished)
+                write(finished)
                 units += finished
                 tick(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}

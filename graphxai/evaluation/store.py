@@ -109,7 +109,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        """Yield a function that appends units to the file and syncs it."""
+        """Yield a function that appends units to the file, which is synced once a second."""
         with Appended(self.folder / UNITS) as file:
             yield lambda units: file.write("".join(unit.to_json() + "\n" for unit in units))
 

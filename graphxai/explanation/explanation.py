@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,10 +97,10 @@ class Explanation(Result):
         """The RDKit molecule whose atoms, in order, are the nodes; None for other graphs."""
         if self.mol is not None or self.smiles is None:
             return self.mol
-        from rdkit import Chem, rdBase
+        from rdkit import Chem
 
-        with rdBase.BlockLogs():
-            return Chem.MolFromSmiles(self.smiles)
+        molecule = _read(self.smiles)
+        return None if molecule is None else Chem.Mol(molecule)  # which the caller may change
 
     def atoms(self, error: str = NO_MOLECULE) -> "Mol":
         """The molecule whose atoms are the nodes; raises ValueError(error) for other graphs."""
@@ -114,7 +115,8 @@ class Explanation(Result):
 
         Source: `visualization.resonance`.
         """
-        return [] if self.molecule is None else equivalent_atoms(self.molecule)
+        molecule = self.molecule
+        return [] if molecule is None else equivalent_atoms(molecule)
 
     def scale(self, wanted: "Scale | float | None" = None, palette: str = "red-blue") -> "Scale":
         """The colour scale of the picture, from zero for scores without a sign.
@@ -149,7 +151,7 @@ class Explanation(Result):
         options["scale"] = self.scale(scale, palette)
         molecule = self.molecule
         if molecule is not None:
-            groups = [] if as_drawn else self.equivalent
+            groups = [] if as_drawn else equivalent_atoms(molecule)
             options.setdefault("note", _note(molecule, groups))
             return draw.molecule_svg(molecule, averaged(self.relevance, groups), **options)
         if self.image is not None and self.segments is not None:
@@ -404,6 +406,14 @@ class Explanation(Result):
             case ".smi":
                 return files.write_text([self._to_smi()], path)
         return files.write_pictures([self.svg(**options)], path)
+
+
+@lru_cache(maxsize=16)  # enough for what is asked of one explanation after the other
+def _read(smiles: str) -> "Mol | None":
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return Chem.MolFromSmiles(smiles)
 
 
 def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:

@@ -16,7 +16,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that Ex
 
 
 class AppendedCsv:
-    """A CSV file open for appending; rows are synced as soon as they are written.
+    """A CSV file open for appending.
 
     excel_safe: put an apostrophe before text that a spreadsheet would take for a formula. Raises
     ValueError if the file has other columns, for example from another version.
@@ -27,7 +27,7 @@ class AppendedCsv:
     ) -> None:
         self.file = stack.enter_context(Appended(path))
         self.columns, self.excel_safe = list(columns), excel_safe
-        header = self._line(dict(zip(self.columns, self.columns, strict=True)))
+        header = self._lines([dict(zip(self.columns, self.columns, strict=True))])
         if self.file.size == 0:
             self.file.write(header)
             return
@@ -37,13 +37,14 @@ class AppendedCsv:
             raise ValueError(f"{path} has different columns from this run: choose another folder.")
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows, all of them or none."""
-        self.file.write("".join(map(self._line, records)))
+        """Append rows, all of them or none, and sync them."""
+        self.file.write(self._lines(records))
+        self.file.sync()
 
-    def _line(self, record: Mapping[str, Any]) -> str:
+    def _lines(self, records: Iterable[Mapping[str, Any]]) -> str:
         with io.StringIO() as text:
             writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-            writer.writerow(guarded(record) if self.excel_safe else record)
+            writer.writerows(map(guarded, records) if self.excel_safe else records)
             return text.getvalue()
 
 

@@ -29,7 +29,7 @@ from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records, table_graphs
 from graphxai.datasets.progress import Tick
 from graphxai.datasets.training_set import UNKNOWN, training_set_of
-from graphxai.datasets.writing import alone, folder_at, write_whole
+from graphxai.datasets.writing import alone, folder_at, synced_together, write_whole
 from graphxai.explainers import Explainer
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line, require_pyarrow
@@ -158,19 +158,21 @@ def explain_table(
             structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", explained))
         for chunk in _explained(model, path, explainer, smiles_column, name_column, target, seen):
             written, records, refused = [], [], []
-            for one in chunk:
-                if isinstance(one, ExplainedRow):
-                    found = _written(one, folder, name_column, pictures, structures is not None)
-                    if not isinstance(found, RejectedRow):
-                        written.append(found[0])
-                        records.append(found[1])
-                        continue
-                    one = NamedRejectedRow(**vars(found), name=one.name)
-                text = {"row": one.row, "smiles": one_line(one.smiles)}
-                text["reason"] = one_line(one.reason)
-                refused.append(text | _named(name_column, one.name))
+            with synced_together():
+                for one in chunk:
+                    if isinstance(one, ExplainedRow):
+                        found = _written(one, folder, name_column, pictures, structures is not None)
+                        if not isinstance(found, RejectedRow):
+                            written.append(found[0])
+                            records.append(found[1])
+                            continue
+                        one = NamedRejectedRow(**vars(found), name=one.name)
+                    text = {"row": one.row, "smiles": one_line(one.smiles)}
+                    text["reason"] = one_line(one.reason)
+                    refused.append(text | _named(name_column, one.name))
             if structures is not None:
                 structures.write("".join(records))
+                structures.sync()
             # after pictures and structures, so that a row in this table is always complete
             table.write(written)
             leftovers.write(refused)

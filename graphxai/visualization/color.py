@@ -113,14 +113,12 @@ class Scale:
         """
         relative = finite(values) / self.limit
         amount = np.minimum(np.abs(relative), 1.0)
-        channels = []
-        for channel in range(3):
-            arms = [
-                np.interp(amount, np.linspace(0, 1, len(arm)), [color[channel] for color in arm])
-                for arm in self._arms
-            ]
-            channels.append(np.where(relative >= 0, *arms))
-        return np.stack(channels, axis=-1) / 255
+        arms = np.array(self._arms, dtype=np.float64)  # (2, K, 3)
+        step = amount * (arms.shape[1] - 1)
+        below = np.minimum(step.astype(int), arms.shape[1] - 2)
+        arm = (relative < 0).astype(int)
+        low, high = arms[arm, below], arms[arm, below + 1]  # S + (3,)
+        return (low + (high - low) * (step - below)[..., None]) / 255
 
     def hex(self, values: ArrayLike) -> list[str]:
         """Return the colours of ``values`` (any shape, read in C order) as ``#rrggbb``."""

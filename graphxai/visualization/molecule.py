@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite
 from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
 from .frame import color_bar as _color_bar
-from .layout import bond_length, laid_out
+from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .text import draw_text, escape, fit_text, number
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
+_LINE = 2.0  # width of a first drawing's lines, pixels
 _OUTLINE = 0.07  # of a bond length
 _NOTE_ROOM = 28.0  # height of the note below a molecule and its halos, pixels
 _OUTLINE_COLOR = "#333333"
@@ -204,6 +205,7 @@ def _draw(
     mol: Mol, room: tuple[float, float], atom_numbers: bool, window: Window | None
 ) -> tuple[str, NDArray[np.float64], float]:
     """Return the drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
+    from rdkit.Chem import BondDir
     from rdkit.Chem.Draw import rdMolDraw2D
 
     def draw(line: float) -> rdMolDraw2D.MolDraw2DSVG:
@@ -231,12 +233,15 @@ def _draw(
         return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
 
     # The line width depends on the bond length, which is known only after fitting the molecule.
-    drawer = draw(2)
-    bond = bond_length(mol, positions(drawer)) or _LONGEST_BOND
-    drawer = draw(round(min(2.2, max(0.9, bond * 0.05)), 1))
+    # It shapes wedges and wavy bonds; elsewhere it is only a style.
+    drawer = draw(_LINE)
     points = positions(drawer)
+    bond = bond_length(bonded(mol), points) or _LONGEST_BOND
+    line = round(min(2.2, max(0.9, bond * 0.05)), 1)
+    if line != _LINE and any(b.GetBondDir() != BondDir.NONE for b in bonds_of(mol)):
+        drawer = draw(line)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
-    for said, enough in _INITIAL:
+    for said, enough in (*_INITIAL, (f"width:{_LINE}px", f"width:{line}px")):
         body = body.replace(said, enough)
     return body.strip(), points, bond
 
@@ -285,38 +290,42 @@ def _highlights(
     points: NDArray[np.float64],
     bond_px: float,
 ) -> str:
-    colors = scale.hex(values)
-    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
-    means = scale.hex(values[np.array(ends, dtype=int).reshape(-1, 2)].mean(axis=1))
+    ends = bonded(mol)  # (B, 2)
+    colors = scale.hex(np.concatenate([values, values[ends].mean(axis=1)]))
+    colors, means = colors[: len(values)], colors[len(values) :]
     key = "m" + digest(scale, values.tolist(), points.round(3).tolist())
+    start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
+    along = end - start
+    length = np.linalg.norm(along, axis=1, keepdims=True)
+    length[length == 0] = 1.0
+    # The colour starts to change where the bond leaves its atom's disc.
+    edges = np.minimum(40.0, 100 * _ATOM_RADIUS * bond_px / length[:, 0]).tolist()
+    # A rectangle, not a stroked line: renderers drop gradients on lines without an area.
+    aside = along[:, ::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
+    corners = np.stack([start + aside, end + aside, end - aside, start - aside], axis=1)
+    places = [(number(x), number(y)) for x, y in points.tolist()]
     gradients, bands, discs = [], [], []
-    for index, ((i, j), mean) in enumerate(zip(ends, means, strict=True)):
-        (x1, y1), (x2, y2) = points[i], points[j]
-        line = f'x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
+    for index, ((i, j), mean, edge) in enumerate(zip(ends.tolist(), means, edges, strict=True)):
+        (x1, y1), (x2, y2) = places[i], places[j]
         name = f"{key}-{index}"
-        along = np.array([x2 - x1, y2 - y1])
-        length = float(np.linalg.norm(along)) or 1.0
-        # The colour starts to change where the bond leaves its atom's disc.
-        edge = min(40.0, 100 * _ATOM_RADIUS * bond_px / length)
-        stops = ((edge, colors[i]), (50, mean), (100 - edge, colors[j]))
         gradients.append(
-            f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse" {line}>'
-            + "".join(f'<stop offset="{number(at)}%" stop-color="{color}"/>' for at, color in stops)
-            + "</linearGradient>"
+            f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse"'
+            f' x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">'
+            f'<stop offset="{number(edge)}%" stop-color="{colors[i]}"/>'
+            f'<stop offset="50%" stop-color="{mean}"/>'
+            f'<stop offset="{number(100 - edge)}%" stop-color="{colors[j]}"/></linearGradient>'
         )
-        # A rectangle, not a stroked line: renderers drop gradients on lines without an area.
-        dx, dy = along[::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
-        corners = ((x1 + dx, y1 + dy), (x2 + dx, y2 + dy), (x2 - dx, y2 - dy), (x1 - dx, y1 - dy))
-        path = "L".join(f"{number(x)} {number(y)}" for x, y in corners)
+        path = "L".join([f"{number(x)} {number(y)}" for x, y in corners[index].tolist()])
         bands.append(
             f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z" fill="url(#{name})"/>'
         )
     radius = number(bond_px * _ATOM_RADIUS)
-    for atom, (x, y), value, color in zip(mol.GetAtoms(), points, values, colors, strict=True):
-        label = escape(f"{atom.GetSymbol()} {atom.GetIdx()}: {scale.text(value)}")
+    shown = zip(atoms_of(mol), places, values.tolist(), strict=True)
+    for index, (atom, (x, y), value) in enumerate(shown):
+        label = escape(f"{atom.GetSymbol()} {index}: {scale.text(value)}")
         discs.append(
-            f'<circle data-atom="{atom.GetIdx()}" cx="{number(x)}" cy="{number(y)}" r="{radius}"'
-            f' fill="{color}"><title>{label}</title></circle>'
+            f'<circle data-atom="{index}" cx="{x}" cy="{y}" r="{radius}" fill="{colors[index]}">'
+            f"<title>{label}</title></circle>"
         )
     return (
         f'<defs>{"".join(gradients)}</defs><g class="relevance">{"".join(bands)}'

@@ -1,11 +1,11 @@
-"""Pictures as files: SVG unchanged, PNG from a rasteriser that needs no fonts."""
+"""Pictures as files: SVG unchanged, PNG from librsvg through libvips."""
 
 from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from .text import font_file
 
@@ -47,17 +47,28 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
     Raises:
         ValueError: if ``scale`` is not above 0, or ``svg`` cannot be drawn.
     """
-    import resvg_py
-
     if not scale > 0:
         raise ValueError(f"the scale of a picture must be above 0, got {scale}")
-    # All text in our pictures is outlines, except characters that our font lacks. They stay <text>
-    # and are the only reason for the slow search for system fonts.
-    fonts: dict[str, Any] = {"skip_system_fonts": True}
+    import pyvips
+
+    # All text in our pictures is outlines, except lines with a character that our font lacks.
     if "<text" in svg:
-        fonts = {"font_files": [str(font_file(bold)) for bold in (False, True)]}
-    png = resvg_py.svg_to_bytes(svg_string=svg, zoom=float(scale), **fonts)
-    return bytes(png)
+        _add_our_font()
+    try:
+        drawn = pyvips.Image.svgload_buffer(svg.encode(), scale=float(scale))
+        # Level 6, the default, takes half as long again for files 4 % smaller.
+        return bytes(drawn.pngsave_buffer(compression=4))
+    except pyvips.Error as error:
+        raise ValueError(f"this SVG cannot be drawn: {' '.join(str(error).split())}") from error
+
+
+@cache
+def _add_our_font() -> None:
+    """Let libvips find our font, where the system may have none; drawing with it is the way."""
+    import pyvips
+
+    for bold in (False, True):
+        pyvips.Image.text("a", fontfile=str(font_file(bold)))
 
 
 def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> Path:

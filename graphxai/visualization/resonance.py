@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .layout import atoms_of, bonds_of
+
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
@@ -33,13 +35,33 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
     copy = Chem.Mol(mol)
     copy.UpdatePropertyCache(strict=False)
     Chem.FastFindRings(copy)
-    for atom in copy.GetAtoms():
+    if not _has_other_forms(copy):
+        return []
+    for atom in atoms_of(copy):
         atom.SetAtomMapNum(0)
     drawn = list(Chem.CanonicalRankAtoms(copy, breakTies=False))
     groups = defaultdict(list)
     for index, rank in enumerate(Chem.CanonicalRankAtoms(_skeleton(copy), breakTies=False)):
         groups[rank].append(index)
     return [tuple(atoms) for atoms in groups.values() if len({drawn[i] for i in atoms}) > 1]
+
+
+def _has_other_forms(mol: Mol) -> bool:
+    """Whether the molecule may be drawn in another form, with its hydrogens where they are.
+
+    Without charges and radicals, each atom's valence says whether it has a multiple bond. Two forms
+    then differ by a ring in which such bonds alternate, and RDKit draws aromatic ones in one form.
+    An ammonium has no electrons to move.
+    """
+    from rdkit.Chem import BondType
+
+    for atom in atoms_of(mol):
+        charge = atom.GetFormalCharge()
+        ammonium = charge == 1 and atom.GetAtomicNum() == 7 and atom.GetTotalDegree() == 4
+        if (charge and not ammonium) or atom.GetNumRadicalElectrons():
+            return True
+    plain = (BondType.SINGLE, BondType.AROMATIC)
+    return any(bond.GetBondType() not in plain and bond.IsInRing() for bond in bonds_of(mol))
 
 
 def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
@@ -58,19 +80,19 @@ def _skeleton(mol: Mol) -> Mol:
     from rdkit import Chem
 
     bare = Chem.RWMol(mol)
-    marks: list[tuple[object, ...]] = [(atom.GetTotalNumHs(),) for atom in mol.GetAtoms()]
+    marks: list[tuple[object, ...]] = [(atom.GetTotalNumHs(),) for atom in atoms_of(mol)]
     for piece in Chem.GetMolFrags(mol):
         atoms = [mol.GetAtomWithIdx(i) for i in piece]
         charge = sum(atom.GetFormalCharge() for atom in atoms)
         radicals = sum(atom.GetNumRadicalElectrons() for atom in atoms)
         for i in piece:
             marks[i] += (charge, radicals)
-    for bond in mol.GetBonds():
+    for bond in bonds_of(mol):
         if bond.GetStereo() > Chem.BondStereo.STEREOANY:
             for atom in (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()):
                 marks[atom] += (str(bond.GetStereo()),)
     numbers = {mark: number for number, mark in enumerate(dict.fromkeys(marks), start=1)}
-    for atom, mark in zip(bare.GetAtoms(), marks, strict=True):
+    for atom, mark in zip(atoms_of(bare), marks, strict=True):
         atom.SetAtomMapNum(numbers[mark])
         atom.SetFormalCharge(0)
         atom.SetNumRadicalElectrons(0)
@@ -78,7 +100,7 @@ def _skeleton(mol: Mol) -> Mol:
         atom.SetNoImplicit(True)
         atom.SetIsAromatic(False)
     kinds = Chem.BondType
-    for bond in bare.GetBonds():
+    for bond in bonds_of(bare):
         if bond.GetBondType() in (kinds.SINGLE, kinds.DOUBLE, kinds.TRIPLE, kinds.AROMATIC):
             bond.SetBondType(kinds.SINGLE)
             bond.SetIsAromatic(False)

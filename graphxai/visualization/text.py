@@ -21,7 +21,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 _ELLIPSIS = "…"
 GLYPH = "gx-"  # prefix of glyph ids: the same glyph has the same id in every picture
 GLYPHS = "glyphs"  # class of the glyph definitions
-_REFERENCE = re.compile(f'"#({GLYPH}([rb])([0-9a-f]+))"')
+_REFERENCE = re.compile(f'href="#({GLYPH}([rb])([0-9a-f]+))"')
 _HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside a name
 
 
@@ -75,15 +75,32 @@ def _glyph(character: str, bold: bool) -> tuple[str, float] | None:
     return pen.getCommands(), float(glyphs[name].width)
 
 
+@lru_cache(maxsize=512)
+def _line(text: str, bold: bool) -> tuple[str | None, float]:
+    """Return SVG references to the glyphs of a clean line, and its width, in font units, y up.
+
+    The references are None if the font lacks a character, for which a width is guessed.
+    """
+    uses: list[str] | None = []
+    at = 0.0
+    for character in text:
+        glyph = _glyph(character, bold)
+        if glyph is None:
+            uses, at = None, at + 0.6 * _font(bold)[2]
+            continue
+        if glyph[0] and uses is not None:  # older viewers only know `xlink:href`
+            uses.append(f'<use xlink:href="#{_glyph_id(character, bold)}" x="{number(at)}"/>')
+        at += glyph[1]
+    return None if uses is None else "".join(uses), at
+
+
 def _clean(text: str) -> str:
     return " ".join(_FORBIDDEN.sub("", text).split())
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Return the width of ``text`` in pixels at font size ``size`` (pixels)."""
-    units = _font(bold)[2]
-    glyphs = (_glyph(character, bold) for character in _clean(text))
-    return sum(glyph[1] if glyph else 0.6 * units for glyph in glyphs) * size / units
+    return _line(_clean(text), bold)[1] * size / _font(bold)[2]
 
 
 def fit_text(
@@ -133,26 +150,19 @@ def draw_text(
     text = _clean(text)
     if not text:
         return ""
-    units = _font(bold)[2]
-    glyphs = [_glyph(character, bold) for character in text]
-    if None in glyphs:
+    uses, advance = _line(text, bold)
+    if uses is None:
         weight = ' font-weight="bold"' if bold else ""
         return (
             f'<text x="{number(x)}" y="{number(y)}" font-family="DejaVu Sans, sans-serif"'
             f' font-size="{number(size)}"{weight} text-anchor="{anchor}" fill="{color}">'
             f"{escape(text)}</text>"
         )
-    left = x - text_width(text, size, bold=bold) * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-    uses, at = [], 0.0  # in font units, y up; older viewers only know `xlink:href`
-    for character, (outline, advance) in zip(text, filter(None, glyphs), strict=True):
-        if outline:
-            uses.append(f'<use xlink:href="#{_glyph_id(character, bold)}" x="{number(at)}"/>')
-        at += advance
-    zoom = f"{size / units:.6f}"
-    place = f"translate({number(left)} {number(y)}) scale({zoom} -{zoom})"
+    zoom = size / _font(bold)[2]
+    left = x - advance * zoom * {"start": 0, "middle": 0.5, "end": 1}[anchor]
+    place = f"translate({number(left)} {number(y)}) scale({zoom:.6f} -{zoom:.6f})"
     return (
-        f'<g role="text" aria-label="{escape(text)}" fill="{color}" transform="{place}">'
-        f"{''.join(uses)}</g>"
+        f'<g role="text" aria-label="{escape(text)}" fill="{color}" transform="{place}">{uses}</g>'
     )
 
 

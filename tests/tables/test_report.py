@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
+from graphxai.tables.report.choice import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
 from graphxai.tables.report.drawing import UNIT, drawing
 from graphxai.tables.report.page import card_html, embedded
 from graphxai.visualization import Scale
@@ -226,15 +227,49 @@ def test_fragments_over_the_set_are_ranked_by_their_mean(bace, tmp_path):
             assert row["smiles"] in [part[1] for part in data["molecules"][place]["fragments"]]
 
 
-def test_only_the_first_molecules_are_looked_at_in_detail(bace, tmp_path):
-    path = gx.report(bace, ["CCO", "CCN", "CCC"], tmp_path / "r.html", limit=2, detailed=1)
-    _, data = read(path)
+def test_other_methods_are_run_for_the_molecules_that_deserve_a_full_card(bace, tmp_path):
+    smiles = ["CCO", "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F", "CCN"]
+    _, data = read(gx.report(bace, smiles, tmp_path / "r.html", detailed=1))
+    plain, full, other = data["molecules"]
+    assert set(full["others"]) == {"gradient_input", "gae", "occlusion"}
+    assert full["full"] == STRONGEST
+    assert plain["others"] == other["others"] == {}
+    assert "full" not in plain
+    assert "equivalent inputs" in [name for name, *_ in full["trust"]["signs"]]
+    assert [name for name, *_ in plain["trust"]["signs"]] == [
+        "training set",
+        "confidence",
+        "ledger",
+    ]
+    assert data["words"]["full"].startswith("1 of the 3 molecules have a full card")
+
+
+def test_every_card_can_be_full(bace, tmp_path):
+    _, data = read(gx.report(bace, ["CCO", "CCN", "CCC"], tmp_path / "r.html", limit=2))
     assert len(data["molecules"]) == 2
-    first, second = data["molecules"]
-    assert set(first["others"]) == {"gradient_input", "gae", "occlusion"}
-    assert second["others"] == {}
-    assert "trust" in first
-    assert "trust" not in second
+    assert all(molecule["others"] for molecule in data["molecules"])
+    assert data["words"]["full"] == ""
+
+
+def test_full_cards_go_to_strong_doubtful_steep_and_strange_molecules_in_turn():
+    def molecule(smiles: str, strongest=0.1, level="good", value=6.0, measured=6.0) -> dict:
+        found = {"smiles": smiles, "r": [strongest], "trust": {"level": level}, "label": None}
+        return found | {"value": value, "measured": [measured, str(measured)]}
+
+    records = [
+        molecule("CCCCCCCO"),
+        molecule("c1ccccc1CCNC(=O)CC", measured=3.0, value=3.1),
+        molecule("c1ccccc1CCNC(=O)CCC", measured=9.0, value=8.9),
+        molecule("OCC1OC(O)C(O)C1O", value=2.0),
+        molecule("FC(F)(F)c1ccncc1", level="warning"),
+        molecule("O=C1CCCN1", level="caution"),
+        molecule("C1CC1", strongest=-5.0),
+    ]
+    assert list(in_full(records, 5)) == [6, 4, 2, 3, 0]
+    assert list(in_full(records, 6)) == [6, 4, 2, 3, 0, 5]
+    assert in_full(records, 4) == {6: STRONGEST, 4: UNTRUSTED, 2: CLIFF, 3: OUTLIER}
+    assert in_full(records, 0) == {}
+    assert len(in_full(records, 7)) == 7
 
 
 def test_one_molecule_can_be_reported(bace, tmp_path):

@@ -234,6 +234,50 @@ def test_what_counts_as_written_is_synced(model, tmp_path, monkeypatch):
     assert last == sorted(last)  # a row only counts when the files it names are safe
 
 
+def test_the_pictures_of_a_chunk_are_synced_together(model, tmp_path, monkeypatch):
+    synced = []
+    sync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), sync(file))
+    )
+    table = write_table(tmp_path / "t.csv", "CCO", "CCN", "CCC")
+    explained(model, table, tmp_path / "out", pictures=Pictures())
+    pictures = tmp_path / "out" / "pictures"
+    assert synced.count(pictures.stat().st_ino) == 1
+    assert {path.stat().st_ino for path in pictures.iterdir()} <= set(synced)
+
+
+def test_appended_rows_are_synced_by_the_second_and_survive_a_kill(tmp_path):
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from graphxai.datasets.writing import Appended
+        synced = []
+        sync = os.fsync
+        os.fsync = lambda file: (synced.append(file), sync(file))
+        with Appended(Path(sys.argv[1])) as grown:
+            for row in range(1000):
+                grown.write(f"{row}\\n")
+            print(len(synced), flush=True)
+            if sys.argv[2] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        print(len(synced))
+    """
+    for how in ("leave", "kill"):
+        path = tmp_path / how
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), path, how],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert path.read_text() == "".join(f"{row}\n" for row in range(1000)), done.stderr
+        before, *after = map(int, done.stdout.split())
+        assert before < 100
+        assert after == ([before + 1] if how == "leave" else [])
+
+
 def test_a_report_lists_rows_that_cannot_be_drawn(model, tmp_path, monkeypatch):
     from graphxai.tables.report import build, report
 

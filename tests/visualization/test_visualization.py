@@ -1,6 +1,7 @@
 """Colours, molecules, files: what a picture says must be what the numbers say."""
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -461,6 +462,23 @@ def test_the_png_has_text_without_any_fonts_of_the_system(mol: Chem.Mol) -> None
     assert pixels(svg, 1.0)[10:32].min() < 60
 
 
+def test_a_machine_without_fonts_draws_the_letters_it_can(tmp_path) -> None:
+    (tmp_path / "fonts.conf").write_text("<fontconfig></fontconfig>")
+    code = (
+        "import io, numpy as np; from PIL import Image;"
+        "from graphxai.visualization import molecule_svg, svg_to_png; from rdkit import Chem;"
+        "drawn = [Image.open(io.BytesIO(svg_to_png(molecule_svg(Chem.MolFromSmiles('C'), [0.0],"
+        " title=t), 1.0))).convert('L') for t in ('IIIIII 酶', 'MMMMMM 酶')];"
+        "print(*(int((np.asarray(d)[10:36] < 128).sum()) for d in drawn))"
+    )
+    surroundings = os.environ | {"FONTCONFIG_FILE": str(tmp_path / "fonts.conf")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=surroundings, check=True
+    )
+    narrow, wide = map(int, done.stdout.split())
+    assert wide > 1.5 * narrow > 0  # empty boxes would all be alike
+
+
 def test_pictures_are_saved_by_suffix(mol: Chem.Mol, tmp_path) -> None:
     svg = molecule_svg(mol, relevance_of(mol))
     assert save_picture(svg, tmp_path / "a.svg").read_text(encoding="utf-8") == svg
@@ -499,7 +517,7 @@ def test_pictures_are_the_same_in_every_process(mol: Chem.Mol) -> None:
 def test_importing_the_package_loads_no_drawing_library() -> None:
     code = (
         "import sys, importlib.util as u; import graphxai.visualization;"
-        "print([m for m in ('rdkit', 'matplotlib', 'fontTools', 'resvg_py', 'torch')"
+        "print([m for m in ('rdkit', 'matplotlib', 'fontTools', 'pyvips', 'torch')"
         " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -148,18 +148,26 @@ def trust_prepared(
     model: Model,
     prepared: Sequence[tuple[Key, Input]],
     explanations: Mapping[Key, Explanation],
-    explainer: Explainer,
+    explainer: Explainer | None,
     *,
     target: Any = None,
 ) -> dict[Key, Trust]:
-    """Trust in the explanations of encoded molecules or pictures, by key."""
-    rewritten = _rewritten(model, prepared, explanations, explainer, target)
+    """Trust in the explanations of encoded molecules or pictures, by key.
+
+    explainer: the one that made them, for the sign that explains other forms of each input; None
+    leaves this sign out.
+    """
+    rewritten: dict[Key, list[NDArray[np.floating]]] = {}
+    if explainer is not None:
+        rewritten = _rewritten(model, prepared, explanations, explainer, target)
     training = training_set_of(model)
     found = {}
     for key, item in prepared:
         explanation = explanations[key]
         prediction = explanation.prediction
-        near = nearness_of(item, training)
+        near = explanation.nearness
+        if near is None or near.word == "unknown":  # it may not have been asked for
+            near = nearness_of(item, training)
         distance = distance_sign(near)
         if item.image is not None and near is None:
             distance = likeness_sign(training_images_of(model), item.image)
@@ -167,7 +175,7 @@ def trust_prepared(
             distance,
             *([] if prediction.label is None else [confidence_sign(prediction)]),
             *([residual_sign(explanation.ledger)] if explanation.additive else []),
-            rewriting_sign(explanation, rewritten.get(key, [])),
+            *([rewriting_sign(explanation, rewritten.get(key, []))] if explainer else []),
         ]
         score = score_sign(model.origin.metadata, prediction)
         found[key] = Trust(tuple(signs), None if near is None else near.nearest, score)

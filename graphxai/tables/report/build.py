@@ -5,10 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from graphxai.api import Model, explain_prepared, load
 from graphxai.chemistry.fragment_table import FragmentTable
+from graphxai.chemistry.fragments import fragments
 from graphxai.contract.inputs import Input, as_list, prepare_for
 from graphxai.datasets.molecules import iter_records
 from graphxai.datasets.progress import Tick, progress_bar
@@ -24,17 +25,19 @@ from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
 from graphxai.visualization.color import PALETTES, Scale
 
+from .choice import in_full, said
 from .drawing import UNIT, drawing
 from .measured import agreement, measured_columns, measured_value, shown
 from .page import render
-from .records import colour_limit, record, rounded
+from .records import colour_limit, full_card, record, rounded
 from .summary import fragment_ranking
 
 CHUNK = 64  # molecules read and explained at a time
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")
-DETAILED = 1000
+DETAILED = 50
 LARGEST = 5000  # molecules by default: a page of 10,000 does not scroll smoothly
 TABLES = (".csv", ".tsv", ".txt")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -49,29 +52,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to explain: model, its training set, method, methods to compare, target, how many
-    molecules in detail.
-    """
+    """How to explain: model, its training set, method, methods to compare, target."""
 
     model: Model
     training: TrainingSet | None
     explainer: Explainer
     others: tuple[str, ...]
     target: Any
-    detailed: int
 
 
 @dataclass
 class Contents:
     """The content of a page, collected chunk by chunk.
 
-    neighbours: drawings of the nearest training compounds, by SMILES; refused: methods that do not
-    work for the model, with the reason; targets: labels of the explained outputs; outputs: what
-    these are, in words; terms: words of the ledger with their meaning; task: the explained one;
-    score: how well the model does on test data.
+    explained: row and explanation of each molecule; full: which molecules have a full card, in
+    words; neighbours: drawings of the nearest training compounds, by SMILES; refused: methods that
+    do not work for the model, with the reason; targets: labels of the explained outputs; outputs:
+    what these are, in words; terms: words of the ledger with their meaning; task: the explained
+    one; score: how well the model does on test data.
     """
 
     molecules: list[dict[str, Any]] = field(default_factory=list)
+    explained: list[tuple[Row, Explanation]] = field(default_factory=list)
+    full: str = ""
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
     neighbours: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -102,8 +105,9 @@ def report(
 ) -> Path:
     """Explain molecules and write one self-contained HTML file, which opens offline.
 
-    inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side; these
-    and the trust panel, nine tenths of the work, cover only the first `detailed` molecules.
+    inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side.
+    These, and the sign of trust that explains each molecule anew, are for the `detailed` molecules
+    with the strongest atoms, the least trust, activity cliffs and outliers; see `choice.in_full`.
     names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
     measured values by task; by default columns called like a task. target: see `Target`. limit:
     read at most this many rows; without a limit, up to 5,000 are allowed. progress: show a bar; by
@@ -135,13 +139,19 @@ def report(
         )
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
-    plan = Plan(model, training_set_of(model), explainer, others, target, detailed)
+    plan = Plan(model, training_set_of(model), explainer, others, target)
     with progress_bar("explaining", total, show=progress) as tick:
         for chunk in _chunks(rows):
             _add(contents, plan, chunk, tick)
     if not contents.molecules:
         why = f": {contents.rejected[0][2]}" if contents.rejected else ""
         raise ValueError(f"no molecule in {source} can be explained{why}")
+    chosen = in_full(contents.molecules, max(0, detailed))
+    contents.full = said(contents.molecules, chosen)
+    with progress_bar("comparing methods", len(chosen), show=progress) as tick:
+        for places in _chunks(sorted(chosen)):
+            _complete(contents, plan, {place: chosen[place] for place in places})
+            tick(len(places))
     name = title or f"{model.origin.name}: {source}"
     data = _data(contents, model, explainer, name, source)
     (task,) = (t for t in model.config.tasks if t.name == contents.task)
@@ -186,7 +196,7 @@ def _rows(
     return found, len(values), f"{len(values)} molecule{'s' if len(values) != 1 else ''}"
 
 
-def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _chunks(rows: Iterable[Item]) -> Iterator[list[Item]]:
     iterator = iter(rows)
     while chunk := list(islice(iterator, CHUNK)):
         yield chunk
@@ -207,22 +217,32 @@ def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
     options: dict[str, Any] = {"target": target, "training": plan.training, "refuse": refuse}
     explained = dict(explain_prepared(model, prepared, explainer, **options))
     prepared = [item for item in prepared if item[0] in explained]
-    in_detail = prepared[: max(0, plan.detailed - len(contents.molecules))]
-    compared, refused = explained_by_each(model, in_detail, plan.others, target)
-    contents.refused |= refused
-    trusted = trust_prepared(model, in_detail, explained, explainer, target=target)
+    trusted = trust_prepared(model, prepared, explained, None, target=target)
     for number, _ in prepared:
-        beside = {
-            name: compared[name][number]
-            for name in plan.others
-            if name in compared and number in compared[name]
-        }
         try:
-            _keep(contents, plan, rows[number], explained[number], beside, trusted.get(number))
+            _keep(contents, plan, rows[number], explained[number], trusted[number])
         except Exception as error:  # RDKit raises errors of any type
             refuse(number, error)
         tick(1)
     contents.rejected += [_rejected(rows[number], why) for number, why in refused_rows]
+
+
+def _complete(contents: Contents, plan: Plan, chosen: Mapping[int, str]) -> None:
+    """Compare methods and measure every sign of trust for molecules at `chosen` positions."""
+    from rdkit import Chem
+
+    model, target = plan.model, plan.target
+    explained = {place: contents.explained[place][1] for place in chosen}
+    prepared = [(place, prepare_for(model, contents.explained[place][0].value)) for place in chosen]
+    compared, refused = explained_by_each(model, prepared, plan.others, target)
+    contents.refused |= refused
+    trusted = trust_prepared(model, prepared, explained, plan.explainer, target=target)
+    for place, why in chosen.items():
+        beside = {name: found[place] for name, found in compared.items() if place in found}
+        contents.molecules[place] |= full_card(beside, trusted[place], why)
+        nearest = trusted[place].nearest
+        if nearest is not None and nearest not in contents.neighbours:
+            contents.neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
 
 
 def _prepared(
@@ -251,12 +271,10 @@ def _keep(
     plan: Plan,
     row: Row,
     explanation: Explanation,
-    beside: Mapping[str, Explanation],
-    trust: Trust | None,
+    trust: Trust,
 ) -> None:
-    from rdkit import Chem
-
-    found = record(row.name, row.number, explanation, beside, trust)
+    parts = fragments(explanation, "brics")
+    found = record(row.name, row.number, explanation, parts, trust)
     contents.task = explanation.prediction.task
     contents.score = contents.score or score_sign(
         plan.model.origin.metadata, explanation.prediction
@@ -265,16 +283,13 @@ def _keep(
     value = measured_value(task, row.measured.get(task.name, ""))
     found["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
     found["part"] = "" if plan.training is None else plan.training.part(explanation.atoms())
-    if trust is not None and trust.nearest is not None:
-        found["nearest"] = trust.nearest
-        if trust.nearest not in contents.neighbours:
-            contents.neighbours[trust.nearest] = drawing(Chem.MolFromSmiles(trust.nearest))
     contents.targets.add(explanation.target)
     contents.outputs.add(about_output(explanation))
     contents.terms |= about_terms(explanation)
     if len(contents.targets) == 1:  # relevance for different classes cannot be averaged
-        contents.fragments.add(explanation)
+        contents.fragments.add(parts)
     contents.molecules.append(found)
+    contents.explained.append((row, explanation))
 
 
 def _data(
@@ -285,11 +300,11 @@ def _data(
     source: str,
 ) -> dict[str, Any]:
     """All data for the page's script."""
-    first = contents.molecules[0]
     limit = colour_limit(contents.molecules, SATURATED)
     features = tuple(getattr(model, "feature_names", ()))
     value_names = {molecule.pop("value_name") for molecule in contents.molecules}
-    shown = [explainer, *map(get_explainer, first["others"])]
+    compared = dict.fromkeys(name for molecule in contents.molecules for name in molecule["others"])
+    shown = [explainer, *map(get_explainer, compared)]
     return {
         "title": title,
         "source": source,
@@ -305,7 +320,11 @@ def _data(
         "additive": explainer.additive,
         "unsigned": {e.name: e.unsigned for e in shown if e.unsigned},
         "titles": {e.name: e.title for e in shown},
-        "words": {"intro": _intro(contents, explainer), "terms": contents.terms},
+        "words": {
+            "intro": _intro(contents, explainer),
+            "full": contents.full,
+            "terms": contents.terms,
+        },
         "features": list(features),
         "rule": RULE,
         "value": value_names.pop() if len(value_names) == 1 else "Probability",

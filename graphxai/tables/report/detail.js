@@ -136,21 +136,18 @@ function largePicture(molecule) {
 }
 
 function predictions(molecule) {
-  const more = [["Measured", molecule.measured?.[1]], ["Model's data", PARTS[molecule.part]], ["Training set", molecule.near]];
+  const more = [["Measured", molecule.measured?.[1]], ["Model's data", PARTS[molecule.part]], ["Training set", molecule.near], ["Full card for", molecule.full]];
   return element("div", { class: "block" }, facts([...molecule.predictions, ...more.filter((fact) => fact[1])]));
 }
 
 function trustPanel(molecule) {
   const block = element("div", { class: "block" }, element("h3", {}, "Can this be trusted?"));
-  if (!molecule.trust) {
-    block.append(element("p", {}, "Not checked: only the first molecules of the report are."));
-    return block;
-  }
   const { level, sentence, signs } = molecule.trust;
   block.append(element("p", { class: `verdict ${level}` }, sentence),
     element("ul", { class: "signs" }, ...signs.map(([name, sign, text]) => element("li", {},
       badge(sign, { good: "good", caution: "caution", warning: "warning", unknown: "unknown", known: "known" }[sign]),
       element("span", {}, element("strong", {}, `${name}: `), text)))),
+    isFull(molecule) ? "" : element("p", { class: "note" }, "Not tested here: whether the relevance depends on how the structure is written."),
     element("p", { class: "note" }, data.rule));
   return block;
 }
@@ -210,5 +207,6 @@ function methods(molecule) {
       { picture: data.neighbours[molecule.nearest], relevance: null, limit: 1 }, ""));
   return element("div", { class: "block" }, element("h3", {}, "Side by side"),
     element("p", { class: "note" }, "Methods differ in their units, so each has its own colour scale."),
+    isFull(molecule) ? "" : element("p", { class: "note" }, `Other methods were not run for this molecule. ${data.words.full} Build the report with a larger --detailed for more.`),
     element("div", { class: "methods" }, ...figures));
 }

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.visualization.layout import bond_length, laid_out
+from graphxai.visualization.layout import (
+    atoms_of,
+    bond_length,
+    bonded,
+    bonds_of,
+    laid_out,
+)
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -29,7 +35,7 @@ def drawing(mol: "Mol") -> dict[str, Any]:
     copy = _ready(mol)
     points = _scaled(copy)
     labels = {}
-    for atom in copy.GetAtoms():
+    for atom in atoms_of(copy):
         label = _label(atom, points)
         if label:
             labels[str(atom.GetIdx())] = label
@@ -38,7 +44,7 @@ def drawing(mol: "Mol") -> dict[str, Any]:
     return {
         "x": placed[:, 0].tolist(),
         "y": placed[:, 1].tolist(),
-        "e": [atom.GetSymbol() for atom in copy.GetAtoms()],
+        "e": [atom.GetSymbol() for atom in atoms_of(copy)],
         "a": labels,
         "b": _bonds(copy, points),
     }
@@ -62,7 +68,7 @@ def _ready(mol: "Mol") -> "Mol":
 def _scaled(mol: "Mol") -> NDArray[np.float64]:
     """Positions (N, 2) in bond lengths, y downwards."""
     points = np.asarray(mol.GetConformer().GetPositions())[:, :2].reshape(-1, 2)
-    return points * (1, -1) / (bond_length(mol, points) or 1.5)
+    return points * (1, -1) / (bond_length(bonded(mol), points) or 1.5)
 
 
 def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
@@ -120,7 +126,7 @@ def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
     wedges = {BondDir.BEGINWEDGE: "w", BondDir.BEGINDASH: "h", BondDir.UNKNOWN: "u"}
     rings = [tuple(ring) for ring in mol.GetRingInfo().AtomRings()]
     found = []
-    for bond in mol.GetBonds():
+    for bond in bonds_of(mol):
         i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         kind = kinds.get(bond.GetBondType(), 1)
         if kind == 1:

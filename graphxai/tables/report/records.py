@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphxai.chemistry.fragments import fragments
+from graphxai.chemistry.fragments import Fragments
 from graphxai.datasets.labels import with_unit
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.explanation import Explanation
@@ -21,13 +21,13 @@ def record(
     name: str,
     row: int,
     explanation: Explanation,
-    others: Mapping[str, Explanation],
-    trust: Trust | None,
+    parts: Fragments,
+    trust: Trust,
 ) -> dict[str, Any]:
-    """The page's data for one molecule.
+    """The page's data for one molecule, to which `full_card` may add.
 
-    name, row: as in the table; others: explanations of the same molecule by other methods, by
-    method name. Raises ValueError if the explanation has no molecule.
+    name, row: as in the table; parts: the explanation's fragments. Raises ValueError if the
+    explanation has no molecule.
     """
     mol = explanation.molecule
     if mol is None:
@@ -50,27 +50,40 @@ def record(
         "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
         "r": rounded(explanation.relevance),
         "equivalent": explanation.equivalent,
-        "others": {
-            method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
-            for method, other in others.items()
-        },
+        "others": {},
         "fragments": [
             [part.name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
-            for part in fragments(explanation, "brics")
+            for part in parts
         ],
+        "trust": _trust(trust),
         "draw": drawing(mol),
     }
     if explanation.nearness is not None:
         found["near"] = explanation.nearness.sentence
     if explanation.features is not None:
         found["features"] = [rounded(row, 3) for row in explanation.features]
-    if trust is not None:
-        found["trust"] = {
-            "level": trust.level,
-            "sentence": trust.sentence,
-            "signs": [[sign.name, sign.level, sign.sentence] for sign in trust.signs],
-        }
     return found
+
+
+def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict[str, Any]:
+    """What a full card adds: explanations by other methods, all signs of trust, why it is full."""
+    return {
+        "others": {
+            method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
+            for method, other in others.items()
+        },
+        "trust": _trust(trust),
+        "nearest": trust.nearest,
+        "full": why,
+    }
+
+
+def _trust(trust: Trust) -> dict[str, Any]:
+    return {
+        "level": trust.level,
+        "sentence": trust.sentence,
+        "signs": [[sign.name, sign.level, sign.sentence] for sign in trust.signs],
+    }
 
 
 def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:

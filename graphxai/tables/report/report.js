@@ -25,7 +25,8 @@ function element(tag, attributes, ...children) {
 }
 
 const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
-const levelOf = (molecule) => (molecule.trust ? molecule.trust.level : "unknown");
+const levelOf = (molecule) => molecule.trust.level;
+const isFull = (molecule) => molecule.full !== undefined;
 const number = (value) => value.toLocaleString("en-US");
 const shortened = (tick) => signed(tick, Math.abs(tick) || 1).replace(/\.0+$|(\.\d*?[1-9])0+$/, "$1"); // +0.6, +200, 0
 const word = data.unsigned[data.method]; // what scores without a sign measure
@@ -165,6 +166,7 @@ const SORTS = {
   "sum over atoms, low to high": (a, b) => a.ledger.nodes - b.ledger.nodes,
   ...(data.measured && !data.measured.classes.length && { "error, largest first": (a, b) => error(b) - error(a) }),
   "strongest atom": (a, b) => strongest(b) - strongest(a),
+  ...(data.words.full && { "full cards first": (a, b) => isFull(b) - isFull(a) }),
   "trust, worst first": (a, b) => rank(b) - rank(a),
   "trust, best first": (a, b) => rank(a) - rank(b),
 };
@@ -442,6 +444,7 @@ function showRejected() {
 
 byId("about").textContent = `${data.source}: ${number(data.molecules.length)} explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}. ${data.model.score}`;
 byId("intro").textContent = data.words.intro;
+byId("full").textContent = data.words.full;
 prepareTools();
 showBar();
 arrange();
