@@ -38,7 +38,7 @@ def in_chunks(
             tick(1)
             continue
         chunk.append((index, found))
-        pairs += int(found.data.num_nodes) ** 2
+        pairs += found.num_nodes**2
         if len(chunk) == CHUNK or pairs > CHUNK_PAIRS:
             yield chunk
             chunk, pairs = [], 0
@@ -64,10 +64,10 @@ def in_batches(
     node pairs.
     """
     part: list[tuple[Key, Input]] = []
-    for item in sorted(prepared, key=lambda pair: int(pair[1].data.num_nodes)):
-        tokens = int(item[1].data.num_nodes) + 1
+    for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):
+        tokens = item[1].num_nodes + 1
         full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
-        other = bool(part) and same_size and int(part[0][1].data.num_nodes) + 1 != tokens
+        other = bool(part) and same_size and part[0][1].num_nodes + 1 != tokens
         other = other or (bool(part) and goes_alone is not None and goes_alone(item[1].data))
         if part and (full or other):
             yield part

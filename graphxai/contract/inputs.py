@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,11 @@ class Input:
     molecule: "Mol | None" = None
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.data.num_nodes or 0)
 
 
 def reads_molecules(config: GraphormerConfig) -> bool:

@@ -67,7 +67,8 @@ class StructureEncoding(BaseTransform):
             return data
         n = int(data.num_nodes or 0)
         source, target = data.edge_index.numpy()
-        if len(np.unique(source * n + target)) < len(source):
+        pairs = np.sort(source * n + target)
+        if (pairs[1:] == pairs[:-1]).any():
             raise ValueError("edge_index has an edge twice: use torch_geometric's coalesce.")
         bags = self._bags(n, source, target, self._bond_codes(data))
         data["out_degree"] = torch.from_numpy(np.bincount(source, minlength=n))
@@ -88,10 +89,11 @@ class StructureEncoding(BaseTransform):
                 f"edge_attr must have shape (E, {len(self.edge_cardinalities)}); found {found}."
             )
         values = data.edge_attr.numpy().reshape(-1, len(self.edge_cardinalities))
-        limits = np.array(self.edge_cardinalities)
-        if ((values < 0) | (values >= limits)).any():
-            raise ValueError(f"edge_attr has a value outside the cardinalities {limits}.")
-        return np.ravel_multi_index(tuple(values.T), self.edge_cardinalities)
+        try:
+            return np.ravel_multi_index(tuple(values.T), self.edge_cardinalities)
+        except ValueError:
+            limits = np.array(self.edge_cardinalities)
+            raise ValueError(f"edge_attr has a value outside the cardinalities {limits}.") from None
 
     def _bags(self, n: int, source: IntArray, target: IntArray, bond: IntArray | None) -> Bags:
         num_bonds = int(np.prod(self.edge_cardinalities))
@@ -174,33 +176,33 @@ def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
     """
     if not graphs:
         raise ValueError("cannot make a batch from an empty list of graphs.")
-    num_nodes = torch.tensor([int(g.num_nodes) for g in graphs])
+    num_nodes = torch.tensor([len(g["in_degree"]) for g in graphs])
     n = max(int(num_nodes.max()), pad_to or 0)
 
     def pad(name: str) -> Tensor:
-        first = getattr(graphs[0], name)
+        first = graphs[0][name]
         first = first[:, None] if first.dim() == 1 and name in ("x", "pos") else first
         out = first.new_zeros((len(graphs), n, *first.shape[1:]))
         for b, graph in enumerate(graphs):
-            value = getattr(graph, name)
+            value = graph[name]
             out[b, : len(value)] = value.reshape(len(value), *first.shape[1:])
         return out
 
     sizes = torch.zeros((len(graphs), n, n), dtype=torch.int32)
     for b, graph in enumerate(graphs):
-        k = int(num_nodes[b])
-        sizes[b, :k, :k] = graph.bag_sizes
+        k = len(graph["bag_sizes"])
+        sizes[b, :k, :k] = graph["bag_sizes"]
     ends = sizes.flatten().cumsum(0, dtype=torch.int32)
-    labels = [g.y for g in graphs if isinstance(g.y, Tensor)]
-    has_pos = getattr(graphs[0], "pos", None) is not None
+    labels = [y for y in (g.get("y") for g in graphs) if isinstance(y, Tensor)]
+    has_pos = graphs[0].get("pos") is not None
     return GraphBatch(
         x=pad("x"),
         pos=pad("pos") if has_pos else None,
         mask=torch.arange(n) < num_nodes[:, None],
         in_degree=pad("in_degree"),
         out_degree=pad("out_degree"),
-        bag_codes=torch.cat([g.bag_codes for g in graphs]).to(torch.int32),
-        bag_weights=torch.cat([g.bag_weights for g in graphs]),
+        bag_codes=torch.cat([g["bag_codes"] for g in graphs]).to(torch.int32),
+        bag_weights=torch.cat([g["bag_weights"] for g in graphs]),
         bag_offsets=ends - sizes.flatten(),
         num_nodes=num_nodes,
         y=_stack_labels(labels) if len(labels) == len(graphs) else None,
