@@ -31,6 +31,8 @@ from .paths import Bags, Codes, IntArray, averaged_bags, distance_bags, floyd_ba
 # as it saves on some 600 drug molecules (benchmarks/speed.md).
 COMPILED_FROM = 750_000
 
+MAX_NODES = 4_000  # attention between them takes some 5 GB
+
 _encoded = 0  # node pairs so far
 
 
@@ -66,6 +68,11 @@ class StructureEncoding(BaseTransform):
         if data.get("structure") == self.settings:
             return data
         n = int(data.num_nodes or 0)
+        if n > MAX_NODES:
+            raise ValueError(
+                f"the graph has {n:,} nodes, more than the limit of {MAX_NODES:,}: time and memory"
+                " grow with the square of the size, so explain a part of it."
+            )
         source, target = data.edge_index.numpy()
         pairs = np.sort(source * n + target)
         if (pairs[1:] == pairs[:-1]).any():
@@ -178,14 +185,13 @@ def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
         raise ValueError("cannot make a batch from an empty list of graphs.")
     num_nodes = torch.tensor([len(g["in_degree"]) for g in graphs])
     n = max(int(num_nodes.max()), pad_to or 0)
+    mask = torch.arange(n) < num_nodes[:, None]
 
     def pad(name: str) -> Tensor:
         first = graphs[0][name]
-        first = first[:, None] if first.dim() == 1 and name in ("x", "pos") else first
-        out = first.new_zeros((len(graphs), n, *first.shape[1:]))
-        for b, graph in enumerate(graphs):
-            value = graph[name]
-            out[b, : len(value)] = value.reshape(len(value), *first.shape[1:])
+        shape = (1,) if first.dim() == 1 and name in ("x", "pos") else first.shape[1:]
+        out = first.new_zeros((len(graphs), n, *shape))
+        out[mask] = torch.cat([graph[name].reshape(-1, *shape) for graph in graphs])
         return out
 
     sizes = torch.zeros((len(graphs), n, n), dtype=torch.int32)
@@ -198,7 +204,7 @@ def collate(graphs: list[Data], pad_to: int | None = None) -> GraphBatch:
     return GraphBatch(
         x=pad("x"),
         pos=pad("pos") if has_pos else None,
-        mask=torch.arange(n) < num_nodes[:, None],
+        mask=mask,
         in_degree=pad("in_degree"),
         out_degree=pad("out_degree"),
         bag_codes=torch.cat([g["bag_codes"] for g in graphs]).to(torch.int32),
