@@ -7,6 +7,7 @@ the user's cache folder.
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from .paths import Bags, Codes, FloatArray, IntArray
 
@@ -17,7 +18,7 @@ def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, co
     return Bags(*_bags(n, source, target, bond, *limits))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
     """Breadth-first from one node after the other: distances and path counts (N, N)."""
     first = np.zeros(n + 1, np.int64)
@@ -50,7 +51,7 @@ def _shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArra
     return distance, paths
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _bags(
     n: int,
     source: IntArray,
@@ -59,7 +60,7 @@ def _bags(
     max_distance: int,
     num_hops: int,
     num_bonds: int,
-) -> tuple[IntArray, FloatArray, IntArray]:
+) -> tuple[NDArray[np.int16], NDArray[np.float32], NDArray[np.int16]]:
     distance, paths = _shortest_paths(n, source, target)
     sizes = np.ones((n, n), np.int16)
     total = n * n

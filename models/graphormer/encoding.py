@@ -27,9 +27,9 @@ from torch_geometric.transforms import BaseTransform
 from .config import GraphormerConfig
 from .paths import Bags, Codes, IntArray, averaged_bags, distance_bags, floyd_bags, shortest_paths
 
-# Node pairs encoded in one process from which loading compiled code pays: it takes 0.2 s, as much
-# as it saves on some 600 drug molecules (benchmarks/speed.md).
-COMPILED_FROM = 750_000
+# Node pairs encoded in one process from which compiled code pays: loading it took 1 s on a machine
+# where it saved 2.2 ms on a drug molecule of 1,200 pairs.
+COMPILED_FROM = 600_000
 
 MAX_NODES = 4_000  # attention between them takes some 5 GB
 
@@ -122,12 +122,13 @@ def _averaged_bags(pairs: int) -> Callable[..., Bags]:
 def _compiled() -> Callable[..., Bags]:
     """The compiled function, or without Numba the one in NumPy."""
     try:
-        from numba import config
+        import numba
 
         from . import compiled_paths
     except (ImportError, RuntimeError):  # not installed; no folder to keep compiled code in
         return averaged_bags
-    return averaged_bags if config.DISABLE_JIT else compiled_paths.averaged_bags
+    interpreted = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+    return averaged_bags if interpreted else compiled_paths.averaged_bags
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,7 @@ def _edges_away(
     count = np.bincount(i, minlength=n)
     column = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
     edges = np.zeros((n, max(count.max(), 1)), dtype=np.int64)
-    hops = np.full(edges.shape, n, dtype=np.int16 if n < 10_000 else np.int32)
+    hops: IntArray = np.full(edges.shape, n, dtype=np.int16)
     edges[i, column], hops[i, column] = e, hop[i, e]
     return edges, hops
 
