@@ -1,10 +1,13 @@
 """Graphs that do not fit the model are refused by name, before anything is computed."""
 
+import re
+
 import pytest
 import torch
+from rdkit import Chem
 
 import graphxai as gx
-from graphxai.contract.inputs import InputError
+from graphxai.contract.inputs import InputError, prepare_all, prepare_each, prepare_for
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
@@ -72,3 +75,35 @@ def test_a_result_that_is_not_finite_is_left_out_with_a_warning():
         assert found[1] is None
         with pytest.raises(ValueError, match="not a finite number"):
             call(model, "CC")
+
+
+def test_molecules_prepared_together_equal_those_prepared_one_by_one(model):
+    graph = molecule_to_data("CC(=O)Nc1ccccc1")
+    values = ["CCO", "C1CC", Chem.MolFromSmiles("F[C@H](Cl)Br"), graph, "", 3.5, "O=C=O"] * 12
+    together = list(prepare_each(model, values))
+    assert len(together) == len(values)
+    assert "structure" not in graph  # the caller's graph stays as it is
+    for value, found in zip(values, together, strict=True):
+        if isinstance(found, Exception):
+            with pytest.raises(type(found), match=re.escape(str(found))):
+                prepare_for(model, value)
+            continue
+        alone = prepare_for(model, value)
+        assert (found.smiles, found.molecule is None) == (alone.smiles, alone.molecule is None)
+        for name, expected in alone.data.to_dict().items():
+            if isinstance(expected, torch.Tensor):
+                assert torch.equal(found.data[name], expected)
+
+
+def test_only_errors_of_the_named_kinds_are_given_in_place_of_an_input(model):
+    def broken(value):
+        raise TypeError(value)
+
+    wrapped = gx.wrap(GpsModel(), kind="regression")
+    wrapped.prepare = broken
+    with pytest.raises(TypeError):
+        list(prepare_each(wrapped, [1]))
+    (found,) = prepare_each(wrapped, [1], Exception)
+    assert isinstance(found, TypeError)
+    with pytest.raises(ValueError, match="ring 1 is opened"):
+        prepare_all(model, ["CCO", "C1CC"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphxai.api import Model, explain_prepared, load
 from graphxai.chemistry.fragment_table import FragmentTable
-from graphxai.contract.inputs import Input, as_list, prepare_for
+from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.datasets.molecules import iter_records
 from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -230,14 +230,14 @@ def _prepared(
 ) -> tuple[list[tuple[int, Input]], list[tuple[int, str, str]]]:
     """The usable rows, encoded, and the rejected rows with their reasons."""
     prepared, rejected = [], []
-    for row in chunk:
-        try:
-            item = prepare_for(model, row.value)
-            if item.smiles is None and item.molecule is None:
-                raise ValueError("this is not a molecule.")
+    found = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit's of any type
+    for row, item in zip(chunk, found, strict=True):
+        if isinstance(item, Exception):
+            rejected.append(_rejected(row, item))
+        elif item.smiles is None and item.molecule is None:
+            rejected.append(_rejected(row, ValueError("this is not a molecule.")))
+        else:
             prepared.append((row.number, item))
-        except Exception as error:  # RDKit raises errors of any type
-            rejected.append(_rejected(row, error))
     return prepared, rejected
 
 
