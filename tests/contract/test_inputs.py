@@ -8,7 +8,8 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.contract.inputs import InputError, prepare_all, prepare_each, prepare_for
-from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.graph import Graph
+from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from other_models import GpsModel
@@ -93,6 +94,16 @@ def test_molecules_prepared_together_equal_those_prepared_one_by_one(model):
         for name, expected in alone.data.to_dict().items():
             if isinstance(expected, torch.Tensor):
                 assert torch.equal(found.data[name], expected)
+
+
+def test_molecules_are_prepared_without_pyg_and_a_given_graph_is_left_as_it_is(model):
+    given = molecule_graph("CCO"), molecule_to_data("CCO")
+    names = [set(vars(given[0])), set(given[1].keys())]
+    prepared = prepare_all(model, ["CCO", Chem.MolFromSmiles("CN"), *given])
+    assert [type(item.graph) for item in prepared] == [Graph, Graph, Graph, type(given[1])]
+    assert [set(vars(given[0])), set(given[1].keys())] == names
+    assert prepared[0].data is prepared[0].data  # converted once
+    assert torch.equal(prepared[0].data["bag_codes"], prepared[3].data["bag_codes"])
 
 
 def test_only_errors_of_the_named_kinds_are_given_in_place_of_an_input(model):
