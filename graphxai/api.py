@@ -239,11 +239,14 @@ def explain_prepared(
     """
     wanted = Target.of(target)
     origin = provenance(model, explainer)
+    nothing: Tensor | None = None
     for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted)
-        empty = _without_nodes(model, batch, attribution.outputs, wanted)
+        if nothing is None or not isinstance(model, Graphormer):  # whose are always the same
+            nothing = _outputs_without_nodes(model, batch)
+        empty = _without_nodes(model, nothing, attribution.outputs, wanted)
         found = _in_numbers(attribution)
         for row, (key, item) in enumerate(part):
             near = _nearness_when_read(item, training)
@@ -265,19 +268,24 @@ def _unless_refused(
         yield key, found
 
 
+def _outputs_without_nodes(model: "Model", batch: Any) -> Tensor | None:
+    """Outputs with no nodes, (B, num_outputs), or (1, num_outputs) if all graphs have the same."""
+    with evaluating(model), torch.no_grad():
+        return model.outputs_without_nodes(batch)
+
+
 def _without_nodes(
-    model: "Model", batch: Any, outputs: Tensor, target: Target
+    model: "Model", nothing: Tensor | None, outputs: Tensor, target: Target
 ) -> list[float | None]:
     """f_c of each graph with no nodes, for the class explained; None where it is not finite.
 
-    outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
+    nothing: see `_outputs_without_nodes`; outputs (B, num_outputs): of the whole graphs, which
+    decide the class if none is named.
     """
-    resolved = target.resolve(model.config, outputs)
-    with evaluating(model), torch.no_grad():
-        found = model.outputs_without_nodes(batch)
-    if found is None:
+    if nothing is None:
         return [None] * len(outputs)
-    return [value if math.isfinite(value) else None for value in resolved(found).tolist()]
+    values = target.resolve(model.config, outputs)(nothing).tolist()
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def predict_prepared(
