@@ -341,26 +341,24 @@ class _Numbers:
 
     relevance: NDArray[np.floating]
     features: NDArray[np.floating] | None
-    outputs: Tensor
-    predicted: list[list[float]]
+    outputs: list[list[float]]
     labels: tuple[str, ...]
     shares: list[dict[str, Any]]  # of each graph, as the ledger names them
 
 
 def _in_numbers(found: Attribution) -> _Numbers:
-    outputs = found.outputs.cpu()
+    graphs = len(found.outputs)
     columns: dict[str, list[Any]] = {
         name: getattr(found, name).tolist()
         for name in ("graph_token", "biases", "output", "average_node")
         if getattr(found, name) is not None
     }
-    columns["structure"] = _by_graph(found.structure, len(outputs))
-    columns["remainders"] = _by_graph(found.remainders, len(outputs))
+    columns["structure"] = _by_graph(found.structure, graphs)
+    columns["remainders"] = _by_graph(found.remainders, graphs)
     return _Numbers(
         relevance=found.relevance.float().cpu().numpy(),
         features=None if found.features is None else found.features.float().cpu().numpy(),
-        outputs=outputs,
-        predicted=outputs.double().tolist(),
+        outputs=found.outputs.double().tolist(),
         labels=found.labels,
         shares=[
             dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
@@ -390,7 +388,7 @@ def _explanation(
     n = item.num_nodes
     relevance = found.relevance[row, :n].copy()
     features = None if found.features is None else found.features[row, :n].copy()
-    predictions = read_outputs(model.config, found.predicted[row], nearness)
+    predictions = read_outputs(model.config, found.outputs[row], nearness)
     task = target.task_in(model.config)
     return Explanation(
         relevance=relevance,

@@ -13,6 +13,7 @@ encoding independent of the node order; `ties="floyd"` keeps the path that the p
 Floyd-Warshall code keeps.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ class StructureEncoding:
         self.num_hops = num_hops
         self.ties = ties
         sizes = "x".join(map(str, self.edge_cardinalities))
+        num_bonds = math.prod(self.edge_cardinalities)
+        self.codes = Codes(max_distance, num_hops, num_bonds)
         self.settings = f"{ties} {num_hops} of {sizes or 'none'} to {max_distance}"
 
     @classmethod
@@ -116,12 +119,10 @@ class StructureEncoding:
             raise ValueError(f"edge_attr has a value outside the cardinalities {limits}.") from None
 
     def _bags(self, n: int, source: IntArray, target: IntArray, bond: IntArray | None) -> Bags:
-        num_bonds = int(np.prod(self.edge_cardinalities))
-        codes = Codes(self.max_distance, self.num_hops, num_bonds)
         if bond is None or not len(bond):
-            return distance_bags(shortest_paths(n, source, target)[0], codes)
+            return distance_bags(shortest_paths(n, source, target)[0], self.codes)
         make = floyd_bags if self.ties == "floyd" else _averaged_bags(n * n)
-        return make(n, source, target, bond, codes)
+        return make(n, source, target, bond, self.codes)
 
 
 def _averaged_bags(pairs: int) -> Callable[..., Bags]:
