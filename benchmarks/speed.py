@@ -19,9 +19,9 @@ cache.
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,14 +30,18 @@ import unittest.mock
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import copy
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from rdkit import Chem, RDLogger
+from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare_all
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import (
     RejectedRow,
@@ -49,12 +53,14 @@ from graphxai.datasets.molecules import (
 from graphxai.datasets.samples import MOLECULES
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import (
+    GraphBatch,
     Graphormer,
     GraphormerConfig,
     StructureEncoding,
     Task,
     backward,
     collate,
+    encoding,
 )
 
 BATCH = 64
@@ -69,37 +75,35 @@ def molecules(count: int, data: str | None) -> list[str]:
     return (smiles * (count // len(smiles) + 1))[:count]
 
 
-def per_item(run: Callable[[], object], count: int, repeats: int = 5) -> float:
-    """Return median milliseconds per molecule, after a warm-up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - start) / count * 1e3)
-    return statistics.median(times)
-
-
-def in_turn(
-    runs: dict[str, Callable[[list[str]], object]], smiles: list[str], repeats: int = 9
+def taking_turns(
+    runs: dict[str, Callable[[], object]], count: int, repeats: int = 7
 ) -> dict[str, float]:
     """Return processor milliseconds per molecule for functions that take turns.
 
     Taking turns exposes all of them to the same conditions, and processor time ignores other work
-    on the machine. A turn is 32 molecules; the median over its repetitions counts.
+    on the machine. After a warm-up, the least of their repetitions counts.
     """
+    best = dict.fromkeys(runs, float("inf"))
+    for run in runs.values():
+        run()
+    for _ in range(repeats):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            best[name] = min(best[name], time.process_time() - start)
+    return {name: seconds / count * 1e3 for name, seconds in best.items()}
+
+
+def in_turns_of_32(
+    runs: dict[str, Callable[[list[str]], object]], smiles: list[str]
+) -> dict[str, float]:
+    """Return processor milliseconds per molecule for functions that take turns of 32 molecules."""
     totals = dict.fromkeys(runs, 0.0)
     for first in range(0, len(smiles), 32):
         part = smiles[first : first + 32]
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(repeats):
-            for name, run in runs.items():
-                start = time.thread_time()
-                run(part)
-                times[name].append(time.thread_time() - start)
-        for name, values in times.items():
-            totals[name] += statistics.median(values)
-    return {name: total / len(smiles) * 1e3 for name, total in totals.items()}
+        found = taking_turns({name: partial(run, part) for name, run in runs.items()}, 1)
+        totals = {name: total + found[name] for name, total in totals.items()}
+    return {name: total / len(smiles) for name, total in totals.items()}
 
 
 def ours() -> Graphormer:
@@ -117,15 +121,47 @@ def ours() -> Graphormer:
     return Graphormer(config).eval()
 
 
-def measure(smiles: list[str]) -> dict[str, float]:
-    """Return milliseconds per molecule for each of our steps, and for OGB's featuriser."""
+def both_models() -> dict[str, Graphormer]:
+    return {f"{LAYERS} x {DIM}": ours(), "BACE (4 x 128)": gx.load("bace")}
+
+
+def featurising(smiles: list[str]) -> dict[str, float]:
+    """Return milliseconds per molecule for parsing and features, ours and OGB's."""
     from ogb.utils import smiles2graph  # imported by the features, without its version check
 
-    model, count = ours(), len(smiles)
+    runs: dict[str, Callable[[list[str]], object]] = {
+        "parse SMILES (RDKit)": lambda part: [Chem.MolFromSmiles(s) for s in part],
+        "SMILES to features": lambda part: list(molecules_to_data(part)),
+        "SMILES to features, one by one": lambda part: [molecule_to_data(s) for s in part],
+        "SMILES to features, OGB": lambda part: [smiles2graph(s) for s in part],
+    }
+    return in_turns_of_32(runs, smiles)
+
+
+def in_compiled_code(wanted: bool) -> None:
+    """Encode in compiled code from the first graph on, or never."""
+    encoding.COMPILED_FROM = 0 if wanted else math.inf
+
+
+def prebuilt(model: Graphormer, smiles: list[str]) -> list[GraphBatch]:
+    graphs = [item.graph for item in prepare_all(model, smiles)]
+    graphs.sort(key=lambda graph: int(graph.num_nodes or 0))
+    return [collate(graphs[i : i + BATCH]) for i in range(0, len(graphs), BATCH)]
+
+
+def bare_gradient(model: Graphormer, batches: list[GraphBatch]) -> None:
+    """Forward and backward of the network alone: from the largest output to the tokens."""
+    for batch in batches:
+        tokens = model.embed(batch).detach().requires_grad_()
+        torch.autograd.grad(model.encode(tokens, batch).max(-1).values.sum(), tokens)
+
+
+def own_runs(smiles: list[str]) -> dict[str, Callable[[], object]]:
+    """Return our steps after the features."""
+    model = ours()
     encode = StructureEncoding.from_config(model.config)
-    graphs = [molecule_to_data(s) for s in smiles]
-    encoded = sorted((encode(g.clone()) for g in graphs), key=lambda g: int(g.num_nodes))
-    batches = [collate(encoded[i : i + BATCH]) for i in range(0, count, BATCH)]
+    graphs = list(molecules_to_data(smiles))
+    batches = prebuilt(model, smiles)
 
     def run_all(method: str) -> None:
         explainer = get_explainer(method)
@@ -137,24 +173,93 @@ def measure(smiles: list[str]) -> dict[str, float]:
         for batch in batches:
             model(batch)
 
-    featurising: dict[str, Callable[[list[str]], object]] = {
-        "parse SMILES (RDKit)": lambda part: [Chem.MolFromSmiles(s) for s in part],
-        "SMILES to features": lambda part: list(molecules_to_data(part)),
-        "SMILES to features, one by one": lambda part: [molecule_to_data(s) for s in part],
-        "SMILES to features, OGB": lambda part: [smiles2graph(s) for s in part],
-    }
-    return in_turn(featurising, smiles) | {
-        "structure": per_item(lambda: [encode(g.clone()) for g in graphs], count),
-        "forward": per_item(forward, count),
-        "Gradient x Input": per_item(lambda: run_all("gradient_input"), count),
-        "LRP": per_item(lambda: run_all("lrp"), count),
-        "GAE": per_item(lambda: run_all("gae"), count),
-        "SMILES to explanation": per_item(lambda: gx.explain(model, smiles), count),
+    return {
+        "structure": lambda: [encode(copy(g)) for g in graphs],
+        "forward": forward,
+        "Gradient x Input": lambda: run_all("gradient_input"),
+        "LRP": lambda: run_all("lrp"),
+        "GAE": lambda: run_all("gae"),
+        "SMILES to explanation": lambda: gx.explain(model, smiles),
     }
 
 
-def measure_published(smiles: list[str]) -> dict[str, float]:
-    """Measure the published pipeline, batched by its own collator; {} if not installed."""
+def measure_preparing(smiles: list[str]) -> dict[str, float]:
+    """Return milliseconds per molecule for the ways to prepare molecules."""
+    model = ours()
+    encode = StructureEncoding.from_config(model.config)
+    graphs = list(molecules_to_data(smiles))
+
+    def prepared(compiled: bool, one_by_one: bool = False) -> Callable[[], object]:
+        def run() -> None:
+            in_compiled_code(compiled)
+            for part in [[s] for s in smiles] if one_by_one else [smiles]:
+                prepare_all(model, part)
+
+        return run
+
+    def encoded(compiled: bool) -> Callable[[], object]:
+        def run() -> None:
+            in_compiled_code(compiled)
+            for graph in graphs:
+                encode(copy(graph))
+
+        return run
+
+    runs = {
+        "prepare, one by one, NumPy": prepared(False, one_by_one=True),
+        "prepare, NumPy": prepared(False),
+        "prepare, compiled": prepared(True),
+        "of which structure, NumPy": encoded(False),
+        "of which structure, compiled": encoded(True),
+    }
+    return taking_turns(runs, len(smiles))
+
+
+def measure_explaining(smiles: list[str]) -> dict[str, dict[str, float]]:
+    """Return milliseconds per molecule of `gx.explain` and of what it contains, by model."""
+    runs: dict[str, Callable[[], object]] = {}
+    models = both_models()
+    for name, model in models.items():
+        batches, explainer = prebuilt(model, smiles), get_explainer("lrp")
+        runs[f"{name}/bare"] = partial(bare_gradient, model, batches)
+        runs[f"{name}/LRP"] = lambda m=model, b=batches, e=explainer: [e.attribute(m, x) for x in b]
+        runs[f"{name}/explain"] = partial(gx.explain, model, smiles)
+    found = taking_turns(runs, len(smiles))
+    return {
+        name: {step: found[f"{name}/{step}"] for step in ("bare", "LRP", "explain")}
+        for name in models
+    }
+
+
+def measure_large(
+    sizes: Iterable[int] = (100, 200, 496, 1000, 2000),
+) -> dict[int, dict[str, float]]:
+    """Return milliseconds of encoding one chain of n atoms, and of the forward pass."""
+    model, rows = ours(), {}
+    encode = StructureEncoding.from_config(model.config)
+    for n in sizes:
+        graph = molecule_to_data("NCC(=O)" * (n // 4), max_atoms=n)
+        batch = collate([encode(copy(graph))])
+
+        def encoded(compiled: bool, graph: Data = graph) -> None:
+            in_compiled_code(compiled)
+            encode(copy(graph))
+
+        def forward(batch: GraphBatch = batch) -> None:
+            with torch.inference_mode():
+                model(batch)
+
+        runs = {
+            "NumPy": partial(encoded, False),
+            "compiled": partial(encoded, True),
+            "forward": forward,
+        }
+        rows[n] = taking_turns(runs, 1)
+    return rows
+
+
+def published_runs(smiles: list[str]) -> dict[str, Callable[[], object]]:
+    """Return the published pipeline's steps, batched by its own collator; {} if not installed."""
     try:
         warnings.simplefilter("ignore")
         from transformers.models.deprecated.graphormer import (  # type: ignore[import-not-found]
@@ -228,10 +333,10 @@ def measure_published(smiles: list[str]) -> dict[str, float]:
         gradient_input(batches([collating_graphormer.preprocess_item(i) for i in items]))
 
     return {
-        "structure": per_item(structure, count, 3),
-        "forward": per_item(forward, count, 3),
-        "Gradient x Input": per_item(lambda: gradient_input(ready), count, 3),
-        "SMILES to explanation": per_item(pipeline, count, 3),
+        "structure": structure,
+        "forward": forward,
+        "Gradient x Input": lambda: gradient_input(ready),
+        "SMILES to explanation": pipeline,
     }
 
 
@@ -324,54 +429,35 @@ def report_many(many: ManyMolecules) -> str:
     return "\n".join(lines)
 
 
-def fastest(
-    runs: dict[str, Callable[[], object]], count: int, repeats: int = 7
-) -> dict[str, float]:
-    """Return processor milliseconds per molecule, the best of several turns, after a warm-up."""
-    best = dict.fromkeys(runs, float("inf"))
-    for turn in range(repeats + 1):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            if turn:
-                best[name] = min(best[name], (time.process_time() - start) / count * 1e3)
-    return best
-
-
-def measure_backward(model: Graphormer, smiles: list[str]) -> dict[str, float]:
-    """Time LRP's explicit backward pass beside autograd, on prebuilt batches."""
-    encode = StructureEncoding.from_config(model.config)
-    graphs = sorted(
-        (encode(graph) for graph in molecules_to_data(smiles)), key=lambda g: int(g.num_nodes)
-    )
-    batches = [collate(graphs[i : i + BATCH]) for i in range(0, len(graphs), BATCH)]
+def measure_backward(smiles: list[str]) -> dict[str, dict[str, float]]:
+    """Time LRP's explicit backward pass beside autograd, on prebuilt batches, by model."""
     lrp = get_explainer("lrp")
 
     @torch.no_grad()
-    def forward() -> None:
+    def forward(model: Graphormer, batches: list[GraphBatch]) -> None:
         for batch in batches:
             model(batch)
 
-    def bare() -> None:
-        for batch in batches:
-            tokens = model.embed(batch).detach().requires_grad_()
-            torch.autograd.grad(model.encode(tokens, batch)[:, 0].sum(), tokens)
-
-    def explicit() -> None:
+    def explicit(model: Graphormer, batches: list[GraphBatch]) -> None:
         for batch in batches:
             lrp.attribute(model, batch)
 
-    def through_autograd() -> None:
+    def through_autograd(model: Graphormer, batches: list[GraphBatch]) -> None:
         with unittest.mock.patch.object(backward, "applies", return_value=False):
-            explicit()
+            explicit(model, batches)
 
-    runs: dict[str, Callable[[], object]] = {
+    ways = {
         "forward": forward,
-        "forward and backward (autograd)": bare,
+        "forward and backward (autograd)": bare_gradient,
         "LRP through autograd": through_autograd,
         "LRP, explicit": explicit,
     }
-    return fastest(runs, len(graphs))
+    found = {}
+    for name, model in both_models().items():
+        batches = prebuilt(model, smiles)
+        runs = {step: partial(way, model, batches) for step, way in ways.items()}
+        found[name] = taking_turns(runs, len(smiles))
+    return found
 
 
 def report_backward(found: dict[str, dict[str, float]], count: int) -> str:
@@ -439,20 +525,28 @@ def report_start(best: dict[str, float]) -> str:
     return "\n".join([*lines, ""])
 
 
+def measure(smiles: list[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return milliseconds per molecule of our steps, and of the published pipeline's."""
+    published = {f"published/{name}": run for name, run in published_runs(smiles).items()}
+    found = taking_turns(own_runs(smiles) | published, len(smiles))
+    theirs = {name.removeprefix("published/"): found.pop(name) for name in published}
+    return featurising(smiles) | found, theirs
+
+
 def report(own: dict[str, float], published: dict[str, float], count: int) -> str:
     lines = [
         "# Speed",
         "",
         f"{count} molecules, one thread, batches of {BATCH}, a Graphormer with {LAYERS} layers of"
-        f" width {DIM}. The figures are median milliseconds per molecule, from one run on one"
-        " machine. Look at the ratios.",
+        f" width {DIM}. The figures are milliseconds of processor time per molecule, each the least"
+        " of seven repetitions in which all steps take turns, from one run on one machine. Look at"
+        " the ratios.",
         "",
         "| step | graphxai | published | ratio |",
         "|---|---|---|---|",
     ]
     ogb = own["SMILES to features, OGB"]
-    featurising = {"SMILES to features": ogb, "SMILES to features, one by one": ogb}
-    other = published | featurising
+    other = published | {"SMILES to features": ogb, "SMILES to features, one by one": ogb}
     for name, value in own.items():
         if name.endswith("OGB"):
             continue
@@ -462,17 +556,15 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
     parse = own["parse SMILES (RDKit)"]
     ours, theirs = own["SMILES to features"] - parse, ogb - parse
     lines.append(f"| features without parsing | {ours:.2f} | {theirs:.2f} | {theirs / ours:.1f} |")
-    ratio = own["LRP"] / own["Gradient x Input"]
     lines += [
         "",
-        f"LRP takes {ratio:.2f} of the time of Gradient x Input, whose ledger also computes"
-        " the shares of the structure and what each operation creates or loses.",
+        f"LRP takes {own['LRP'] / own['Gradient x Input']:.2f} of the time of Gradient x Input,"
+        " whose ledger also computes the shares of the structure and what each operation creates or"
+        " loses.",
         "",
-    ]
-    lines += [
-        "The rows for parsing and features are processor time, measured while the functions take"
-        ' turns of 32 molecules. "SMILES to features" is `molecules_to_data`; "one by one" is'
-        ' `molecule_to_data`, which "SMILES to explanation" uses.',
+        'The rows for parsing and features take turns of 32 molecules. "SMILES to features" is'
+        ' `molecules_to_data`; "one by one" is `molecule_to_data`. The structure is encoded in'
+        " compiled code (extra `fast`), as it is once enough graphs were encoded.",
         "",
         "\"Published\" is OGB's `smiles2graph` for the features. For the rest it is Hugging Face's"
         " port of Graphormer (`transformers` 4.57.6), batched and sorted by size in the same way,"
@@ -481,6 +573,44 @@ def report(own: dict[str, float], published: dict[str, float], count: int) -> st
         "",
     ]
     return "\n".join(lines)
+
+
+def report_explaining(explaining: dict[str, dict[str, float]], preparing: dict[str, float]) -> str:
+    lines = [
+        "## A list of molecules",
+        "",
+        "`gx.explain` of a list of SMILES beside the bare network's forward and backward pass (from"
+        " the largest output to the tokens) on batches made before. Processor time as above.",
+        "",
+        "| model | bare network | LRP on the same batches | `gx.explain` | bare / `gx.explain` |",
+        "|---|---|---|---|---|",
+    ]
+    for name, of in explaining.items():
+        ratio = of["bare"] / of["explain"]
+        cells = " | ".join(f"{of[step]:.2f}" for step in ("bare", "LRP", "explain"))
+        lines.append(f"| {name} | {cells} | {ratio:.2f} |")
+    first = next(iter(preparing.values()))
+    lines += ["", "| preparing | ms per molecule | ratio |", "|---|---|---|"]
+    for name, value in preparing.items():
+        ratio = f"{first / value:.1f}" if name.startswith("prepare") else ""
+        lines.append(f"| {name} | {value:.2f} | {ratio} |")
+    return "\n".join([*lines, ""])
+
+
+def report_large(large: dict[int, dict[str, float]]) -> str:
+    lines = [
+        "## Large molecules",
+        "",
+        "Encoding the structure of one polyglycine chain, and the forward pass, in milliseconds of"
+        " processor time.",
+        "",
+        "| atoms | structure, NumPy | structure, compiled | forward |",
+        "|---|---|---|---|",
+    ]
+    for n, of in large.items():
+        cells = " | ".join(f"{of[step]:.1f}" for step in ("NumPy", "compiled", "forward"))
+        lines.append(f"| {n:,} | {cells} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
@@ -500,13 +630,15 @@ def main() -> None:
         smiles = molecules(options.molecules, options.data)
         smiles = [s for s in smiles if "." not in s]
         if not options.only_backward:
-            parts.append(report(measure(smiles), measure_published(smiles), len(smiles)))
-        models = {f"{LAYERS} x {DIM}": ours(), "BACE, 4 x 128": gx.load("bace")}
-        found = {name: measure_backward(model, smiles) for name, model in models.items()}
-        parts.append(report_backward(found, len(smiles)))
+            in_compiled_code(True)
+            parts.append(report(*measure(smiles), len(smiles)))
+            explaining = measure_explaining(smiles)
+            parts.append(report_explaining(explaining, measure_preparing(smiles)))
+            parts.append(report_large(measure_large()))
+        parts.append(report_backward(measure_backward(smiles), len(smiles)))
     if options.many:
         parts.append(report_many(measure_many(options.many, 20_000)))
-    if not options.only_many:
+    if not (options.only_many or options.only_backward):
         parts.append(report_start(measure_start()))
     text = "\n".join(parts)
     print(text)

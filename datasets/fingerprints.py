@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdFingerprintGenerator
+from rdkit.DataStructs import BitVectToBinaryText
 
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
 
-__all__ = ["atom_pair_counts", "ecfp4", "ecfp4_bits", "ecfp6_counts"]
+__all__ = ["atom_pair_counts", "ecfp4", "ecfp4_bits", "ecfp6_counts", "packed", "tanimoto"]
 
 FloatArray = NDArray[np.float32]
+Words = NDArray[np.uint64]
 BITS = 2048
 
 
@@ -28,6 +30,26 @@ def _ecfp4(bits: int) -> Any:
 def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
     """ECFP4 of one molecule, 2,048 bits, in the form that RDKit compares."""
     return _ecfp4(BITS).GetFingerprint(mol)
+
+
+def packed(fingerprints: Sequence[ExplicitBitVect]) -> Words:
+    """The bits of fingerprints as 64-bit words, (n, bits / 64)."""
+    return np.stack([np.frombuffer(BitVectToBinaryText(one), np.uint64) for one in fingerprints])
+
+
+def tanimoto(own: Words, others: Words) -> NDArray[np.float64]:
+    """Tanimoto similarity of packed bits own (w,) to each row of others (n, w), (n,).
+
+    The values of RDKit's `BulkTanimotoSimilarity`, several times faster.
+    """
+    common, all_bits = _set_bits(own & others), _set_bits(own | others)
+    return np.divide(common, all_bits, out=np.zeros(len(common)), where=all_bits > 0)
+
+
+def _set_bits(words: Words) -> NDArray[np.int64]:
+    if hasattr(np, "bitwise_count"):  # NumPy 2
+        return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
+    return np.unpackbits(words.view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64)
 
 
 def ecfp4(smiles: Sequence[str], bits: int = BITS) -> FloatArray:

@@ -94,10 +94,28 @@ def molecule_graph(
     molecule: str | Chem.Mol, *, max_atoms: int = 500, canonical: bool = False
 ) -> Graph:
     """Make the graph of a molecule as `molecule_to_data` does, without PyG."""
-    (graph,) = map(_graph, featurise([molecule], max_atoms, canonical))
+    (graph,) = molecule_graphs([molecule], max_atoms=max_atoms, canonical=canonical)
     if isinstance(graph, MoleculeError):
         raise graph
     return graph
+
+
+def molecule_graphs(
+    molecules: Iterable[str | Chem.Mol],
+    *,
+    max_atoms: int = 500,
+    canonical: bool = False,
+    workers: int = 1,
+) -> Generator[Graph | MoleculeError, None, None]:
+    """Make the graphs of many molecules as `molecules_to_data` does, without PyG."""
+    if workers == 1:
+        remaining = iter(molecules)
+        while group := list(islice(remaining, TURN)):
+            yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
+        return
+    with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as found:
+        for one in found:
+            yield _graph(one)
 
 
 def molecules_to_data(
@@ -126,7 +144,8 @@ def molecules_to_data(
         ValueError: `workers` is not a whole number of at least 1.
         RuntimeError: a worker died, for example because memory ran out.
     """
-    return _as_data(_graphs(molecules, max_atoms, canonical, checked_workers(workers)))
+    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
+    return _as_data(molecule_graphs(molecules, workers=checked_workers(workers), **options))
 
 
 def require_graphs(
@@ -185,7 +204,8 @@ def table_graphs(
     """Read the rows of a CSV file as `iter_table` does, without PyG."""
     records, again = tee(iter_records(path, (smiles_column, *label_columns)))
     texts = (record[smiles_column] for _, record in again)
-    graphs = _graphs(texts, max_atoms, canonical, checked_workers(workers))
+    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
+    graphs = molecule_graphs(texts, workers=checked_workers(workers), **options)
     with closing(graphs):
         for graph, (number, record) in zip(graphs, records, strict=True):
             try:
@@ -285,20 +305,6 @@ def load_bace(
     if rejected:
         raise MoleculeError(f"{path}, {rejected[0]}")
     return graphs
-
-
-def _graphs(
-    molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool, workers: int
-) -> Generator[Graph | MoleculeError, None, None]:
-    """Work in groups of the fastest size, or in worker processes."""
-    if workers == 1:
-        remaining = iter(molecules)
-        while group := list(islice(remaining, TURN)):
-            yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
-        return
-    with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as found:
-        for one in found:
-            yield _graph(one)
 
 
 def _as_data(

@@ -10,9 +10,12 @@ import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .writing import replacing
 
@@ -90,20 +93,26 @@ class TrainingSet:
         itself comes first.
         """
         from rdkit import Chem
-        from rdkit.DataStructs import BulkTanimotoSimilarity
 
-        from .fingerprints import ecfp4_bits
+        from .fingerprints import ecfp4_bits, packed, tanimoto
 
-        similarities = BulkTanimotoSimilarity(ecfp4_bits(mol), self.fingerprints)
-        similarity = max(similarities)
+        similarities = tanimoto(packed([ecfp4_bits(mol)])[0], self._packed)
+        first = int(similarities.argmax())
+        similarity = float(similarities[first])
         if similarity == 1 and (own := Chem.MolToSmiles(mol)) in self.smiles:
             return Nearness("training compound", 1.0, own)
-        nearest = self.smiles[similarities.index(similarity)]
+        nearest = self.smiles[first]
         unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
         word: Word = (
             "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
         )
         return Nearness(word, similarity, nearest, tuple(unseen))
+
+    @cached_property
+    def _packed(self) -> NDArray[np.uint64]:
+        from .fingerprints import packed
+
+        return packed(self.fingerprints)
 
     def part(self, mol: Mol) -> str:
         """Where a molecule was: "training", "validation" or "test"; empty if it was in none."""

@@ -3,11 +3,14 @@
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batching import Key, batches_for, collated, in_chunks
@@ -236,14 +239,18 @@ def explain_prepared(
     """
     wanted = Target.of(target)
     origin = provenance(model, explainer)
+    nothing: Tensor | None = None
     for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted)
-        empty = _without_nodes(model, batch, attribution.outputs, wanted)
+        if nothing is None or not isinstance(model, Graphormer):  # whose are always the same
+            nothing = _outputs_without_nodes(model, batch)
+        empty = _without_nodes(model, nothing, attribution.outputs, wanted)
+        found = _in_numbers(attribution)
         for row, (key, item) in enumerate(part):
-            near = nearness_of(item, training)
-            described = (model, item, attribution, row, explainer, wanted, origin, empty[row], near)
+            near = _nearness_when_read(item, training)
+            described = (model, item, found, row, explainer, wanted, origin, empty[row], near)
             yield from _unless_refused(key, partial(_explanation, *described), refuse)
 
 
@@ -261,19 +268,24 @@ def _unless_refused(
         yield key, found
 
 
+def _outputs_without_nodes(model: "Model", batch: Any) -> Tensor | None:
+    """Outputs with no nodes, (B, num_outputs), or (1, num_outputs) if all graphs have the same."""
+    with evaluating(model), torch.no_grad():
+        return model.outputs_without_nodes(batch)
+
+
 def _without_nodes(
-    model: "Model", batch: Any, outputs: Tensor, target: Target
+    model: "Model", nothing: Tensor | None, outputs: Tensor, target: Target
 ) -> list[float | None]:
     """f_c of each graph with no nodes, for the class explained; None where it is not finite.
 
-    outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
+    nothing: see `_outputs_without_nodes`; outputs (B, num_outputs): of the whole graphs, which
+    decide the class if none is named.
     """
-    resolved = target.resolve(model.config, outputs)
-    with evaluating(model), torch.no_grad():
-        found = model.outputs_without_nodes(batch)
-    if found is None:
+    if nothing is None:
         return [None] * len(outputs)
-    return [value if math.isfinite(value) else None for value in resolved(found).tolist()]
+    values = target.resolve(model.config, outputs)(nothing).tolist()
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def predict_prepared(
@@ -290,44 +302,98 @@ def predict_prepared(
     for part in batches_for(model, prepared):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
-            outputs = model(batch).cpu()
+            outputs = model(batch).double().tolist()
         for row, (key, item) in enumerate(part):
-            read = partial(read_outputs, model.config, outputs[row], nearness_of(item, training))
+            near = _nearness_when_read(item, training)
+            read = partial(read_outputs, model.config, outputs[row], near)
             yield from _unless_refused(key, read, refuse)
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
     """How near a molecule is to the training set; None for a graph that is no molecule."""
+    found = _nearness_when_read(item, training)
+    return found() if callable(found) else found
+
+
+def _nearness_when_read(
+    item: Input, training: TrainingSet | None
+) -> Nearness | Callable[[], Nearness] | None:
+    """How near a molecule is to the training set, once it is asked for: that takes a while."""
     if item.molecule is None and item.smiles is None:
         return None
     if training is None:
         return UNKNOWN
+    return cache(partial(_nearness, training, item.molecule or item.smiles))  # for all tasks
+
+
+def _nearness(training: TrainingSet, molecule: Any) -> Nearness:
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
-        return training.nearness(item.molecule or Chem.MolFromSmiles(item.smiles))
+        return training.nearness(
+            Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """An Attribution in plain numbers: arrays (B, N) and (B, N, F), and a list for each (B,)."""
+
+    relevance: NDArray[np.floating]
+    features: NDArray[np.floating] | None
+    outputs: list[list[float]]
+    labels: tuple[str, ...]
+    shares: list[dict[str, Any]]  # of each graph, as the ledger names them
+
+
+def _in_numbers(found: Attribution) -> _Numbers:
+    graphs = len(found.outputs)
+    columns: dict[str, list[Any]] = {
+        name: getattr(found, name).tolist()
+        for name in ("graph_token", "biases", "output", "average_node")
+        if getattr(found, name) is not None
+    }
+    columns["structure"] = _by_graph(found.structure, graphs)
+    columns["remainders"] = _by_graph(found.remainders, graphs)
+    return _Numbers(
+        relevance=found.relevance.float().cpu().numpy(),
+        features=None if found.features is None else found.features.float().cpu().numpy(),
+        outputs=found.outputs.double().tolist(),
+        labels=found.labels,
+        shares=[
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ],
+    )
+
+
+def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, float]]:
+    """Each graph's entry of each tensor (B,); empty if there are none."""
+    if not values:
+        return [{} for _ in range(graphs)]
+    rows = zip(*(value.tolist() for value in values.values()), strict=True)
+    return [dict(zip(values, row, strict=True)) for row in rows]
 
 
 def _explanation(
     model: "Model",
     item: Input,
-    attribution: Attribution,
+    found: _Numbers,
     row: int,
     explainer: Explainer,
     target: Target,
     origin: dict[str, Any],
     without_nodes: float | None,
-    nearness: Nearness | None,
+    nearness: Nearness | Callable[[], Nearness] | None,
 ) -> Explanation:
     n = item.num_nodes
-    relevance = attribution.relevance[row, :n].float().cpu()
-    predictions = read_outputs(model.config, attribution.outputs[row].cpu(), nearness)
+    relevance = found.relevance[row, :n].copy()
+    features = None if found.features is None else found.features[row, :n].copy()
+    predictions = read_outputs(model.config, found.outputs[row], nearness)
     task = target.task_in(model.config)
-    features = attribution.features
     return Explanation(
-        relevance=relevance.numpy().copy(),
-        target=attribution.labels[row],
-        wanted=target.settled(model.config, attribution.outputs[row]),
+        relevance=relevance,
+        target=found.labels[row],
+        wanted=target.settled(model.config, found.outputs[row]),
         prediction=next(p for p in predictions if p.task == task.name),
         predictions=predictions,
         method=explainer.name,
@@ -336,19 +402,12 @@ def _explanation(
         caveat=explainer.caveat,
         unsigned=explainer.unsigned,
         ledger=Ledger(
-            nodes=float(relevance.double().sum()),
-            graph_token=float(attribution.graph_token[row]),
-            biases=float(attribution.biases[row]),
-            output=float(attribution.output[row]),
+            nodes=float(relevance.sum(dtype=np.float64)),
             without_nodes=without_nodes,
-            average_node=None
-            if attribution.average_node is None
-            else float(attribution.average_node[row]),
-            structure=_row_of(attribution.structure, row),
-            remainders=_row_of(attribution.remainders, row),
-            centrality=_share_of("centrality", model.feature_names, features, row),
+            centrality=_share_of("centrality", model.feature_names, features),
+            **found.shares[row],
         ),
-        features=None if features is None else features[row, :n].float().cpu().numpy().copy(),
+        features=features,
         feature_names=model.feature_names if features is not None else (),
         smiles=item.smiles,
         mol=item.molecule,
@@ -358,13 +417,10 @@ def _explanation(
     )
 
 
-def _share_of(name: str, names: Sequence[str], features: Tensor | None, row: int) -> float | None:
-    """One graph's relevance through a feature, from parts (B, N, F); None if not separated."""
+def _share_of(
+    name: str, names: Sequence[str], features: NDArray[np.floating] | None
+) -> float | None:
+    """The relevance through a feature, from parts (N, F); None if not separated."""
     if features is None or name not in names:
         return None
-    return float(features[row, :, list(names).index(name)].double().sum())
-
-
-def _row_of(values: dict[str, Tensor] | None, row: int) -> dict[str, float]:
-    """One graph's entry of each tensor (B,); empty if there are none."""
-    return {name: float(value[row]) for name, value in (values or {}).items()}
+    return float(features[:, list(names).index(name)].sum(dtype=np.float64))

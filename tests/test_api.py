@@ -12,6 +12,7 @@ from rdkit import Chem
 from torch_geometric.data import Batch, Data
 
 import graphxai as gx
+from graphxai.contract import batching
 from graphxai.contract.batching import in_batches
 from graphxai.contract.inputs import prepare
 from graphxai.datasets.molecules import molecule_to_data
@@ -19,7 +20,7 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.explanation.glossary import about_output
 from graphxai.explanation.grid import side_by_side
-from graphxai.models.graphormer import Task
+from graphxai.models.graphormer import Graphormer, Task
 from toy import random_graphormer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
@@ -110,6 +111,25 @@ def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_expla
     caption = gx.explain(model, ASPIRIN).caption
     assert "without atoms" in caption.splitlines()[0]
     assert caption.splitlines()[1].startswith("LRP: atoms")
+
+
+def test_the_output_without_nodes_of_a_graphormer_is_computed_once_for_all_batches(
+    model, monkeypatch
+):
+    """It is the same for every graph."""
+    passes = []
+    compute = Graphormer.outputs_without_nodes
+    monkeypatch.setattr(batching, "MAX_GRAPHS", 1)
+    monkeypatch.setattr(
+        Graphormer,
+        "outputs_without_nodes",
+        lambda self, batch: passes.append(batch) or compute(self, batch),
+    )
+    together = gx.explain(model, ["CCO", "c1ccccc1", "CN"])
+    assert len(passes) == 1
+    for one in together:
+        alone = gx.explain(model, one.smiles)
+        assert one.ledger.without_nodes == pytest.approx(alone.ledger.without_nodes, abs=1e-6)
 
 
 def test_a_prediction_shows_every_class_and_escapes_it():

@@ -86,7 +86,7 @@ def test_hugging_face_datasets_is_not_shadowed():
 
 SLOW = (
     "torch_geometric", "torch._dynamo", "sympy", "matplotlib", "lightning", "scipy", "sklearn",
-    "pandas",
+    "pandas", "numba",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from graphxai.datasets.progress import Tick
 from graphxai.models.graphormer.encoding import collate
 
-from .inputs import Input, prepare_for
+from .inputs import Input, prepare_each
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 # larger graph. With 250,000 pairs LRP was up to 7 % slower (the cache), with 50,000 no faster.
 MAX_GRAPHS = 64
 MAX_PAIRS = 100_000
-CHUNK = 4096  # inputs encoded at once: about 300 MB of molecules
+# Limits of what is encoded before it is batched: some 300 MB.
+CHUNK = 4096  # inputs
+CHUNK_PAIRS = 8_000_000  # node pairs
 
 Key = TypeVar("Key")  # the caller's name for an input
 
@@ -26,21 +28,24 @@ Key = TypeVar("Key")  # the caller's name for an input
 def in_chunks(
     model: Any, values: Sequence[Any], strict: bool, tick: Tick
 ) -> Iterator[list[tuple[int, Input]]]:
-    """Encode the inputs, CHUNK at a time; yields lists of (index, encoded input).
+    """Encode the inputs; yields lists of (index, encoded input), at most CHUNK at once.
 
     An unusable input is left out with a warning; if strict, its error is raised.
     """
-    for start in range(0, len(values), CHUNK):
-        chunk = []
-        for index, value in enumerate(values[start : start + CHUNK], start):
-            try:
-                chunk.append((index, prepare_for(model, value)))
-            except (ValueError, OSError) as error:
-                if strict:
-                    raise
-                warnings.warn(f"input {index} was left out: {error}", stacklevel=4)
-                tick(1)
-        yield chunk
+    chunk: list[tuple[int, Input]] = []
+    pairs = 0
+    refused = () if strict else (ValueError, OSError)
+    for index, found in enumerate(prepare_each(model, values, refused)):
+        if isinstance(found, Exception):
+            warnings.warn(f"input {index} was left out: {found}", stacklevel=4)
+            tick(1)
+            continue
+        chunk.append((index, found))
+        pairs += found.num_nodes**2
+        if len(chunk) == CHUNK or pairs > CHUNK_PAIRS:
+            yield chunk
+            chunk, pairs = [], 0
+    yield chunk
 
 
 def batches_for(

@@ -1,9 +1,11 @@
 """Encode what users pass in as graphs: SMILES, RDKit molecules, images, PyG data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
+GROUP = 64  # inputs whose molecules are featurised together
 CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is written
 
 
@@ -48,7 +51,7 @@ class Input:
         """The encoded graph as PyG's `Data`."""
         return self.graph.to_data() if isinstance(self.graph, Graph) else self.graph
 
-    @property
+    @cached_property
     def num_nodes(self) -> int:
         """Number of nodes."""
         return int(self.graph.num_nodes or 0)
@@ -76,14 +79,39 @@ def prepare_for(model: Any, value: Any) -> Input:
 
     Raises TypeError for a model that cannot be explained, InputError for tensors without values.
     """
+    (found,) = prepare_all(model, [value])
+    return found
+
+
+def prepare_all(model: Any, values: Iterable[Any]) -> list[Input]:
+    """Encode inputs as `prepare_for` does, many molecules at a time; raises the first error."""
+    return [item for item in prepare_each(model, values, ()) if isinstance(item, Input)]
+
+
+def prepare_each(
+    model: Any,
+    values: Iterable[Any],
+    refused: type[Exception] | tuple[type[Exception], ...] = (ValueError, OSError),
+) -> Iterator[Input | Exception]:
+    """Encode inputs as `prepare_for` does, many molecules at a time.
+
+    An input that cannot be used gives its error instead, if that is one of `refused`; other errors
+    are raised. Up to `GROUP` values are taken before the first input comes out.
+    """
     if not hasattr(model, "config"):
         require_contract(model)
-    given = value.to_dict().values() if is_data(value) else (value,)
-    if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
-        raise InputError("it is on the device 'meta', where tensors hold no values.")
     own = getattr(model, "prepare", None)
-    found: Input = prepare(model.config, value) if own is None else own(value)
-    return found
+    remaining = iter(values)
+    while group := list(islice(remaining, GROUP)):
+        graphs = {} if own else _molecular_graphs(model.config, group)
+        for k, value in enumerate(group):
+            found: Input | Exception
+            try:
+                _require_values(value)
+                found = own(value) if own else _encoded(model.config, value, graphs.get(k))
+            except refused as error:
+                found = error
+            yield found
 
 
 def prepare(config: GraphormerConfig, value: Any) -> Input:
@@ -92,14 +120,44 @@ def prepare(config: GraphormerConfig, value: Any) -> Input:
     value: what `explain` takes, or a molecule's `Graph`, which is not checked again. Raises
     InputError, or the ValueError of the data set's reader, if the input cannot be used.
     """
+    return _encoded(config, value, _molecular_graphs(config, [value]).get(0))
+
+
+def _require_values(value: Any) -> None:
+    given = value.to_dict().values() if is_data(value) else (value,)
+    if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
+        raise InputError("it is on the device 'meta', where tensors hold no values.")
+
+
+def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, Any]:
+    """By position, the graph of each SMILES or RDKit molecule, or the error that it gives."""
+    if not reads_molecules(config):
+        return {}
+    from rdkit import Chem
+
+    from graphxai.datasets.molecules import molecule_graphs
+
+    found = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
+    graphs = molecule_graphs(found.values(), canonical=writes_canonically(config))
+    return dict(zip(found, graphs, strict=True))
+
+
+def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
+    """One input; graph: that of a molecule, or its error."""
     encode = StructureEncoding.from_config(config)
+    if isinstance(graph, Exception):
+        raise graph
+    if graph is not None:
+        return Input(encode.forward(graph), graph.smiles, graph.get("mol"))
     if isinstance(value, Graph):
         return Input(encode(value), value.smiles, value.get("mol"))
     if is_data(value):
         return _from_data(config, value, encode)
-    if reads_molecules(config):
-        return _from_molecule(value, encode, writes_canonically(config))
-    return _from_image(value, encode)
+    if not reads_molecules(config):
+        return _from_image(value, encode)
+    raise InputError(
+        f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
+    )
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:
@@ -113,19 +171,6 @@ def writes_canonically(config: GraphormerConfig) -> bool:
 
 def _is_pillow(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "PIL"
-
-
-def _from_molecule(value: Any, encode: StructureEncoding, canonical: bool) -> Input:
-    from rdkit import Chem
-
-    from graphxai.datasets.molecules import molecule_graph
-
-    if not isinstance(value, str | Chem.Mol):
-        raise InputError(
-            f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
-        )
-    graph = molecule_graph(value, canonical=canonical)
-    return Input(encode(graph), graph.smiles, graph.get("mol"))
 
 
 def _from_image(value: Any, encode: StructureEncoding) -> Input:
@@ -175,10 +220,10 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
         _check_superpixels(data)
     smiles = data.get("smiles")
     if not isinstance(smiles, str):
-        return _from_data_with_image(encode(data.clone()))
+        return _from_data_with_image(encode(copy(data)))
     if reads_molecules(config):
         _check_smiles(data, smiles)
-    return Input(encode(data.clone()), smiles, data.get("mol"))
+    return Input(encode(copy(data)), smiles, data.get("mol"))
 
 
 def check_edges(data: "Data") -> None:
@@ -252,11 +297,11 @@ def _check_codes(config: GraphormerConfig, data: "Data") -> None:
     bonds = data.edge_attr
     if isinstance(bonds, torch.Tensor) and (bonds.is_floating_point() or bonds.dtype == torch.bool):
         raise InputError(f"edge_attr must hold integers (OGB's codes), not {bonds.dtype}.")
+    lowest, highest = data.x.amin(0).tolist(), data.x.amax(0).tolist()
     for feature, size in enumerate(config.node_cardinalities):
-        column = data.x[:, feature]
-        if not 0 <= int(column.min()) <= int(column.max()) < size:
+        if not 0 <= int(lowest[feature]) <= int(highest[feature]) < size:
             raise InputError(
                 f"x[:, {feature}] must lie in 0..{size - 1} (OGB's vocabulary); it ranges from"
-                f" {int(column.min())} to {int(column.max())}. PyG's from_smiles encodes features"
-                " differently."
+                f" {int(lowest[feature])} to {int(highest[feature])}. PyG's from_smiles encodes"
+                " features differently."
             )

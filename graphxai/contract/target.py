@@ -1,5 +1,6 @@
 """What is explained: one number per graph, computed from the model's outputs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,8 +76,8 @@ class Target:
         """The task this target belongs to; of two tasks the first."""
         return self.tasks_in(config)[0]
 
-    def settled(self, config: TaskSet, outputs: Tensor) -> "Target":
-        """The same target with its task and class named, given one graph's outputs (num_outputs,).
+    def settled(self, config: TaskSet, outputs: Sequence[float]) -> "Target":
+        """The same target with its task and class named, given one graph's outputs.
 
         If the target is the predicted class, that class is filled in.
         """
@@ -85,7 +86,10 @@ class Target:
         side = _side_in(config, self.task, self.choice)
         if side.task.kind == "regression":
             return Target(None, side.task.name)
-        index = int(outputs[side.columns].argmax()) if side.index is None else side.index
+        index = side.index
+        if index is None:
+            values = outputs[side.columns]
+            index = max(range(len(values)), key=values.__getitem__)
         return Target(side.task.classes[index], side.task.name)
 
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:

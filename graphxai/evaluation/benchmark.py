@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
-from graphxai.contract.inputs import prepare_for
+from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
 from graphxai.datasets.progress import progress_bar
 from graphxai.explainers import Explainer, get_explainer
@@ -166,14 +166,14 @@ def _operators(operators: Sequence[str] | str) -> tuple[Operator, ...]:
 def _prepare(
     model: Model, inputs: Iterable[Any] | Mapping[Key, Any]
 ) -> tuple[list[Item], list[tuple[Key, str]]]:
-    pairs = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
     prepared: list[Item] = []
     rejected: list[tuple[Key, str]] = []
-    for key, value in pairs:
-        try:
-            prepared.append((key, prepare_for(model, value)))
-        except (ValueError, OSError) as error:
-            rejected.append((key, str(error)))
+    for key, found in zip(pairs, prepare_each(model, pairs.values()), strict=True):
+        if isinstance(found, Exception):
+            rejected.append((key, str(found)))
+        else:
+            prepared.append((key, found))
     return prepared, rejected
 
 

@@ -223,4 +223,4 @@ def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None
         raise ValueError(f"activation needs a single class as target, not {label!r}.")
     if task.kind == "regression":
         return None
-    return task.classes.index(str(target.settled(config, full[0]).choice))
+    return task.classes.index(str(target.settled(config, full[0].tolist()).choice))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from graphxai.api import explain_prepared
-from graphxai.contract.inputs import Input, prepare
+from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.target import Target
 from graphxai.datasets.progress import progress_bar
 from graphxai.explainers import Explainer, get_explainer
@@ -235,7 +235,7 @@ def model_score(
     if wanted.shape != (len(inputs),):
         raise ValueError(f"{len(inputs)} inputs, but labels of shape {wanted.shape}.")
     task, columns = model.config.task_columns(Target.of(target).task_in(model.config).name)
-    outputs = predict(model, [prepare(model.config, value).data for value in inputs])
+    outputs = predict(model, [item.data for item in prepare_all(model, inputs)])
     value = score_task(task, outputs[:, columns], torch.from_numpy(wanted))
     name = {"binary": "ROC-AUC", "multiclass": "accuracy", "regression": "R2"}[task.kind]
     return name, np.nan if value is None else value
@@ -279,12 +279,10 @@ def _prepare(
 ) -> tuple[list[tuple[int, Input]], dict[int, str]]:
     """Encoded inputs by position, and a reason for each unusable one."""
     prepared, notes = [], {}
-    for graph, (value, truth) in enumerate(zip(inputs, truths, strict=True)):
+    for graph, (item, truth) in enumerate(zip(prepare_each(model, inputs), truths, strict=True)):
         metrics_for(truth)
-        try:
-            item = prepare(model.config, value)
-        except (ValueError, OSError) as error:
-            notes[graph] = f"left out: {error}"
+        if isinstance(item, Exception):
+            notes[graph] = f"left out: {item}"
             continue
         _check_fit(item, truth, graph)
         prepared.append((graph, item))

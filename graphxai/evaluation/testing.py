@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.contract.inputs import prepare_for
+from graphxai.contract.inputs import prepare_all, prepare_for
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.models.graphormer import Graphormer, StructureEncoding
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
@@ -43,7 +43,7 @@ def check_batching(
     tolerance: float = TOLERANCE,
 ) -> None:
     """A graph gets the same relevance alone, in a batch, and with extra padding."""
-    graphs = [prepare_for(model, value).data for value in inputs]
+    graphs = [item.data for item in prepare_all(model, inputs)]
     explainer = get_explainer(method)
     together = _by_graph(explainer.attribute(model, model.collate(graphs)))
     largest = max(int(graph.num_nodes) for graph in graphs)
@@ -61,7 +61,7 @@ def check_sign(model: Graphormer, inputs: Sequence[Any], method: str | Explainer
     explainer = get_explainer(method)
     if not explainer.unsigned:
         return
-    graphs = [prepare_for(model, value).data for value in inputs]
+    graphs = [item.data for item in prepare_all(model, inputs)]
     lowest = explainer.attribute(model, model.collate(graphs)).relevance.min().item()
     assert lowest >= 0, f"{explainer.name} gave a score of {lowest:.1e}."
 
@@ -104,7 +104,7 @@ def check_ledger(
 
     The gap is relative to the sum of the absolute terms, the scale of rounding errors.
     """
-    graphs = [prepare_for(model, value).data for value in inputs]
+    graphs = [item.data for item in prepare_all(model, inputs)]
     explainer = get_explainer(method)
     found = explainer.attribute(model, model.collate(graphs))
     size = found.relevance.abs().sum(-1) + found.graph_token.abs() + found.biases.abs()
@@ -120,7 +120,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
 
     Also after an exception inside the block.
     """
-    batch = model.collate([prepare_for(model, value).data for value in inputs])
+    batch = model.collate([item.data for item in prepare_all(model, inputs)])
     before = _outputs_and_gradients(model, batch)
     with conservative(activation="ratio"), record(biases=True):
         model(batch).sum().backward()

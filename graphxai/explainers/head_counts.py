@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.model import ExplainableModel
-from graphxai.models.graphormer.encoding import UNREACHABLE, GraphBatch
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.models.graphormer.paths import UNREACHABLE
 from graphxai.rules.conservative import record
 
 POSITIONAL = 0.8  # xi_pos of Song 2024

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphxai.adapters.placing import OneGraphAtATime
-from graphxai.contract.inputs import Input, prepare_for
+from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.datasets.writing import write_whole
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -129,7 +129,7 @@ def head_statistics(
     """
     if len(inputs) == 0:
         raise ValueError("head statistics need at least one input.")
-    prepared = [prepare_for(model, value) for value in inputs]
+    prepared = prepare_all(model, inputs)
     prepared.sort(key=lambda item: item.num_nodes)
     known = [_relations(item) for item in prepared]
     names = RELATIONS if all(found is not None for found in known) else RELATIONS[:1]

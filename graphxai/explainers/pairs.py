@@ -26,7 +26,7 @@ from torch import Tensor
 from graphxai.adapters.placing import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.encoding import IntArray, shortest_paths
+from graphxai.models.graphormer.paths import IntArray, shortest_paths
 from graphxai.rules.conservative import Rules, conservative, record
 
 from .base import Explainer

@@ -1,5 +1,6 @@
 """One graph's explanation: plain values, a ledger that adds up, a picture, files."""
 
+import math
 from base64 import b64encode
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -66,9 +67,9 @@ class Explanation(Result):
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shares = list(self.ledger.to_dict().values())
-        parts = () if self.features is None else self.features
-        if not all(np.isfinite(values).all() for values in (self.relevance, parts, shares)):
+        arrays = [self.relevance] if self.features is None else [self.relevance, self.features]
+        figures = self.ledger.to_dict().values()
+        if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
             raise NotFiniteError(
                 f"{self.title} gives {self.smiles or f'a graph of {len(self)} nodes'} relevance"
                 " that is not a finite number."

@@ -1,12 +1,10 @@
 """A model's predictions for one graph, task by task."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from graphxai.datasets.labels import with_unit
 from graphxai.models.graphormer.config import Task, TaskSet
@@ -19,12 +17,31 @@ class NotFiniteError(ValueError):
     """A model or a method gave a value that is not finite; the message says which and for what."""
 
 
+class _WhenRead:
+    """A field that may be given as a function, which is called when the field is first read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.key = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return None  # the default
+        value = vars(instance)[self.key]
+        if callable(value):
+            value = vars(instance)[self.key] = value()
+        return value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self.key] = value
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A model's prediction for one task.
 
     Classification: `label` and `probabilities` by class. Regression: `value` in `unit`. nearness:
-    how near the molecule is to the training set; None for other graphs.
+    how near the molecule is to the training set, computed when it is first read; None for other
+    graphs.
     """
 
     task: str
@@ -32,7 +49,11 @@ class Prediction:
     probabilities: dict[str, float] = field(default_factory=dict)
     value: float | None = None
     unit: str = ""
-    nearness: "Nearness | None" = None
+    nearness: "Nearness | None" = _WhenRead()  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields for a copy or another process, where the training set need not be."""
+        return vars(self) | {"_nearness": self.nearness}
 
     @property
     def heading(self) -> str:
@@ -71,24 +92,26 @@ class Prediction:
 
 
 def read_outputs(
-    config: TaskSet, outputs: Tensor, nearness: "Nearness | None" = None
+    config: TaskSet,
+    outputs: Sequence[float],
+    nearness: "Nearness | Callable[[], Nearness | None] | None" = None,
 ) -> tuple[Prediction, ...]:
     """Predictions of every task from one graph's outputs (num_outputs,).
 
-    nearness: how near the graph is to the training set. Raises NotFiniteError if an output, or a
-    value made of it, is not a finite number.
+    nearness: how near the graph is to the training set, or a function that tells. Raises
+    NotFiniteError if an output, or a value made of it, is not a finite number.
     """
     start, found = 0, []
     for task in config.tasks:
-        values = outputs[start : start + task.num_outputs].double()
+        values = outputs[start : start + task.num_outputs]
         found.append(_read_task(task, values, nearness))
         start += task.num_outputs
     return tuple(found)
 
 
-def _read_task(task: Task, values: Tensor, nearness: "Nearness | None") -> Prediction:
-    value = task.offset + task.scale * float(values[0])
-    if not (values.isfinite().all() and math.isfinite(value)):
+def _read_task(task: Task, values: Sequence[float], nearness: Any) -> Prediction:
+    value = task.offset + task.scale * values[0]
+    if not all(map(math.isfinite, (*values, value))):
         raise NotFiniteError(
             f"the model's output for {task.name!r} is not a finite number: its weights or this"
             " input are beyond what it can compute."
@@ -96,8 +119,14 @@ def _read_task(task: Task, values: Tensor, nearness: "Nearness | None") -> Predi
     if task.kind == "regression":
         return Prediction(task.name, value=value, unit=task.unit, nearness=nearness)
     if task.kind == "binary":
-        values = torch.stack([-values[0] / 2, values[0] / 2])  # two classes from one logit
-    probabilities = values.softmax(-1).tolist()
-    by_class = dict(zip(task.classes, probabilities, strict=True))
+        values = [-values[0] / 2, values[0] / 2]  # two classes from one logit
+    by_class = dict(zip(task.classes, _softmax(values), strict=True))
     label = max(by_class, key=by_class.__getitem__)
     return Prediction(task.name, label, by_class, nearness=nearness)
+
+
+def _softmax(values: Sequence[float]) -> list[float]:
+    largest = max(values)
+    powers = [math.exp(value - largest) for value in values]
+    total = sum(powers)
+    return [power / total for power in powers]

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from graphxai.api import explain_prepared, predict_prepared
-from graphxai.contract.inputs import Input, prepare, reads_molecules, writes_canonically
+from graphxai.contract.inputs import (
+    Input,
+    prepare_each,
+    prepare_for,
+    reads_molecules,
+    writes_canonically,
+)
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecule_reading import shortened
@@ -223,7 +229,7 @@ def _explained(
         return explain_prepared(model, rows, explainer, target=target, training=training)
 
     # an unknown target or an unsuitable method fails here, before it fails on every row
-    probe = [(0, prepare(model.config, PROBE))]
+    probe = [(0, prepare_for(model, PROBE))]
     list(explain_prepared(model, probe, explainer, target=target, refuse=lambda *_: None))
     for chunk in _chunks(_rows(model, path, smiles_column, name_column), CHUNK):
         if all(row.row in skip for row, _ in chunk):
@@ -439,11 +445,12 @@ def _encoded(
     rejected = [item for item, _ in chunk if isinstance(item, RejectedRow)]
     graphs = [item for item, _ in chunk if not isinstance(item, RejectedRow)]
     prepared: Encoded = []
-    for graph in graphs:
-        try:
-            prepared.append((int(graph.row), prepare(model.config, graph)))
-        except Exception as error:  # of any type: one row must not stop the others
-            rejected.append(_refused(int(graph.row), str(graph.get("smiles") or ""), error))
+    # errors of any type: one row must not stop the others
+    for graph, found in zip(graphs, prepare_each(model, graphs, Exception), strict=True):
+        if isinstance(found, Exception):
+            rejected.append(_refused(int(graph.row), str(graph.get("smiles") or ""), found))
+        else:
+            prepared.append((int(graph.row), found))
     return prepared, rejected, {int(item.row): name for item, name in chunk}
 
 

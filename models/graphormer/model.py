@@ -197,14 +197,14 @@ class Graphormer(nn.Module):
         return self.encode(self.embed(batch), batch)
 
     def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
-        """Return the outputs (B, num_outputs) of graphs with no nodes: one pass of the graph token.
+        """Return the outputs (1, num_outputs) of a graph with no nodes, the same for all batches.
 
-        They are the same for every graph, and those of `encode` with every node hidden.
+        They are those of `encode` with every node hidden: one pass of the graph token.
         """
         token = self.graph_token.expand(1, 1, -1)
         token = token if self.embedding_norm is None else self.embedding_norm(token)
         no_bias = token.new_zeros(1, self.config.num_heads, 1, 1)  # a single key gets all attention
-        return self.encode(token, batch, bias=no_bias).expand(len(batch), -1)
+        return self.encode(token, batch, bias=no_bias)
 
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Split each node's `embedding . gradient` exactly by feature, (B, N, features).

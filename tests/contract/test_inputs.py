@@ -1,11 +1,15 @@
 """Graphs that do not fit the model are refused by name, before anything is computed."""
 
+import re
+
 import pytest
 import torch
+from rdkit import Chem
 
 import graphxai as gx
-from graphxai.contract.inputs import InputError
-from graphxai.datasets.molecules import molecule_to_data
+from graphxai.contract.inputs import InputError, prepare_all, prepare_each, prepare_for
+from graphxai.datasets.graph import Graph
+from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from other_models import GpsModel
@@ -72,3 +76,45 @@ def test_a_result_that_is_not_finite_is_left_out_with_a_warning():
         assert found[1] is None
         with pytest.raises(ValueError, match="not a finite number"):
             call(model, "CC")
+
+
+def test_molecules_prepared_together_equal_those_prepared_one_by_one(model):
+    graph = molecule_to_data("CC(=O)Nc1ccccc1")
+    values = ["CCO", "C1CC", Chem.MolFromSmiles("F[C@H](Cl)Br"), graph, "", 3.5, "O=C=O"] * 12
+    together = list(prepare_each(model, values))
+    assert len(together) == len(values)
+    assert "structure" not in graph  # the caller's graph stays as it is
+    for value, found in zip(values, together, strict=True):
+        if isinstance(found, Exception):
+            with pytest.raises(type(found), match=re.escape(str(found))):
+                prepare_for(model, value)
+            continue
+        alone = prepare_for(model, value)
+        assert (found.smiles, found.molecule is None) == (alone.smiles, alone.molecule is None)
+        for name, expected in alone.data.to_dict().items():
+            if isinstance(expected, torch.Tensor):
+                assert torch.equal(found.data[name], expected)
+
+
+def test_molecules_are_prepared_without_pyg_and_a_given_graph_is_left_as_it_is(model):
+    given = molecule_graph("CCO"), molecule_to_data("CCO")
+    names = [set(vars(given[0])), set(given[1].keys())]
+    prepared = prepare_all(model, ["CCO", Chem.MolFromSmiles("CN"), *given])
+    assert [type(item.graph) for item in prepared] == [Graph, Graph, Graph, type(given[1])]
+    assert [set(vars(given[0])), set(given[1].keys())] == names
+    assert prepared[0].data is prepared[0].data  # converted once
+    assert torch.equal(prepared[0].data["bag_codes"], prepared[3].data["bag_codes"])
+
+
+def test_only_errors_of_the_named_kinds_are_given_in_place_of_an_input(model):
+    def broken(value):
+        raise TypeError(value)
+
+    wrapped = gx.wrap(GpsModel(), kind="regression")
+    wrapped.prepare = broken
+    with pytest.raises(TypeError):
+        list(prepare_each(wrapped, [1]))
+    (found,) = prepare_each(wrapped, [1], Exception)
+    assert isinstance(found, TypeError)
+    with pytest.raises(ValueError, match="ring 1 is opened"):
+        prepare_all(model, ["CCO", "C1CC"])

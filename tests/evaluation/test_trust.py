@@ -1,12 +1,14 @@
 """Signs of trust against formulas written out here, and the rule on compounds far from BACE."""
 
 import csv
+import pickle
 import re
 
 import numpy as np
 import pytest
 import torch
 from rdkit import Chem
+from rdkit.DataStructs import BulkTanimotoSimilarity
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, global_mean_pool
@@ -14,12 +16,12 @@ from torch_geometric.nn import GCNConv, global_mean_pool
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
-from graphxai.datasets.fingerprints import ecfp4_bits
+from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
-from graphxai.datasets.training_set import training_set_of
+from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.perturbed_inputs import another_form
 from graphxai.evaluation.trust.signs import (
     Sign,
@@ -119,6 +121,29 @@ def test_similarity_is_the_largest_tanimoto_coefficient(training):
     assert near.similarity == pytest.approx(tanimoto.max())
     assert near.nearest == training.smiles[int(tanimoto.argmax())]
     assert near.word == "far"
+
+
+def test_similarities_equal_those_of_rdkit(training):
+    prints = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in ("CCO", "O", "c1ccccc1C(=O)N")]
+    prints.append(type(prints[0])(2048))  # without any bit
+    for own, words in zip(prints, packed(prints), strict=True):
+        expected = BulkTanimotoSimilarity(own, training.fingerprints)
+        assert tanimoto(words, packed(training.fingerprints)).tolist() == expected
+
+
+def test_the_training_set_is_searched_when_nearness_is_read(bace, monkeypatch):
+    searched = []
+    search = TrainingSet.nearness
+    monkeypatch.setattr(
+        TrainingSet, "nearness", lambda self, mol: searched.append(mol) or search(self, mol)
+    )
+    explained = gx.explain(bace, ["CCO", "c1ccccc1"])
+    assert not searched
+    assert [prediction.nearness.word for prediction in explained[0].predictions] == ["far", "far"]
+    assert len(searched) == 1  # for all tasks, once
+    again = pickle.loads(pickle.dumps(explained[1]))
+    assert len(searched) == 2
+    assert again.predictions == explained[1].predictions
 
 
 @pytest.mark.parametrize(

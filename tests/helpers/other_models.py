@@ -1,6 +1,7 @@
 """Graph transformers as users write them, independent of this package."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,10 @@ FEW_STEPS: dict[str, dict[str, int]] = {
 }
 
 
-def quick_explainer(method: str | Explainer) -> Explainer:
+def quick_explainer(method: Any, **options: Any) -> Explainer:
     """As `get_explainer`, the slow ones with few steps."""
-    return get_explainer(method, **FEW_STEPS.get(method, {}) if isinstance(method, str) else {})
+    few = FEW_STEPS.get(method, {}) if isinstance(method, str) else {}
+    return get_explainer(method, **few | options)
 
 
 def explainers() -> list[Explainer]:

@@ -23,7 +23,7 @@ from graphxai.models.graphormer import (
     collate,
     load_huggingface,
 )
-from graphxai.models.graphormer.encoding import shortest_paths
+from graphxai.models.graphormer.paths import shortest_paths
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 

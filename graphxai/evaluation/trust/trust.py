@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from graphxai.api import Model, explain_prepared, nearness_of
 from graphxai.contract.batching import Key
-from graphxai.contract.inputs import Input, prepare_for
+from graphxai.contract.inputs import Input, prepare_all, prepare_for
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.explanation import Explanation
@@ -221,12 +221,13 @@ def _rewritten(
     """Relevance (N,), in the original node order, for other forms of each input."""
     found: dict[Key, list[NDArray[np.floating]]] = {}
     for draw in range(WRITINGS):
-        orders, inputs = {}, []
+        orders, values = {}, []
         for key, item in prepared:
             written = another_form(item, draw)
             if written is not None:
                 value, orders[key] = written
-                inputs.append((key, prepare_for(model, value)))
+                values.append(value)
+        inputs = list(zip(orders, prepare_all(model, values), strict=True))
         for key, explanation in explain_prepared(model, inputs, explainer, target=target):
             _require_same_target(explanations[key], explanation)
             relevance = np.empty_like(explanation.relevance)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from graphxai.api import Model, explain_prepared, load
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import fragments
-from graphxai.contract.inputs import Input, as_list, prepare_for
+from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
 from graphxai.datasets.molecules import iter_records
 from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -233,7 +233,8 @@ def _complete(contents: Contents, plan: Plan, chosen: Mapping[int, str]) -> None
 
     model, target = plan.model, plan.target
     explained = {place: contents.explained[place][1] for place in chosen}
-    prepared = [(place, prepare_for(model, contents.explained[place][0].value)) for place in chosen]
+    values = [contents.explained[place][0].value for place in chosen]
+    prepared = list(zip(chosen, prepare_all(model, values), strict=True))
     compared, refused = explained_by_each(model, prepared, plan.others, target)
     contents.refused |= refused
     trusted = trust_prepared(model, prepared, explained, plan.explainer, target=target)
@@ -250,14 +251,14 @@ def _prepared(
 ) -> tuple[list[tuple[int, Input]], list[tuple[int, str, str]]]:
     """The usable rows, encoded, and the rejected rows with their reasons."""
     prepared, rejected = [], []
-    for row in chunk:
-        try:
-            item = prepare_for(model, row.value)
-            if item.smiles is None and item.molecule is None:
-                raise ValueError("this is not a molecule.")
+    found = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit's of any type
+    for row, item in zip(chunk, found, strict=True):
+        if isinstance(item, Exception):
+            rejected.append(_rejected(row, item))
+        elif item.smiles is None and item.molecule is None:
+            rejected.append(_rejected(row, ValueError("this is not a molecule.")))
+        else:
             prepared.append((row.number, item))
-        except Exception as error:  # RDKit raises errors of any type
-            rejected.append(_rejected(row, error))
     return prepared, rejected
 
 

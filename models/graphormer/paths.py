@@ -1,0 +1,213 @@
+"""Shortest paths between all nodes of a graph, and the codes of the edges along them.
+
+For every ordered pair of nodes there is one *bag* of weighted codes: the code of its distance,
+then the codes of the edges on its shortest paths (see `encoding`). `compiled_paths` makes the same
+bags, bit for bit, several times faster.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNREACHABLE = -1
+IntArray = NDArray[np.integer]
+FloatArray = NDArray[np.float64]
+
+SMALL = 96  # nodes up to which products of dense matrices win
+BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """How the codes of a bag are numbered: distances up to `max_distance`, the code of unreachable
+    pairs, then `num_bonds` bonds for each of `num_hops` hops.
+    """
+
+    max_distance: int
+    num_hops: int
+    num_bonds: int
+
+    def of_distances(self, distance: IntArray) -> NDArray[np.int16]:
+        """The code of each distance."""
+        codes = np.minimum(distance, self.max_distance)
+        codes[distance == UNREACHABLE] = self.max_distance + 1
+        return codes.astype(np.int16)
+
+    def of_bonds(self, hop: IntArray, bond: IntArray) -> NDArray[np.int16]:
+        """The code of each bond at its hop, counted from 1."""
+        return (self.max_distance + 2 + (hop - 1) * self.num_bonds + bond).astype(np.int16)
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """Entries sorted by pair: codes, weights (M,), and the number of entries per pair (N, N)."""
+
+    codes: NDArray[np.int16]
+    weights: NDArray[np.float32]
+    sizes: NDArray[np.int16]
+
+
+def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
+    """Return distances (N, N) in edges, -1 if unreachable, and shortest-path counts (N, N)."""
+    return (_by_matrices if n <= SMALL else _by_frontiers)(n, source, target)
+
+
+def _by_matrices(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
+    """Breadth-first from all nodes at once: step d multiplies the path counts of step d - 1 by the
+    adjacency matrix and keeps the pairs not reached before.
+    """
+    step = np.zeros((n, n))
+    step[source, target] = 1.0
+    paths = np.eye(n)
+    frontier, unreached = paths, 1.0 - paths
+    distance = np.zeros((n, n))
+    for _ in range(n):
+        distance += unreached  # a pair's distance is the number of steps that miss it
+        frontier = (frontier @ step) * unreached
+        if not frontier.any():
+            break
+        unreached *= frontier == 0
+        paths = paths + frontier
+    distance[unreached > 0] = UNREACHABLE
+    return distance.astype(np.int64), paths
+
+
+def _by_frontiers(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
+    """Breadth-first from all nodes at once, along the edges of the pairs reached in the last step.
+
+    Every pair is visited once: time n (n + E) whatever the longest distance, the number of steps.
+    """
+    neighbour = target[np.argsort(source, kind="stable")]
+    degree = np.bincount(source, minlength=n)
+    first = np.cumsum(degree) - degree
+    distance, paths = np.full(n * n, UNREACHABLE), np.zeros(n * n)
+    latest = np.empty(n * n, dtype=np.int64)
+    end = np.arange(n)  # of the pairs reached in the last step
+    pair = end * (n + 1)
+    distance[pair], paths[pair] = 0, 1.0
+    for d in range(1, n):
+        edges = degree[end]
+        before = np.repeat(np.arange(len(end)), edges)
+        shift = first[end] - np.cumsum(edges) + edges
+        through = neighbour[np.arange(len(before)) + np.repeat(shift, edges)]
+        reached = (pair - end)[before] + through
+        new = distance[reached] == UNREACHABLE
+        reached, before, through = reached[new], before[new], through[new]
+        if not len(reached):
+            break
+        np.add.at(paths, reached, paths[pair[before]])
+        latest[reached] = np.arange(len(reached))  # one of several ways to the same pair
+        chosen = latest[reached] == np.arange(len(reached))
+        pair, end = reached[chosen], through[chosen]
+        distance[pair] = d
+    return distance.reshape(n, n), paths.reshape(n, n)
+
+
+def distance_bags(distance: IntArray, codes: Codes) -> Bags:
+    """Bags that hold nothing but the code of the distance (N, N)."""
+    found = codes.of_distances(distance).ravel()
+    return Bags(found, np.ones(len(found), np.float32), np.ones(distance.shape, np.int16))
+
+
+def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
+    """Bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
+
+    Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
+    d(i, v) + d(v, j) = d(i, j); it lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag has
+    its edges in their order in the graph.
+    """
+    distance, paths = shortest_paths(n, source, target)
+    edge, hop = _edges_away(distance, source, target, codes.num_hops)  # (N, W)
+    code = codes.of_bonds(hop, bond[edge])
+    far = np.where(distance == UNREACHABLE, 2 * n, distance).astype(hop.dtype)
+    tied = paths > 1
+    sizes, entries, shares = [], [], []
+    rows = max(BLOCK // (n * edge.shape[1]), 1)
+    for first in range(0, n, rows):
+        part = slice(first, first + rows)
+        onward = far[target[edge[part]]] + hop[part, :, None]  # (rows, W, N)
+        is_on_path = (onward == far[part, None]).transpose(0, 2, 1).copy()  # (rows, N, W)
+        sizes.append(np.count_nonzero(is_on_path, axis=2))
+        entries.append(np.broadcast_to(code[part, None], is_on_path.shape)[is_on_path])
+        start, end = np.nonzero(tied[part])
+        pair, column = np.nonzero(is_on_path[start, end])
+        i, j = start[pair] + first, end[pair]
+        u, v = source[edge[i, column]], target[edge[i, column]]
+        share = paths[i, u] * paths[v, j] / paths[i, j]
+        shares.append(share / np.minimum(distance[i, j], codes.num_hops))
+    size = np.concatenate(sizes) + 1
+    is_first = np.zeros(size.sum(), bool)
+    is_first[(np.cumsum(size) - size.ravel())] = True
+    found = np.empty(len(is_first), np.int16)
+    found[is_first] = codes.of_distances(distance).ravel()
+    found[~is_first] = np.concatenate(entries)
+    length = np.minimum(np.maximum(distance, 1), codes.num_hops)
+    weights = np.repeat((1.0 / length).astype(np.float32).ravel(), size.ravel())
+    weights[np.repeat(tied.ravel(), size.ravel()) & ~is_first] = np.concatenate(shares)
+    weights[is_first] = 1.0
+    return Bags(found, weights, size.astype(np.int16))
+
+
+def _edges_away(
+    distance: IntArray, source: IntArray, target: IntArray, num_hops: int
+) -> tuple[IntArray, IntArray]:
+    """The edges that lead away from each node within `num_hops`, and their hops from 1, (N, W).
+
+    Rows are filled up with edge 0 at hop N, which no shortest path has.
+    """
+    n = len(distance)
+    hop = distance[:, target]  # (N, E)
+    i, e = np.nonzero((hop == distance[:, source] + 1) & (hop <= num_hops) & (hop > 0))
+    count = np.bincount(i, minlength=n)
+    column = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+    edges = np.zeros((n, max(count.max(), 1)), dtype=np.int64)
+    hops: IntArray = np.full(edges.shape, n, dtype=np.int16)
+    edges[i, column], hops[i, column] = e, hop[i, e]
+    return edges, hops
+
+
+def floyd_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
+    """Bags with the edges at hops 1..num_hops of Floyd-Warshall's path (published Graphormer).
+
+    The path kept from i to j goes through the last k that strictly shortened it, with k in the
+    outer loop; both of its halves are kept paths too.
+    """
+    num_hops = codes.num_hops
+    distance, _ = shortest_paths(n, source, target)
+    through = _floyd_intermediate(n, source, target)
+    edge = np.zeros((n, n), dtype=np.int64)
+    edge[source, target] = bond
+    kept = np.zeros((n, n, num_hops), dtype=np.int64)  # bond code of hop t on the kept path
+    for d in range(1, int(distance.max(initial=0)) + 1):
+        i, j = np.nonzero(distance == d)
+        if d == 1:
+            kept[i, j, 0] = edge[i, j]
+            continue
+        k = through[i, j]
+        first = distance[i, k]  # hops of the first half
+        for t in range(min(d, num_hops)):
+            second_half = kept[k, j, np.clip(t - first, 0, num_hops - 1)]
+            kept[i, j, t] = np.where(t < first, kept[i, k, t], second_half)
+    is_hop = distance[:, :, None] > np.arange(num_hops)  # (N, N, num_hops)
+    is_entry = np.concatenate([np.ones((n, n, 1), bool), is_hop], axis=2)
+    own = codes.of_distances(distance)[..., None]
+    bonds = codes.of_bonds(np.arange(1, num_hops + 1), kept)
+    weights = np.ones(is_entry.shape, np.float32)
+    weights[..., 1:] = (1.0 / np.minimum(np.maximum(distance, 1), num_hops))[..., None]
+    found = np.concatenate([own, bonds], axis=2)
+    return Bags(found[is_entry], weights[is_entry], is_entry.sum(axis=2).astype(np.int16))
+
+
+def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
+    """Return the last k through which Floyd-Warshall shortened the path from i to j, (N, N)."""
+    length = np.full((n, n), np.inf)
+    length[source, target] = 1.0
+    np.fill_diagonal(length, 0.0)
+    through = np.full((n, n), -1)
+    for k in range(n):
+        detour = length[:, k, None] + length[None, k, :]
+        better = detour < length
+        length[better] = detour[better]
+        through[better] = k
+    return through

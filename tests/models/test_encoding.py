@@ -1,0 +1,85 @@
+"""Encoding many and large graphs: the ways to do it agree, and memory is bounded."""
+
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.samples import MOLECULES
+from graphxai.models.graphormer import StructureEncoding, encoding
+from graphxai.models.graphormer.paths import averaged_bags
+
+UNUSUAL = (
+    "C",
+    "CC(=O)[O-].[Na+]",
+    "C1CC2CC1CC2C3=CC4=C(C=C3)C5CCC4C5",  # bridged rings
+    "C1CC2(C1)CC1(C2)CC2(C1)CC1(C2)CCC1",  # each spiro ring doubles the number of paths
+    "NCC(=O)" * 30,  # more nodes than dense matrices are used for
+)
+CARDINALITIES = (5, 6, 2)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """No graph has been encoded in this process, and the choice of code can be made again."""
+    monkeypatch.setattr(encoding, "_encoded", 0)
+    choose = encoding._compiled
+    choose.cache_clear()
+    yield monkeypatch
+    choose.cache_clear()
+
+
+def encoded(smiles, **settings):
+    return [StructureEncoding(CARDINALITIES, **settings)(molecule_to_data(s)) for s in smiles]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_distance": 4, "num_hops": 3}])
+def test_compiled_code_gives_the_same_encodings_bit_for_bit(settings, fresh):
+    pytest.importorskip("numba")
+    smiles = [*MOLECULES.values(), *UNUSUAL]
+    usual = encoded(smiles, **settings)
+    fresh.setattr(encoding, "COMPILED_FROM", 0)
+    assert encoding._compiled() is not averaged_bags
+    for one, other in zip(usual, encoded(smiles, **settings), strict=True):
+        for name in ("bag_codes", "bag_weights", "bag_sizes", "in_degree", "out_degree"):
+            assert one[name].dtype == other[name].dtype
+            assert torch.equal(one[name], other[name])
+
+
+def test_compiled_code_is_loaded_only_for_many_graphs(fresh):
+    def refuse():
+        raise AssertionError("loaded for one molecule")
+
+    fresh.setattr(encoding, "_compiled", refuse)
+    encoded(["CCO"])
+    fresh.setattr(encoding, "_encoded", encoding.COMPILED_FROM)
+    with pytest.raises(AssertionError, match="loaded for one molecule"):
+        encoded(["CCO"])
+
+
+def test_encoding_works_without_numba(fresh):
+    fresh.setitem(sys.modules, "numba", None)
+    fresh.setattr(encoding, "COMPILED_FROM", 0)
+    assert encoding._compiled() is averaged_bags
+    assert len(encoded(["CCO"])[0].bag_sizes) == 3
+
+
+def test_memory_of_a_large_graph_grows_with_its_pairs_only(fresh):
+    fresh.setattr(encoding, "COMPILED_FROM", np.inf)
+    chain = molecule_to_data("NCC(=O)" * 125)
+    tracemalloc.start()
+    data = StructureEncoding(CARDINALITIES)(chain)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 240 * int(data.num_nodes) ** 2  # bytes: 0.96 GB for 2,000 nodes
+
+
+def test_a_graph_too_large_is_refused_at_once_with_the_limit():
+    nodes = encoding.MAX_NODES + 1
+    data = Data(x=torch.zeros(nodes, 9), edge_index=torch.zeros(2, 0, dtype=torch.long))
+    with pytest.raises(ValueError, match=f"has {nodes:,} nodes, more than the limit of 4,000"):
+        StructureEncoding(CARDINALITIES)(data)
