@@ -355,6 +355,7 @@ def _in_numbers(found: Attribution) -> _Numbers:
     }
     columns["structure"] = _by_graph(found.structure, graphs)
     columns["remainders"] = _by_graph(found.remainders, graphs)
+    columns["others"] = _by_graph(found.others, graphs)
     return _Numbers(
         relevance=found.relevance.float().cpu().numpy(),
         features=None if found.features is None else found.features.float().cpu().numpy(),

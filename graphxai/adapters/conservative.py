@@ -8,6 +8,8 @@ from torch import nn
 
 from graphxai.rules import conservative as rules
 
+from .engine import block
+from .engine.switch import RULES
 from .interception import intercepted
 
 
@@ -28,6 +30,7 @@ def conservative(
     """
     with (
         rules.conservative(attention, layernorm, activation, products) as in_force,
-        nullcontext() if model is None else intercepted(model),
+        nullcontext() if model is None else intercepted(model, reading_only=RULES),
+        nullcontext() if model is None or not RULES else block.intercepted(model),
     ):
         yield in_force

@@ -36,6 +36,7 @@ from .additive import as_constant, plus_offset, with_tangents
 from .attending import AttentionWatch
 from .attention import multi_head, scaled_dot_product
 from .compiled import uncompiled
+from .engine.switch import left_to_the_other
 from .layer_inputs import current_layer_inputs
 from .layout import Layout
 from .linear_attention import WRITTEN_OUT, in_one_type, is_written_out
@@ -74,13 +75,15 @@ def intercepted(
     always: bool = False,
     additive: bool = False,
     outputs: Outputs | None = None,
+    reading_only: bool = False,
 ) -> Iterator["Interception"]:
     """Rules and recordings of this thread act on `model` within the block, and on nothing else.
 
     layout: the nodes' positions, for recording. always: act in the whole block instead of only
     while `model` or a part of it is called. additive: every constant that enters by addition gets
     itself as tangent (forward mode), which yields its share of the output. outputs: functions
-    applied to the outputs of these modules. Raises TypeError for anything but a module.
+    applied to the outputs of these modules. reading_only: act where attention is read and nowhere
+    else. Raises TypeError for anything but a module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
@@ -88,6 +91,7 @@ def intercepted(
         draws.begin()
     make = interception_class.get() or Interception
     mode = make(model, layout, always, additive, outputs or {})
+    mode.reading_only = reading_only
     with ExitStack() as stack:
         stack.enter_context(uncompiled(model))
         for handle in (
@@ -128,6 +132,7 @@ class Interception(TorchFunctionMode):
         self._transformed: set[Nonlinearity] = set()  # where no trace leads in or out
         self._out_of_sight = False
         self._nest = Nest()
+        self.reading_only = False
 
     # -- blocks in blocks ----------------------------------------------------------------------
 
@@ -158,6 +163,8 @@ class Interception(TorchFunctionMode):
             self._traces.note_out_of_sight(args, self._paths[id(module)])
             return
         if not self._running and not self._always:
+            if self.reading_only and not left_to_the_other():
+                return
             self.trace_inputs(args)
         self._running.append(module)
         if self._skipped is None and is_written_out(module):

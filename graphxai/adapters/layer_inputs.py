@@ -46,7 +46,7 @@ class LayerInputs:
     node: the query of `nn.MultiheadAttention`, x of a convolution. None if there is no such module.
     """
 
-    found: list[LayerInput | None] = field(default_factory=list)
+    found: list[Any] = field(default_factory=list)
     _running: list[tuple[nn.Module, tuple[Any, ...]]] = field(default_factory=list)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -3,7 +3,7 @@
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -41,6 +41,8 @@ from .calling import (
 )
 from .compiled import as_written
 from .copying import leaving_no_trace
+from .engine.passing import explained_pass
+from .engine.switch import READING, RULES
 from .interception import Interception, intercepted, interception_class
 from .layout import Layout
 from .linear_attention import PADS_WRONGLY
@@ -50,6 +52,7 @@ from .subgraphs import has_matrices, part, several
 from .tasks import tasks_told
 from .transforms import plain_calls
 
+NO_INPUTS = {"x", "num_nodes", "y"}  # or no inputs of their own
 _forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
 
 
@@ -337,6 +340,12 @@ class WrappedModel:
         relevance_pass = interception_class.get() is not None
         asked = tape is not None or current_rules() != Rules() or relevance_pass
         watched = asked or self._pads_wrongly
+        reads = tape is not None and not tape.with_biases
+        recorded = (READING if reads else RULES) and not self._pads_wrongly
+        if recorded and asked and rows is not None and not relevance_pass:
+            outputs = self._recorded_pass(rows, batch, shown, tape)
+            self._require_attention(tape)
+            return outputs
         if relevance_pass or (tape is not None and not tape.with_biases):
             self.readings.probe(self, batch)
             if self.readings.one_by_one and len(batch) > 1:
@@ -351,6 +360,12 @@ class WrappedModel:
             watch.trace_inputs([rows])
             outputs = self._call(rows, batch, shown, watch)
             watch.warn_of(outputs)
+        self._require_attention(tape)
+        if tape is not None and tape.with_biases:
+            outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
+        return outputs
+
+    def _require_attention(self, tape: Tape | None) -> None:
         if tape is not None and not tape.with_biases and not tape.attention:
             raise ValueError(
                 f"{type(self.module).__name__} has no attention between nodes that graphxai can"
@@ -358,9 +373,35 @@ class WrappedModel:
                 " is not read, nor attention over more rows than the nodes, for example with a"
                 " class token that the model adds.)"
             )
-        if tape is not None and tape.with_biases:
-            outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
-        return outputs
+
+    def _recorded_pass(
+        self, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape | None
+    ) -> Tensor:
+        def call(leaf: Tensor, others: Any) -> Tensor:
+            with self._replacing(leaf):
+                return self._call(leaf, batch, shown)
+
+        others: dict[str, Tensor] = {}
+        if batch.graphs is not None:
+            others = {
+                name: value
+                for name, value in batch.graphs.items()
+                if isinstance(value, Tensor) and name not in NO_INPUTS
+            }
+        return explained_pass(self.module, call, rows, others, current_rules(), tape, batch.layout)
+
+    @contextmanager
+    def _replacing(self, rows: Tensor) -> Iterator[None]:
+        """Within the block the module `at` returns these rows."""
+        if self._at is None:
+            yield
+            return
+        ((module, put),) = self._put(rows).items()
+        handle = module.register_forward_hook(lambda m, args, output: put(output))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _layout(self, batch: WrappedBatch) -> Layout:
         """The nodes' positions, and what is known about the layout of attention."""
@@ -448,7 +489,10 @@ class WrappedModel:
             if watch is not None:
                 watch.trace_indices(graphs)
             run = self._forward or call_with_graphs
-            with without_fused_attention(self.module), plain_calls():
+            with (
+                without_fused_attention(self.module),
+                plain_calls() if watch is not None else nullcontext(),
+            ):
                 return as_outputs(run(self.module, graphs), size, columns)
         replaced = rows is not None and self._at is None
         x = rows if replaced else batch.dense
@@ -456,7 +500,10 @@ class WrappedModel:
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
         x = x.clone() if replaced else self._in_own_type(x.clone())
-        with without_fused_attention(self.module), plain_calls():
+        with (
+            without_fused_attention(self.module),
+            plain_calls() if watch is not None else nullcontext(),
+        ):
             return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
 
     def _in_own_type(self, value: Tensor) -> Tensor:

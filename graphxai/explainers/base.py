@@ -27,7 +27,8 @@ class Attribution:
     structural bias by name, or None if nothing flows there or the terms are not separated;
     remainders: the relevance (B,) that each kind of operation creates or loses, by name, which sum
     to `unexplained` (source: `rules.remainders`), or None if not known; average_node: with
-    `baseline="mean"`, what as many average nodes would get, (B,), otherwise None.
+    `baseline="mean"`, what as many average nodes would get, (B,), otherwise None; others: shares
+    (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`).
     """
 
     relevance: Tensor
@@ -41,6 +42,7 @@ class Attribution:
     structure: dict[str, Tensor] | None = None
     remainders: dict[str, Tensor] | None = None
     average_node: Tensor | None = None
+    others: dict[str, Tensor] | None = None
 
     @property
     def unexplained(self) -> Tensor:
@@ -48,7 +50,8 @@ class Attribution:
         rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
         if self.average_node is not None:
             rest = rest - self.average_node
-        return rest - sum((self.structure or {}).values(), torch.zeros_like(rest))
+        known = (*(self.structure or {}).values(), *(self.others or {}).values())
+        return rest - sum(known, torch.zeros_like(rest))
 
 
 class Explainer(ABC):

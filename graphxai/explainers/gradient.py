@@ -80,6 +80,7 @@ class GradientInput(Explainer):
             if features is None
             else features.detach().masked_fill(~batch.mask[..., None], 0.0),
             structure=structure,
+            others=shares.others,
             remainders=shares.remainders if own else None,
         )
 

@@ -61,7 +61,9 @@ def by_autograd(
     def back(weights: Tensor) -> Shares:
         inside = [bias] if bias is not None and bias.requires_grad else []
         passing = passed_through(tape, rules) if own else []
-        wanted = [tokens, *tape.biases, *inside, *passing, *(tape.attention if held else [])]
+        others = list(tape.others.values())
+        wanted = [tokens, *tape.biases, *others, *inside, *passing]
+        wanted += tape.attention if held else []
         gradients = gradients_of((outputs * weights).sum(-1), wanted)
         of_structure = gradients[inside[0]] if inside else None
         if held and bias is not None:
@@ -73,7 +75,8 @@ def by_autograd(
         for b in tape.biases:
             biases = biases + (b.detach() * gradients[b]).flatten(1).sum(-1)
         left = remainders(tape, rules, gradients, share) if own else {}
-        return Shares(gradients[tokens].detach(), biases.detach(), of_structure, left)
+        constants = {name: gradients[leaf].detach()[:, 0] for name, leaf in tape.others.items()}
+        return Shares(gradients[tokens].detach(), biases.detach(), of_structure, left, constants)
 
     return Pass(outputs, back)
 

@@ -264,6 +264,7 @@ class Explanation(Result):
         terms["graph token and biases"] = ledger.graph_token + ledger.biases
         if ledger.structure:
             terms["structure"] = sum(ledger.structure.values())
+        terms |= ledger.others
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
         shares = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())

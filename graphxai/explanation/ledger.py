@@ -15,8 +15,9 @@ class Ledger:
     changed. No method is involved. `without_nodes` is None if the model has no finite output there.
 
     Then the method's shares: `nodes + average_node + graph_token + biases + sum of structure +
-    unexplained = output`. They need not agree with the first line: the graph token and the biases
-    act together with the nodes, so their shares differ from graph to graph. Under `lrp` only
+    sum of others + unexplained = output`. They need not agree with the first line: the graph token
+    and the biases act together with the nodes, so their shares differ from graph to graph. Under
+    `lrp` only
     rounding is unexplained; under other rules `unexplained` is the gap they leave. `average_node`:
     with `baseline="mean"`, what as many average nodes would get; otherwise None. `structure`:
     the share of each term of the structural bias, by name, if relevance flows there and the method
@@ -25,6 +26,9 @@ class Ledger:
     sum to `unexplained`, up to rounding. They are known for Gradient x Input and its LRP variants
     on the bundled Graphormer, and otherwise empty. `centrality`: the part of `nodes` due to the
     degree embeddings (Ying 2021, eq. 5), if relevance is split by feature; otherwise None.
+    `others`: in wrapped models what else is added up, by name: inputs beside the nodes' features
+    (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off` (values of the
+    nodes that the model uses without their gradient).
     """
 
     nodes: float
@@ -36,6 +40,7 @@ class Ledger:
     centrality: float | None = None
     without_nodes: float | None = None
     average_node: float | None = None
+    others: dict[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def change(self) -> float | None:
@@ -46,7 +51,7 @@ class Ledger:
     def total(self) -> float:
         """The sum of all shares."""
         own = self.nodes + (self.average_node or 0.0) + self.graph_token + self.biases
-        return own + sum(self.structure.values())
+        return own + sum(self.structure.values()) + sum(self.others.values())
 
     @property
     def unexplained(self) -> float:
@@ -68,6 +73,7 @@ class Ledger:
             "graph_token": self.graph_token,
             "biases": self.biases,
             **{f"structure: {name}": value for name, value in self.structure.items()},
+            **self.others,
             "unexplained": self.unexplained,
             **{f"unexplained: {name}": value for name, value in self.remainders.items()},
             "total": self.total,

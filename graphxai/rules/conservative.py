@@ -57,8 +57,11 @@ class Tape:
     `attention`: probabilities (B, H, Q, T) of every layer; the last one has Q = 1 (the graph
     token's row) unless `all_queries` is set. `hidden`: token states (B, T, D) that enter the first
     layer and leave each layer. `biases`: every additive parameter as used, one copy (B, 1, D) per
-    graph, so that each graph's output has its separate share. `attention_gradients`: gradients of
-    attention are available even where a rule holds it constant; nothing flows further back.
+    graph, so that each graph's output has its separate share. `others`: the same, a leaf (B, 1) of
+    ones whose gradient is the share, for other constants of a wrapped model, by name: numbers in
+    its code, inputs beside the nodes' features, and signals cut off from the gradient.
+    `attention_gradients`: gradients of attention are available even where a rule holds it constant;
+    nothing flows further back.
     `operations`: every LayerNorm and activation that no rule makes conservative, without its bias;
     what attention loses follows from `attention` alone.
     """
@@ -70,6 +73,7 @@ class Tape:
     attention: list[Tensor] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
+    others: dict[str, Tensor] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
 

@@ -100,13 +100,15 @@ class Shares:
     tokens (B, T, D): the gradient at the tokens. biases (B,): `sum b df/db` over all additive
     parameters. structure (B, H, T, T): the gradient at the structural bias, summed over the
     layers, or None if attention is constant and it was not asked for. remainders (B,) by
-    operation: see `rules.remainders`.
+    operation: see `rules.remainders`. others (B,): of further constants by name, see
+    `rules.conservative.Tape`.
     """
 
     tokens: Tensor
     biases: Tensor
     structure: Tensor | None
     remainders: dict[str, Tensor]
+    others: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,17 +180,25 @@ def test_half_of_a_tensor_may_be_the_gate_of_the_other_half():
         lambda v, *_: σ(v),
         lambda v, *_: σ(v) @ torch.ones(8, 2, dtype=v.dtype),
         lambda v, *_: F.linear(σ(v), torch.ones(2, 8, dtype=v.dtype)),
-        lambda v, g, _: σ(v) * σ(g),
     ],
 )
 def test_a_sigmoid_that_lets_nothing_through_is_named(function):
-    """It is an activation with f(0) = 1/2, or a product of gates: no relevance is lost in it."""
+    """It is an activation with f(0) = 1/2: no relevance is lost in it."""
     model, x = seeded(Written(function)), nodes()
     warnings.simplefilter("default")
     with pytest.warns(UserWarning, match=": sigmoid"):
         found = relevance(model, x)
     torch.testing.assert_close(found, gradient_input(model(x), x))
     assert found.any()
+
+
+def test_two_gates_that_multiply_each_other_get_half_of_the_relevance_each():
+    model, x = seeded(Written(lambda v, g, _: σ(v) * σ(g))), nodes()
+    with pytest.warns(UserWarning, match=": sigmoid"):
+        found = relevance(model, x)
+    v, g = σ(model.maps[0](x)), σ(model.maps[1](x))
+    expected = (gradient_input(v * g.detach(), x) + gradient_input(v.detach() * g, x)) / 2
+    torch.testing.assert_close(found, expected)
 
 
 def test_log_probabilities_have_the_relevance_of_logits():
@@ -224,7 +232,7 @@ def test_a_number_that_is_added_is_a_share_of_the_output(function):
     ]
     for found in gx.explain(wrapped, graphs):
         assert abs(found.ledger.unexplained) < 1e-6 * abs(found.ledger.output)
-        assert abs(found.ledger.biases) > 0.01
+        assert abs(found.ledger.others["constants"]) > 0.01
 
 
 # -- PyG's layers ------------------------------------------------------------------------------

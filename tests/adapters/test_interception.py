@@ -416,7 +416,7 @@ def test_the_model_is_bit_for_bit_as_before_and_no_hook_stays():
     lrp(model, x.clone().requires_grad_())
     with pytest.raises(KeyError), gx.conservative(activation="ratio", model=model):
         raise KeyError("left early")
-    with pytest.raises(RuntimeError), gx.conservative(model=model):
+    with pytest.raises((RuntimeError, AssertionError)), gx.conservative(model=model):
         model(torch.randn(2, 6, 15))
     for one, two in zip(before, outputs_and_gradients(), strict=True):
         assert torch.equal(one, two)
@@ -435,7 +435,7 @@ def test_an_error_inside_the_model_leaves_the_context_usable():
     x = torch.randn(2, 6, 16, dtype=torch.float64, requires_grad=True)
     expected = lrp(model, x)
     with gx.conservative(activation="ratio", model=model):
-        with pytest.raises(RuntimeError):
+        with pytest.raises((RuntimeError, AssertionError)):
             model(torch.randn(2, 6, 15))
         found = gradient_input(model(x), x)
     assert torch.equal(found, expected)
@@ -493,7 +493,7 @@ def test_what_is_unknown_is_named_once_with_its_place():
         lrp(model, x)
     assert len(caught) == 1
     text = str(caught[0].message)
-    for part in ("1: softplus", "3: softplus", "1: a product (mul)", "3: a product (mul)"):
+    for part in ("1: softplus", "3: softplus"):
         assert part in text
     assert "2:" not in text
 
@@ -503,10 +503,78 @@ def test_a_rule_that_is_off_gives_no_warning(recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("layer", [nn.GRU(8, 8), nn.Softplus(), nn.LSTM(8, 8)], ids=str)
-def test_an_unforeseen_operation_is_named(layer):
-    with pytest.warns(UserWarning, match=r": (gru|softplus|lstm)"):
-        lrp(nn.Sequential(layer).double(), nodes())
+def test_an_unforeseen_operation_is_named():
+    with pytest.warns(UserWarning, match=": softplus"):
+        lrp(nn.Sequential(nn.Softplus()).double(), nodes())
+
+
+def gru_by_hand(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
+    """The gates take no relevance: `(1 - z) n + z h` and `r (U h)` pass it to n, h and U h."""
+    from_x = (x @ cell.weight_ih.T + cell.bias_ih).chunk(3, -1)
+    from_h = (h @ cell.weight_hh.T + cell.bias_hh).chunk(3, -1)
+    r, z = ((a + b).sigmoid().detach() for a, b in zip(from_x[:2], from_h[:2], strict=True))
+    new = from_x[2] + r * from_h[2]
+    new = new * (new.tanh() / new).detach()
+    return (1 - z) * new + z * h
+
+
+def lstm_by_hand(cell: nn.LSTMCell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    gates = x @ cell.weight_ih.T + cell.bias_ih + h @ cell.weight_hh.T + cell.bias_hh
+    let_in, forget, new, out = gates.chunk(4, -1)
+    let_in, forget, out = (gate.sigmoid().detach() for gate in (let_in, forget, out))
+    c = forget * c + let_in * new * (new.tanh() / new).detach()
+    return out * c * (c.tanh() / c).detach(), c
+
+
+class Twice(nn.Module):
+    """A recurrent cell on the same input, two steps long."""
+
+    def __init__(self, cell: nn.Module):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x):
+        state = self.cell(x)
+        state = self.cell(x, state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+def test_gates_of_recurrent_cells_take_no_relevance():
+    """Arras et al. 2017, 2019, for LSTMs."""
+    torch.manual_seed(0)
+    x = nodes()
+    gru, lstm = Twice(nn.GRUCell(8, 8)).double(), Twice(nn.LSTMCell(8, 8)).double()
+    zero = torch.zeros_like(x)
+    by_hand = gru_by_hand(gru.cell, x, gru_by_hand(gru.cell, x, zero))
+    torch.testing.assert_close(gru(x), by_hand)
+    torch.testing.assert_close(lrp(gru, x), gradient_input(by_hand, x))
+    by_hand, _ = lstm_by_hand(lstm.cell, x, *lstm_by_hand(lstm.cell, x, zero, zero))
+    torch.testing.assert_close(lstm(x), by_hand)
+    torch.testing.assert_close(lrp(lstm, x), gradient_input(by_hand, x))
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM])
+def test_recurrent_layers_are_their_cells_step_by_step(layer):
+    torch.manual_seed(0)
+    model, x = layer(8, 8).double(), nodes()
+    cell = {nn.GRU: nn.GRUCell, nn.LSTM: nn.LSTMCell}[layer](8, 8).double()
+    cell.load_state_dict({k.removesuffix("_l0"): v for k, v in model.state_dict().items()})
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x):
+            found, state = [], None
+            for row in x:
+                state = self.cell(row[None], state)
+                found.append(state[0] if isinstance(state, tuple) else state)
+            return torch.cat(found)
+
+    steps = Steps()
+    torch.testing.assert_close(model(x)[0], steps(x))
+    torch.testing.assert_close(lrp(model, x), lrp(steps, x))
 
 
 def test_rules_act_on_modules_only():
@@ -530,7 +598,7 @@ def test_a_softmax_at_the_output_is_not_attention():
     assert expected.any()
 
 
-def test_a_custom_autograd_function_is_named():
+def test_a_custom_autograd_function_is_looked_into():
     class Cube(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -545,5 +613,5 @@ def test_a_custom_autograd_function_is_named():
         def forward(self, x):
             return Cube.apply(x) + x
 
-    with pytest.warns(UserWarning, match="custom function Cube"):
+    with pytest.warns(UserWarning, match="Model: pow"):
         lrp(Model(), nodes())

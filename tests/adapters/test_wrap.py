@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import AttentionalAggregation, Set2Set, global_mean_pool
+from torch_geometric.utils import scatter
 
 import graphxai as gx
 from graphxai.adapters import WrappedModel
@@ -229,11 +230,21 @@ def test_pooling_weights_are_not_attention_between_nodes(graphs):
 
 
 @pytest.mark.filterwarnings("ignore:Set2Set has parts that no rule covers")
+@pytest.mark.filterwarnings("ignore:Linear has parts", "ignore:the share of biases")
 def test_biases_that_cannot_be_distinguished_are_unexplained(graphs):
-    model = wrapped(Set2Set(9, 2), forward=lambda m, b: m(b.x, b.batch)[:, :1])
-    with pytest.warns(UserWarning, match="the share of biases in Set2Set is unknown"):
-        explanation = gx.explain(model, graphs[0])
+    def product(m, b):
+        return scatter(m(b.x).sigmoid() + 1, b.batch, reduce="mul")
+
+    with pytest.warns(UserWarning, match="the share of constants in Linear is unknown"):
+        explanation = gx.explain(wrapped(torch.nn.Linear(9, 1), forward=product), graphs[0])
     assert explanation.ledger.biases == 0.0
+
+
+def test_the_ledger_closes_over_the_steps_of_a_recurrent_readout(graphs):
+    model = wrapped(Set2Set(9, 2), forward=lambda m, b: m(b.x, b.batch)[:, :1])
+    ledger = gx.explain(model, graphs[0]).ledger
+    assert abs(ledger.unexplained) < 1e-5 * abs(ledger.output)
+    assert ledger.biases
 
 
 def test_nothing_is_left_behind(models, graphs):

@@ -63,18 +63,44 @@ class Scripted(nn.Module):
         return h + self.part(h)
 
 
-@pytest.mark.parametrize("how", ["trace", "function", "script", "thread"])
-def test_what_runs_out_of_sight_is_named_with_its_place(how):
-    part = Threaded() if how == "thread" else Scripted(how)
+def with_part(part: nn.Module) -> Pooled:
     model = Pooled(lambda m, h: m.part(h))
     model.part = part
-    model = gx.wrap(seeded(model), kind="regression")
-    with pytest.warns(UserWarning, match=r"part(\.\w+)?: hidden operations"):
+    return seeded(model)
+
+
+@pytest.mark.parametrize("how", ["trace", "script"])
+def test_torchscript_is_explained_as_it_was_written(how):
+    written = Scripted("function")
+    written.part = written.inner
+    expected = explained(with_part(written))
+    part = Scripted(how)
+    found = explained(with_part(part))
+    assert abs(found.ledger.unexplained) < 1e-5
+    np.testing.assert_allclose(found.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
+
+
+def test_a_traced_function_is_looked_into():
+    model = gx.wrap(with_part(Scripted("function")), kind="regression")
+    with pytest.warns(UserWarning, match="part: a softmax whose result enters no product"):
         found = gx.explain(model, graph())
     assert found.prediction.value == pytest.approx(answer(model.module, graph()), rel=1e-5)
-    if how != "function":  # of which PyTorch makes no copy in double precision
-        with pytest.warns(UserWarning, match=": hidden operations"):
-            gx.explain(model, graph(), "lrp_zplus")
+
+
+def test_what_runs_in_another_thread_is_cut_off_and_named():
+    model = gx.wrap(with_part(Threaded()), kind="regression")
+    with pytest.warns(UserWarning, match="without their gradient .*another thread.* in Pooled"):
+        found = gx.explain(model, graph())
+    assert found.prediction.value == pytest.approx(answer(model.module, graph()), rel=1e-5)
+    assert found.ledger.others["cut off"]
+    assert abs(found.ledger.unexplained) < 1e-5
+
+
+@pytest.mark.parametrize("how", ["trace", "script", "thread"])
+def test_the_positive_rules_name_what_runs_out_of_sight(how):
+    part = Threaded() if how == "thread" else Scripted(how)
+    with pytest.warns(UserWarning, match=": hidden operations"):
+        gx.explain(gx.wrap(with_part(part), kind="regression"), graph(), "lrp_zplus")
 
 
 def test_another_threads_passes_are_not_part_of_this_one():

@@ -200,7 +200,8 @@ def confidence_sign(prediction: Prediction) -> Sign:
 
 def residual_sign(ledger: Ledger) -> Sign:
     """The unexplained part of the ledger, as a share of its terms."""
-    terms = (ledger.nodes, ledger.graph_token, ledger.biases, *ledger.structure.values())
+    own = (ledger.nodes, ledger.graph_token, ledger.biases)
+    terms = (*own, *ledger.structure.values(), *ledger.others.values())
     share = abs(ledger.unexplained) / (sum(map(abs, terms)) or 1.0)
     level = RESIDUAL.level(share)
     if level == "good":

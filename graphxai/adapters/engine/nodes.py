@@ -1,0 +1,488 @@
+"""Which node every entry of every tensor in a recorded pass belongs to.
+
+Numbers travel along the list beside the values. What only moves entries moves their numbers; a map
+of channels keeps them; a product of entries of two nodes is of a pair; a sum over nodes is of their
+graph. So each entry of an attention matrix knows its query and its key, whatever its axes are, and
+a sum over two graphs of a batch is noticed. No axis is guessed.
+
+A number is `graph * T + token` for a node (token 0 is the graph token), `-2 - graph` for several
+nodes of one graph, `NONE` for padding and constants, `MIXED` for nodes of several graphs. Along an
+axis with one number for all entries a tensor of numbers has length one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from .trace import Op, Ref, Trace
+from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT
+
+NONE = -1
+MIXED = -(2**60)
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+MOVES = VIEWS | {
+    "expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "index",
+    "index_select", "clone", "split", "split_with_sizes", "unbind", "gather", "_to_copy", "cat",
+    "constant_pad_nd", "stack", "index_put", "scatter", "copy", "flip", "repeat", "alias",
+    "detach", "diagonal", "unsafe_split", "unsafe_chunk", "roll", "lift_fresh", "slice_scatter",
+    "select_scatter", "index_copy", "masked_select", "unfold", "as_strided", "tril", "triu",
+    "repeat_interleave",
+}  # fmt: skip
+# operations along one axis: the place of that axis among the arguments
+ALONG_ONE = {"index_select": 1, "select": 1, "slice": 1, "split": 2, "split_with_sizes": 2,
+             "unbind": 1, "unsafe_split": 2, "unsafe_chunk": 2, "flip": 1}  # fmt: skip
+REDUCE = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "var", "std", "any", "all",
+          "linalg_vector_norm", "norm", "nansum", "prod"}  # fmt: skip
+GATHERED = {"scatter_add", "index_add", "scatter_reduce", "index_reduce"}
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Numbers of a tensor's entries; key: of the second node of each pair, if these are pairs."""
+
+    query: Tensor
+    key: Tensor | None = None
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> "Numbers":
+        """The same for the numbers of both nodes."""
+        return Numbers(f(self.query), None if self.key is None else f(self.key))
+
+
+@dataclass(eq=False)
+class Nodes:
+    """Numbers by value; tokens: T. mixed: modules in which graphs of the batch are mixed."""
+
+    tokens: int
+    by_value: dict[int, Numbers] = field(default_factory=dict)
+    mixed: set[str] = field(default_factory=set)
+
+    def graph(self, numbers: Tensor) -> Tensor:
+        """The graph of each number; `NONE` and `MIXED` stay."""
+        of_node = numbers.div(self.tokens, rounding_mode="floor")
+        found = torch.where(numbers >= 0, of_node, -2 - numbers)
+        return torch.where((numbers == NONE) | (numbers == MIXED), numbers, found)
+
+
+def numbered(trace: Trace, slot: int, rows: Tensor, tokens: int) -> Nodes:
+    """The numbers of all values, the input in `slot` having the numbers `rows`.
+
+    rows: of shape (n, 1) or (B, S, 1), as the input's rows.
+    """
+    walk = _Walk(trace, rows, tokens)
+    first = trace.slot_of_value.index(slot)
+    walk.nodes.by_value[first] = Numbers(rows)
+    for op in trace.ops:
+        walk.step(op)
+    return walk.nodes
+
+
+class _Walk:
+    def __init__(self, trace: Trace, rows: Tensor, tokens: int) -> None:
+        self.trace, self.rows = trace, rows.flatten()
+        self.nodes = Nodes(tokens)
+        self.place = ""
+
+    def step(self, op: Op) -> None:
+        """Number the results of an operation."""
+        read = {ref.value: self._of(ref.value) for ref in op.reads}
+        known = {value: numbers for value, numbers in read.items() if numbers is not None}
+        if not known:
+            return
+        self.place = op.place
+        made = [ref for ref in op.makes if self.trace.depends[ref.value] & 1]
+        made = [ref for ref in made if self.trace.tensors[ref.slot].is_floating_point()]
+        if not made:
+            return
+        try:
+            found = self._result(op, made, known)
+        except (RuntimeError, IndexError, TypeError, ValueError):  # the operation is not foreseen
+            return
+        for ref, numbers in zip(made, found, strict=False):
+            if numbers is not None:
+                self.nodes.by_value[ref.value] = numbers.map(_compressed)
+
+    def _of(self, value: int) -> Numbers | None:
+        """Numbers of a value; after a write to another view of it, of both together."""
+        known = self.nodes.by_value.get(value)
+        if known is None and value in self.trace.joined:
+            before, _ = self.trace.joined[value]
+            known = self._of(before)
+        return known
+
+    def _result(self, op: Op, made: list[Ref], known: dict[int, Numbers]) -> list[Numbers | None]:
+        shape = self.trace.tensors[made[0].slot].shape
+        if op.name in MOVES:
+            return self._moved(op, known, len(made))
+        if op.name in MATRIX_PRODUCTS:
+            return [self._multiplied(op, shape, known)]
+        if op.name in REDUCE:
+            return [self._reduced(op, shape, known)] * len(made)
+        if op.name in GATHERED:
+            return [self._gathered(op, shape, known)]
+        if op.name in ("topk", "sort", "kthvalue"):
+            (numbers,) = known.values()
+            index = self.trace.tensors[op.makes[1].slot]
+            dim = op.args[2] if op.name == "topk" and len(op.args) > 2 else op.args[1:2] or -1
+            dim = dim[0] if isinstance(dim, tuple) else dim
+            full = self.trace.shape(op.reads[0].value)
+            return [numbers.map(lambda t: t.expand(full).gather(dim, index))]
+        return [self._entrywise(op, shape, known)]
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def _moved(self, op: Op, known: dict[int, Numbers], count: int) -> list[Numbers | None]:
+        pairs = any(numbers.key is not None for numbers in known.values())
+        parts = [self._move(op, {v: n.query for v, n in known.items()})]
+        if pairs:
+            keys = {v: n.query if n.key is None else n.key for v, n in known.items()}
+            parts.append(self._move(op, keys))
+        found: list[Numbers | None] = []
+        for k in range(count):
+            both = [part[k] if isinstance(part, tuple | list) else part for part in parts]
+            found.append(Numbers(*both))
+        return found
+
+    def _move(self, op: Op, numbers: dict[int, Tensor]) -> Any:
+        """The operation on numbers in place of the values, with `NONE` for constants."""
+        if op.name in VIEWS:
+            (one,) = numbers.values()
+            return _viewed(one, self.trace.shape(op.reads[0].value), self._shape(op))
+        if op.name in ("clone", "_to_copy", "alias", "detach", "lift_fresh"):
+            return next(iter(numbers.values()))
+
+        if op.name in ALONG_ONE or op.name == "index":
+            (own,) = numbers.values()
+            full = self.trace.shape(op.reads[0].value)
+            axes = self._axes(op, len(full))
+            own = own.expand((*(1,) * (len(full) - own.dim()), *own.shape))
+            own = own.expand([n if a in axes else m for a, (n, m) in enumerate(
+                zip(full, own.shape, strict=True))])  # fmt: skip
+            args = [self._tensor(a) for a in op.args[1:]]
+            return op.func(own, *args)
+
+        def put(given: Any) -> Any:
+            if type(given) is not Ref:
+                return given
+            tensor = self.trace.tensors[given.slot]
+            if given.value in numbers:
+                own = numbers[given.value]
+                full = own.expand(tensor.shape)
+                return full.clone() if op.in_place and given is op.args[0] else full
+            if tensor.is_floating_point():
+                none = torch.full((1,) * tensor.dim(), NONE, device=tensor.device)
+                return (
+                    none.expand(tensor.shape).clone() if op.in_place else none.expand(tensor.shape)
+                )
+            return tensor
+
+        args = tree_map(put, op.args, is_leaf=lambda g: type(g) is Ref)
+        kwargs = {k: v for k, v in op.kwargs.items() if k not in ("dtype", "memory_format")}
+        return op.func(*args, **tree_map(put, kwargs, is_leaf=lambda g: type(g) is Ref))
+
+    def _tensor(self, given: Any) -> Any:
+        if type(given) is Ref:
+            return self.trace.tensors[given.slot]
+        return [self._tensor(part) for part in given] if isinstance(given, list) else given
+
+    def _axes(self, op: Op, count: int) -> set[int]:
+        """The axes along which an operation picks entries."""
+        if op.name != "index":
+            place = ALONG_ONE[op.name]
+            given = op.args[place] if len(op.args) > place else 0
+            return {a % count for a in (given if isinstance(given, list) else [given])}
+        axes, place = set(), 0
+        for part in op.args[1]:
+            index = None if part is None else self.trace.tensors[part.slot]
+            width = index.dim() if index is not None and index.dtype == torch.bool else 1
+            if index is not None:
+                axes |= set(range(place, place + width))
+            place += width
+        return axes
+
+    def _shape(self, op: Op) -> torch.Size:
+        return self.trace.tensors[op.makes[0].slot].shape
+
+    # -- sums ----------------------------------------------------------------------------------
+
+    def _reduced(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers:
+        (numbers,) = known.values()
+        full = self.trace.shape(op.reads[0].value)
+        dims = next((a for a in op.args[1:] if isinstance(a, list | tuple)), None)
+        if dims is None:
+            dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
+        if op.name in ("linalg_vector_norm", "norm"):
+            dims = op.args[2] if len(op.args) > 2 else None
+        axes = sorted({d % len(full) for d in (dims or range(len(full)))})
+        keep = len(shape) == len(full)
+
+        def reduced(values: Tensor) -> Tensor:
+            values = values.expand((*[1] * (len(full) - values.dim()), *values.shape))
+            values = self._sum(values, axes)
+            return values if keep else values.squeeze(tuple(axes))
+
+        return self._of_one(numbers, reduced)
+
+    def _of_one(self, numbers: Numbers, reduced: Callable[[Tensor], Tensor]) -> Numbers:
+        """Numbers after a sum: of pairs, the node that stays the same."""
+        query = reduced(numbers.query)
+        if numbers.key is None:
+            return Numbers(self._settled(query))
+        key = reduced(numbers.key)
+        if bool((query >= NONE).all()) and bool((key >= NONE).all()):
+            return Numbers(query, key)
+        if bool((query >= NONE).all()):
+            return Numbers(query)
+        return Numbers(self._settled(key if bool((key >= NONE).all()) else query))
+
+    def _sum(self, values: Tensor, axes: list[int]) -> Tensor:
+        """Numbers of sums over axes: one node, one graph, or mixed."""
+        axes = [a for a in axes if values.shape[a] > 1]
+        if not axes:
+            return values
+        absent = values == NONE
+        low = torch.where(absent, 2**61, values).amin(axes, keepdim=True)
+        high = torch.where(absent, -(2**61), values).amax(axes, keepdim=True)
+        same = torch.where(low == high, low, self._graphs_of(values, absent, axes))
+        return torch.where(
+            absent.all(axes[0], keepdim=True) if len(axes) == 1 else high < low, NONE, same
+        )
+
+    def _graphs_of(self, values: Tensor, absent: Tensor, axes: list[int]) -> Tensor:
+        graph = self.nodes.graph(values)
+        low = torch.where(absent, 2**61, graph).amin(axes, keepdim=True)
+        high = torch.where(absent, -(2**61), graph).amax(axes, keepdim=True)
+        return torch.where(low == high, -2 - low, MIXED)
+
+    def _settled(self, numbers: Tensor) -> Tensor:
+        """Numbers of sums: all of nodes, or all of graphs. A mixture of graphs is noted.
+
+        Rows as many as the nodes, each a sum within the graph of its node, are the nodes'.
+        """
+        wide = numbers < NONE
+        if not bool(wide.any()):
+            return numbers
+        if bool((numbers == MIXED).any()):
+            self.nodes.mixed.add(self.place)
+        if numbers.dim() and numbers.shape[0] == len(self.rows):
+            own = self.rows.view(-1, *(1,) * (numbers.dim() - 1)).expand(numbers.shape)
+            alike = (self.nodes.graph(own) == self.nodes.graph(numbers)) | (numbers == NONE)
+            if bool(alike.all()):
+                return own
+        return torch.where(numbers >= 0, -2 - self.nodes.graph(numbers), numbers)
+
+    def _gathered(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+        """Entries summed into groups by an index along one axis."""
+        dim, index, src = op.args[1] % len(shape), op.args[2], op.args[3]
+        numbers = known.get(src.value)
+        if numbers is None:
+            return known.get(op.args[0].value)
+        by, size = self.trace.tensors[index.slot], self.trace.shape(src.value)
+        if by.dim() > 1:  # the same index for all channels
+            for axis in reversed(range(by.dim())):
+                if axis != dim:
+                    by = by.select(axis, 0)
+
+        def summed(values: Tensor) -> Tensor:
+            own = (*(1,) * (len(size) - values.dim()), *values.shape)
+            values = values.expand([size[a] if a == dim else n for a, n in enumerate(own)])
+            return self._groups(values, dim, by, shape[dim])
+
+        return self._of_one(numbers, summed)
+
+    def _groups(self, values: Tensor, dim: int, by: Tensor, count: int) -> Tensor:
+        place = by.view([-1 if a == dim else 1 for a in range(values.dim())]).expand(values.shape)
+
+        def extremes(numbers: Tensor) -> tuple[Tensor, Tensor]:
+            absent = values == NONE
+            size = [count if a == dim else n for a, n in enumerate(values.shape)]
+            low = numbers.new_full(size, 2**61).scatter_reduce(
+                dim, place, torch.where(absent, 2**61, numbers), "amin")  # fmt: skip
+            high = numbers.new_full(size, -(2**61)).scatter_reduce(
+                dim, place, torch.where(absent, -(2**61), numbers), "amax")  # fmt: skip
+            return low, high
+
+        low, high = extremes(values)
+        least, most = extremes(self.nodes.graph(values))
+        found = torch.where(low == high, low, torch.where(least == most, -2 - least, MIXED))
+        return torch.where(high < low, NONE, found)
+
+    # -- products ------------------------------------------------------------------------------
+
+    def _multiplied(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+        """A product of matrices (..., Q, K) and (..., K, D), or of a matrix and a vector."""
+        args = op.args[1:] if op.name in PLUS_PRODUCT else op.args
+        if op.name in ("convolution", "_trilinear", "addr"):
+            return None
+        first, second = args[0], args[1]
+        a, b = known.get(first.value), known.get(second.value)
+        left, right = (self.trace.tensors[ref.slot] for ref in (first, second))
+        if right.dim() == 1:  # the sum over the last axis
+            b = None if b is None else b.map(lambda t: t[:, None])
+            found = self._matrices(a, b, left, right[:, None])
+            return None if found is None else found.map(lambda t: t.squeeze(-1))
+        return self._matrices(a, b, left, right)
+
+    def _matrices(
+        self, a: Numbers | None, b: Numbers | None, left: Tensor, right: Tensor
+    ) -> Numbers | None:
+        if a is None or b is None:
+            one, by_rows = (a, True) if a is not None else (b, False)
+            if one is None:
+                return None
+            axis = -1 if by_rows else -2
+            if one.query.shape[axis] == 1 and (one.key is None or one.key.shape[axis] == 1):
+                return one
+            other = right if by_rows else left
+            return self._mixed_by_constants(one, other, by_rows)
+        if a.key is None and b.key is None:
+            return self._of_two(a.query, b.query)
+        pair, values = (a, b.query) if a.key is not None and b.key is None else (None, None)
+        if pair is None or values is None or pair.key is None:
+            return None
+        for query, key in ((pair.query, pair.key), (pair.key, pair.query)):
+            if query.shape[-1] == 1 and agree(key, values.mT):
+                return Numbers(query)
+        return None
+
+    def _of_two(self, a: Tensor, b: Tensor) -> Numbers | None:
+        """A product of signals of single nodes: of pairs, or summed over the nodes."""
+        if a.shape[-1] == 1 and b.shape[-2] == 1:
+            return Numbers(a, b)
+        if a.shape[-1] > 1 and b.shape[-2] > 1 and not agree(a, b.mT):
+            return None
+        summed = self._sum(a, [a.dim() - 1]) if a.shape[-1] > 1 else self._sum(b, [b.dim() - 2])
+        return Numbers(self._settled(summed[..., :1, :1]))
+
+    def _mixed_by_constants(self, one: Numbers, other: Tensor, by_rows: bool) -> Numbers | None:
+        """Rows of nodes mixed by a constant matrix, such as a Laplacian: by its nonzero entries."""
+        if one.key is not None:
+            return None
+        values = one.query if by_rows else one.query.mT  # (..., 1, K) after broadcasting
+        weights = other.mT if by_rows else other  # (..., out, K)
+        if values.shape[-2] != 1:
+            return None
+        values = torch.where(weights != 0, values, NONE)
+        summed = self._sum(values, [values.dim() - 1])  # (..., out, 1)
+        return Numbers(self._settled(summed.mT if by_rows else summed))
+
+    # -- entry by entry ------------------------------------------------------------------------
+
+    def _entrywise(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+        if len(known) == 1:
+            (value,) = known
+            before = self.trace.shape(value)
+            if len(before) > len(shape) or any(
+                m not in (1, n) for m, n in zip(reversed(before), reversed(shape), strict=False)
+            ):
+                return None
+            return known[value]
+        if len(known) == 2 and self._are_two_ends(*known):
+            first, second = known.values()
+            if first.key is None and second.key is None:
+                return Numbers(first.query, second.query)
+        found: Numbers | None = None
+        for numbers in known.values():
+            found = numbers if found is None else self._combined(found, numbers)
+            if found is None:
+                return None
+        return found
+
+    def _are_two_ends(self, first: int, second: int) -> bool:
+        """Whether rows were gathered by two indices, as for the two ends of edges.
+
+        In a graph with nothing but self-loops the numbers alone do not tell.
+        """
+        one, other = self._index_of(first), self._index_of(second)
+        return one is not None and other is not None and one != other
+
+    def _index_of(self, value: int) -> int | None:
+        """The index by which the rows of a value were gathered."""
+        while (op := self.trace.made(value)) is not None:
+            if op.name in ("index_select", "index"):
+                index = op.args[2] if op.name == "index_select" else op.args[1][0]
+                return None if index is None else index.value
+            reads = [ref.value for ref in op.reads if self.nodes.by_value.get(ref.value)]
+            if len(reads) != 1 or op.name in GATHERED | REDUCE:
+                return None
+            (value,) = reads
+        return None
+
+    def _combined(self, a: Numbers, b: Numbers) -> Numbers | None:
+        """Numbers of an entrywise operation on signals of one or two nodes each."""
+        if a.key is None and b.key is None:
+            return self._combined_singles(a.query, b.query)
+        pair, one = (a, b) if a.key is not None else (b, a)
+        assert pair.key is not None
+        if one.key is not None:
+            alike = agree(pair.query, one.query) and agree(pair.key, one.key)
+            swapped = agree(pair.query, one.key) and agree(pair.key, one.query)
+            return pair if alike or swapped else None
+        if agree(pair.key, one.query) or self._is_graph_of(one.query, pair.query):
+            return pair
+        if agree(pair.query, one.query):  # the key is the other one
+            return Numbers(pair.key, pair.query)
+        return None
+
+    def _is_graph_of(self, several: Tensor, nodes: Tensor) -> bool:
+        """Whether numbers are of whole graphs, those of the nodes."""
+        several, nodes = torch.broadcast_tensors(several, nodes)
+        graph = self.nodes.graph(several)
+        fits = (several < NONE) & (graph == self.nodes.graph(nodes))
+        return bool((fits | (several == NONE) | (nodes == NONE)).all())
+
+    def _combined_singles(self, a: Tensor, b: Tensor) -> Numbers | None:
+        if a is b:
+            return Numbers(a)
+        wide_a, wide_b = torch.broadcast_tensors(a, b)
+        if torch.equal(wide_a, wide_b):
+            return Numbers(wide_a)
+        absent = (wide_a == NONE) | (wide_b == NONE)
+        either = torch.maximum(wide_a, wide_b)  # of a node and its graph, the node
+        same_graph = self.nodes.graph(wide_a) == self.nodes.graph(wide_b)
+        graph_wide = (wide_a < NONE) | (wide_b < NONE)
+        fits = (wide_a == wide_b) | absent | (graph_wide & same_graph)
+        if bool(fits.all()):
+            return Numbers(torch.where(absent, either, either))
+        if bool((graph_wide & ~same_graph & ~absent).any()):
+            self.nodes.mixed.add(self.place)
+            return Numbers(torch.where(wide_a >= 0, wide_a, either))
+        return Numbers(a, b)
+
+
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether numbers are the same wherever both are of nodes."""
+    try:
+        a, b = torch.broadcast_tensors(a, b)
+    except RuntimeError:
+        return False
+    return bool(((a == b) | (a == NONE) | (b == NONE)).all())
+
+
+def _compressed(numbers: Tensor) -> Tensor:
+    """Length one along axes on which the numbers are the same for all entries."""
+    for axis in reversed(range(numbers.dim())):
+        if (
+            numbers.shape[axis] > 1
+            and numbers.numel()
+            and (numbers.stride(axis) == 0 or bool((numbers == numbers.narrow(axis, 0, 1)).all()))
+        ):
+            numbers = numbers.narrow(axis, 0, 1)
+    return numbers
+
+
+def _viewed(numbers: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
+    """Numbers of a tensor of shape `before` in another shape."""
+    same = 0  # axes at the end that stay, and along which the numbers are the same
+    while (
+        same < min(len(before), len(after))
+        and before[-1 - same] == after[-1 - same]
+        and numbers.shape[-1 - same] == 1
+    ):
+        same += 1
+    head, tail = len(before) - same, (1,) * same
+    kept = numbers.reshape(numbers.shape[:head])
+    return kept.expand(before[:head]).reshape((*after[: len(after) - same], *tail))

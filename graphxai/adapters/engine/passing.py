@@ -1,0 +1,303 @@
+"""One pass of a wrapped model: recorded, replayed under the rules, with shares of constants."""
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.rules.conservative import Rules, Tape, current_tape
+
+from ..layer_inputs import current_layer_inputs
+from ..layout import Layout
+from .marks import Meeting, curves, marked
+from .nodes import NONE, Nodes, numbered
+from .recording import Placed, exposed, placed
+from .replay import (
+    BIASES,
+    CUT_OFF,
+    Along,
+    Lines,
+    Plan,
+    Reading,
+    Replayed,
+    lines_in,
+    plan,
+    refs_in,
+    replay,
+    share_along,
+)
+from .shares import affine_share
+from .trace import Running, Trace, recording
+
+# errors of code that was written for inference
+_RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
+NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
+
+
+def explained_pass(
+    module: nn.Module,
+    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+    rows: Tensor,
+    others: Mapping[str, Tensor],
+    rules: Rules,
+    tape: Tape | None,
+    layout: Layout,
+) -> Tensor:
+    """Outputs (B, C) of node rows under the rules, with what the tape asks for.
+
+    call: runs the module on rows and other inputs; others: the graph's other attributes by name.
+    """
+    name = type(module).__name__
+    trace = recorded(module, call, rows, others)
+    marks = marked(trace)
+    made = plan(trace, marks, rules, NODES)
+    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
+    warn_of_curves(name, made)
+    warn_of_chance(name, trace)
+    reads = tape is not None and not tape.with_biases
+    again = reading(made, slot, rows, layout, name) if reads else replay(made, {slot: rows})
+    outputs: Tensor = again.output()
+    if not outputs.requires_grad:
+        outputs = outputs + 0 * rows.sum()  # no gradient reaches the nodes
+    if tape is not None and tape.with_biases:
+        wide = plan(trace, marks, rules)  # with the ways of all inputs
+        outputs = _with_shares(outputs, wide, {slot: rows}, names_by_bit(others), name, tape)
+    return outputs
+
+
+def names_by_bit(others: Mapping[str, Tensor]) -> dict[int, str]:
+    """The names of the inputs beside the nodes, by the bit that each has in a trace."""
+    return {1 << k: name for k, name in enumerate(others, start=1)}
+
+
+class Seen(NamedTuple):
+    """Attention between nodes: where it meets values, and where its entries stand."""
+
+    met: Meeting
+    place: Placed
+
+
+def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> list[Seen]:
+    """Attention that the output depends on, in order; a warning names what is not between nodes."""
+    found: list[Seen] = []
+    left_out: set[str] = set()
+    known: set[int] = set()
+    passing = {op.number for op in made.passing}
+    for met in sorted(made.marks.attention, key=lambda m: m.product.number):
+        if met.product.number not in passing or met.origin.number in known:
+            continue
+        known.add(met.origin.number)
+        place = placed(made.trace, met, nodes, size)
+        if place is not None:
+            found.append(Seen(met, place))
+        elif not _pools(nodes, met.weights):
+            left_out.add(met.product.place or "the model")
+    if left_out:
+        warnings.warn(
+            f"{name} weights values in a way that is not, or may not be, attention between the"
+            " nodes of the graphs (it involves latents, clusters, experts or an extra token);"
+            f" methods that read attention leave it out: {'; '.join(sorted(left_out))}.",
+            stacklevel=8,
+        )
+    return found
+
+
+class Entering:
+    """Rows that enter a module with attention: the same tensor, with its graph."""
+
+    def __init__(self, rows: Tensor, numbers: Tensor, layout: Layout) -> None:
+        self.rows = rows
+        self._numbers, self._layout = numbers.squeeze(-1), layout
+
+    def per_token(self, values: Tensor) -> Tensor:
+        """One value per row as (B, T); zero where there is no token."""
+        numbers = self._numbers.expand(values.shape)
+        real = numbers > NONE
+        placed_ = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
+        placed_[numbers[real]] = values[real]
+        return placed_.view(len(self._layout.mask), self._layout.tokens)
+
+
+def entering(
+    trace: Trace, nodes: Nodes, met: Meeting, again: Replayed, layout: Layout
+) -> Entering | None:
+    """The first tensor given to the innermost running module that gets one row per node."""
+    count = int(layout.mask.sum())
+    running: Running | None = met.product.within
+    while running is not None:
+        slot = None if running.rows is None else trace.slots.get(id(running.rows))
+        rows = None if slot is None else again.now[slot]
+        if slot is not None and rows is not None and rows.requires_grad:
+            numbers = nodes.by_value.get(trace.latest[slot])
+            if numbers is not None and numbers.key is None and rows.dim() in (2, 3):
+                single = numbers.query.expand((*rows.shape[:-1], 1))
+                of_nodes = single[single >= 0]
+                of_nodes = of_nodes[of_nodes % layout.tokens > 0]
+                if numbers.query.shape[-1] == 1 and len(of_nodes) == count == len(
+                    of_nodes.unique()
+                ):
+                    return Entering(rows, single, layout)
+        running = running.outer
+    return None
+
+
+def _pools(nodes: Nodes, weights: int) -> bool:
+    """Whether weights are of single nodes, as in a readout."""
+    numbers = nodes.by_value.get(weights)
+    return numbers is not None and numbers.key is None
+
+
+class _Expose:
+    """Puts attention on the tape, and the weights computed from it in its place."""
+
+    def __init__(self, place: Placed, layout: Layout, rules: Rules) -> None:
+        self.place, self.size, self.tokens = place, len(layout.mask), layout.tokens
+        self.held = rules.attention
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        tape = current_tape()
+        assert tape is not None
+        leaf = tape.attention_gradients and self.held
+        attention, found = exposed(weights, self.place, self.size, self.tokens, leaf)
+        tape.attention.append(attention)
+        return found
+
+
+def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
+    """The number of each row (n, D) or (B, S, D) of the model's input, (n, 1) or (B, S, 1)."""
+    own = layout.graph * layout.tokens + layout.slot + 1
+    if rows.dim() == 2:
+        return own[:, None]
+    first = int(not layout.graph_token)
+    size = len(layout.mask)
+    numbers = torch.full((size, layout.tokens), NONE, device=rows.device)
+    numbers[layout.graph, layout.slot + 1] = own
+    numbers[:, 0] = torch.arange(size, device=rows.device) * layout.tokens
+    return numbers[:, first : first + rows.shape[1], None]
+
+
+def reading(made: Plan, slot: int, rows: Tensor, layout: Layout, name: str) -> Replayed:
+    """The pass again, with attention between nodes put on the tape in force."""
+    nodes = numbered(made.trace, slot, numbers_of_rows(layout, rows), layout.tokens)
+    attention = attention_between_nodes(made, nodes, len(layout.mask), name)
+    read = {
+        seen.met.product.number: Reading(seen.met.weights, _Expose(seen.place, layout, made.rules))
+        for seen in attention
+    }
+    again = replay(made, {slot: rows}, reading=read)
+    if (entered := current_layer_inputs()) is not None:
+        entered.found += [
+            entering(made.trace, nodes, seen.met, again, layout) for seen in attention
+        ]
+    return again
+
+
+def recorded(
+    module: nn.Module,
+    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+    rows: Tensor,
+    others: Mapping[str, Tensor],
+) -> Trace:
+    """The list of one pass; the nodes have the bit `NODES`, each other input one of its own."""
+    leaf = rows.detach().requires_grad_()
+    try:
+        with recording(module, [leaf, *others.values()]) as done:
+            return done(call(leaf, others))
+    except RuntimeError as error:
+        if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
+            raise
+    leaf = rows.detach()
+    with recording(module, [leaf, *others.values()], graded=False) as done:
+        return done(call(leaf, others))
+
+
+def warn_of_curves(name: str, made: Plan, known: set[str] | None = None) -> None:
+    """Warn once of what no rule covers, but for what is `known`, which is added to."""
+    known = set() if known is None else known
+    found = curves(made.trace, made.marks, made.passing, made.signal, made.rules)
+    lines = {f"{curve.place or name}: {curve.what}" for curve in found} - known
+    known |= lines
+    if lines:
+        warnings.warn(
+            f"{name} has parts that no rule covers; they use the ordinary gradient, so"
+            f" relevance may not sum to the output: {'; '.join(sorted(lines))}.",
+            stacklevel=8,
+        )
+
+
+def warn_of_chance(name: str, trace: Trace) -> None:
+    """Warn of random numbers that affect the output."""
+    if trace.chance:
+        drawn = sorted(f"{place or name}: {what}" for place, what in trace.chance)
+        warnings.warn(
+            f"{name} draws random numbers: {'; '.join(drawn)}. The explanation is of one random"
+            " draw, and every call explains a different one. Call model.eval(), and pass"
+            " training=self.training to F.dropout and the like.",
+            stacklevel=8,
+        )
+
+
+def _with_shares(
+    outputs: Tensor,
+    wide: Plan,
+    inputs: Mapping[int, Tensor],
+    names: Mapping[int, str],
+    name: str,
+    tape: Tape,
+) -> Tensor:
+    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line.
+
+    The share of every constant c that enters by addition is `sum c * df/dc`: the directional
+    derivative of f along the constants themselves, for all graphs and outputs at once.
+    """
+    lines = Lines(wide.trace, names)
+    found = lines_in(wide, lines)
+    for bit, other in names.items():
+        if any(live & bit for live in map(wide.trace.live.__getitem__, _values(wide))):
+            found.setdefault(other, set())
+    (output,) = refs_in(wide.trace.output)
+    whole = None if wide.signal[output.value] else lines.of(output.value)
+    if whole is not None:
+        found = {whole: {""}}
+    for line in sorted(found):
+        try:
+            along = Along(line, lines)
+            shares = outputs if whole else affine_share(wide, along)
+            if shares is None:
+                shares = share_along(wide, inputs, along)
+            shares = shares.detach()
+        except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
+            warnings.warn(
+                f"the share of {line} in {name} is unknown; the ledger lists it as unexplained:"
+                f" {str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
+            continue
+        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
+        outputs = outputs + shares * (ones - 1)
+        if line == BIASES:
+            tape.biases.append(ones)
+        elif bool(shares.any()):
+            tape.others[line] = ones
+            if line == CUT_OFF:
+                warn_of_cuts(name, found[line])
+    return outputs
+
+
+def _values(made: Plan) -> list[int]:
+    """What the operations that run again read."""
+    return [ref.value for op in made.ops for ref in op.reads]
+
+
+def warn_of_cuts(name: str, places: set[str]) -> None:
+    """Warn that a signal reached the output past the gradient."""
+    where = ", ".join(sorted(place or name for place in places))
+    warnings.warn(
+        f"{name} uses values of the nodes without their gradient (detach, no_grad, NumPy, rounding,"
+        f" another thread or the like) in {where}. No method follows them back to the nodes; the"
+        " ledger lists their share as 'cut off'.",
+        stacklevel=8,
+    )

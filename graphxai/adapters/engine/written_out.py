@@ -1,0 +1,145 @@
+"""Fused operations written out in plain ones, so that their parts can be seen.
+
+Each function takes the arguments of the ATen operation and returns what it returns. What only its
+own backward pass needs, such as the logarithm of attention's sums, is left as zeros.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    """A value and its gate, beside each other along `dim`."""
+    value, gate = x.chunk(2, dim)
+    return value * gate.sigmoid()
+
+
+def lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """From one value to another; the weight may be a gate."""
+    return start * (1 - weight) + end * weight
+
+
+def addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
+    """`x + value first second`."""
+    product = first * second
+    return x + (product if value == 1 else value * product)
+
+
+def addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
+    """`x + value first / second`."""
+    quotient = first / second
+    return x + (quotient if value == 1 else value * quotient)
+
+
+def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Dropout with its mask."""
+    if train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x).bernoulli_(1 - p)
+    return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask.bool()
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """`softmax(q k^T + mask) v` of q (..., Q, d), k and v (..., T, d); zero where all is masked."""
+    if query.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):  # grouped queries
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, -math.inf)
+    if mask is not None:
+        excluded = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else None
+        scores = scores + mask if excluded is None else excluded
+    weights = torch._safe_softmax(scores, -1)
+    if dropout:
+        weights = torch.dropout(weights, dropout, True)
+    return weights @ value
+
+
+def _for_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    out = attention(query, key, value, attn_mask, is_causal, scale, dropout_p)
+    return out, query.new_zeros(query.shape[:-1])
+
+
+def _math(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    return attention(query, key, value, attn_mask, is_causal, scale, dropout_p)
+
+
+def lstm_layer(
+    x: Tensor,
+    w_input: Tensor,
+    w_hidden: Tensor,
+    b_input: Tensor,
+    b_hidden: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    reverse: bool,
+    batch_sizes: list[int],
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One layer of an LSTM over x (S, B, D), step by step."""
+    steps = x.flip(0) if reverse else x
+    h, c, found = hidden.reshape(x.shape[1], -1), cell.reshape(x.shape[1], -1), []
+    for step in steps.unbind(0):
+        gates = step @ w_input.T + h @ w_hidden.T
+        if has_biases:
+            gates = gates + b_input + b_hidden
+        let_in, forget, new, out = gates.chunk(4, -1)
+        c = forget.sigmoid() * c + let_in.sigmoid() * new.tanh()
+        h = out.sigmoid() * c.tanh()
+        found.append(h)
+    stacked = torch.stack(found[::-1] if reverse else found)
+    return stacked, h.view_as(hidden), c.view_as(cell), x.new_zeros(0)
+
+
+WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
+    aten.glu.default: glu,
+    aten.lerp.Scalar: lerp,
+    aten.lerp.Tensor: lerp,
+    aten.addcmul.default: addcmul,
+    aten.addcdiv.default: addcdiv,
+    aten.native_dropout.default: native_dropout,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _for_cpu,
+    aten.scaled_dot_product_attention.default: _math,
+    aten.mkldnn_rnn_layer.default: lstm_layer,
+}
