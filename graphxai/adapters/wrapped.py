@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -41,7 +41,8 @@ from .calling import (
 )
 from .compiled import as_written
 from .copying import leaving_no_trace
-from .engine.passing import explained_pass
+from .engine.passing import explained_pass, relevant_pass
+from .engine.relevance import current_relevance
 from .engine.switch import READING, RULES
 from .interception import Interception, intercepted, interception_class
 from .layout import Layout
@@ -340,6 +341,9 @@ class WrappedModel:
         relevance_pass = interception_class.get() is not None
         asked = tape is not None or current_rules() != Rules() or relevance_pass
         watched = asked or self._pads_wrongly
+        if rows is not None and (state := current_relevance()) is not None:
+            call = self._replaced_call(batch, shown)
+            return relevant_pass(self.module, call, rows, state, batch.layout)
         reads = tape is not None and not tape.with_biases
         recorded = (READING if reads else RULES) and not self._pads_wrongly
         if recorded and asked and rows is not None and not relevance_pass:
@@ -377,10 +381,7 @@ class WrappedModel:
     def _recorded_pass(
         self, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape | None
     ) -> Tensor:
-        def call(leaf: Tensor, others: Any) -> Tensor:
-            with self._replacing(leaf):
-                return self._call(leaf, batch, shown)
-
+        call = self._replaced_call(batch, shown)
         others: dict[str, Tensor] = {}
         if batch.graphs is not None:
             others = {
@@ -389,6 +390,17 @@ class WrappedModel:
                 if isinstance(value, Tensor) and name not in NO_INPUTS
             }
         return explained_pass(self.module, call, rows, others, current_rules(), tape, batch.layout)
+
+    def _replaced_call(
+        self, batch: WrappedBatch, shown: Tensor
+    ) -> Callable[[Tensor, Mapping[str, Tensor]], Tensor]:
+        """The pass as a function of its rows."""
+
+        def call(leaf: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+            with self._replacing(leaf):
+                return self._call(leaf, batch, shown)
+
+        return call
 
     @contextmanager
     def _replacing(self, rows: Tensor) -> Iterator[None]:

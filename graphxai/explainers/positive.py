@@ -12,7 +12,6 @@ fixes its data type, so that the copy does not run, is explained in that type.
 
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.adapters.copying import copied
+from graphxai.adapters.engine.passing import relevant_pass
+from graphxai.adapters.engine.relevance import relevance_pass as recorded_relevance_pass
+from graphxai.adapters.engine.switch import READING
 from graphxai.adapters.interception import intercepted
+from graphxai.adapters.layout import Layout
 from graphxai.adapters.positive import relevance_pass
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
@@ -91,8 +94,10 @@ def hand_down(
     relevance of attention is needed; if not, the model may have no attention.
     """
     tokens = double.embed(batch).detach().requires_grad_()
-    with relevance_pass(rules, important, reads_attention) as passed, _seen(double):
-        outputs = double.encode(tokens, batch)
+    recorded = READING and not getattr(double, "_pads_wrongly", False)
+    begin: Any = recorded_relevance_pass if recorded else relevance_pass
+    with begin(rules, important, reads_attention) as passed:
+        outputs = _encoded(double, tokens, batch, passed)
         resolved = target.resolve(double.config, outputs.detach())
         explained = passed.explained(outputs, resolved.weights)
     if reads_attention and not passed.attention:
@@ -119,9 +124,16 @@ def _last_layer(
     return [attention[k] for k in last]
 
 
-def _seen(model: Any) -> AbstractContextManager[object]:
-    """Intercept the operations of a Graphormer; a wrapped model does that itself."""
-    return intercepted(model, always=True) if isinstance(model, nn.Module) else nullcontext()
+def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Any) -> Tensor:
+    """Outputs of tokens. A wrapped model lets relevance pass by itself; a Graphormer does not."""
+    module: Any = model
+    if not isinstance(module, nn.Module):
+        return model.encode(tokens, batch)
+    if READING:
+        layout = Layout.of(batch.mask, graph_token=True)
+        return relevant_pass(module, lambda x, _: model.encode(x, batch), tokens, passed, layout)
+    with intercepted(module, always=True):
+        return model.encode(tokens, batch)
 
 
 def _name_of(model: Any) -> str:

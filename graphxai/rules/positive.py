@@ -133,6 +133,25 @@ def through_important_heads(
     return (kinds * _like(scale, kinds)).sum(1)
 
 
+def through_important_entries(
+    relevance: Tensor, graph: Tensor, head: Tensor, important: Tensor
+) -> Tensor:
+    """As `through_important_heads`, for relevance with entries in any order.
+
+    graph, head: of every entry, in the shape of relevance; important (B, K, H).
+    """
+    chosen = important.to(relevance)
+    kinds = [relevance * chosen[graph, kind, head] for kind in range(chosen.shape[1])]
+
+    def per_graph(x: Tensor) -> Tensor:
+        return x.new_zeros(len(chosen)).index_add(0, graph.flatten(), x.flatten())
+
+    sums = [per_graph(kind) for kind in kinds]
+    share = _divide(per_graph(relevance), torch.stack(sums).abs().sum(0))  # (B,)
+    scaled = [kind * (own.sign() * share)[graph] for kind, own in zip(kinds, sums, strict=True)]
+    return torch.stack(scaled).sum(0)
+
+
 @dataclass(frozen=True)
 class Rules:
     """The rules for additions and products, and whether attention's relevance goes further back.

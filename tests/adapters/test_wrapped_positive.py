@@ -11,15 +11,17 @@ from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv, global_mean_pool
 
 import graphxai as gx
+from graphxai.adapters.engine.switch import READING
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.explainers import get_explainer
+from graphxai.explainers import HeadStatistics, get_explainer
 from graphxai.explainers.positive import hand_down, in_double_precision
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.positive import CHEFER, PLAIN
 from other_models import GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 from toy import random_graphormer
 
+recorded = pytest.mark.skipif(not READING, reason="needs the recorded list")
 METHODS = ("transformer_attribution", "lrp_zplus", "partial_lrp", "masked_lrp")
 
 
@@ -80,6 +82,36 @@ def test_an_unrecognised_graphormer_is_explained_the_same(method, pre_layernorm)
     found = gx.explain(foreign, model.embed(batch)[0].detach(), method=method)
     np.testing.assert_allclose(found.relevance, expected.relevance[0], rtol=1e-5)
     np.testing.assert_allclose(found.ledger.graph_token, expected.graph_token[0], rtol=1e-5)
+
+
+class Encoder(nn.Module):
+    """A Graphormer that reads tokens, with the structure of one graph."""
+
+    def __init__(self, inner, batch):
+        super().__init__()
+        self.inner, self.batch = inner, batch
+
+    def forward(self, x):
+        return self.inner.encode(x, self.batch)
+
+
+@recorded
+@pytest.mark.parametrize("pre_layernorm", [True, False])
+def test_a_wrapped_graphormer_is_explained_as_itself(pre_layernorm):
+    model = random_graphormer(pre_layernorm=pre_layernorm)
+    encode = StructureEncoding.from_config(model.config)
+    batch = collate([encode(molecule_to_data("CC(=O)Nc1ccccc1"))])
+    foreign = gx.wrap(Encoder(model, batch), model.config.tasks, inputs="tokens", graph_token=True)
+    distances = np.zeros((3, 4, 5))
+    distances[..., 1] = 1.0
+    distances[:, 2:, :3] = 1 / 3  # heads 2 and 3 are not important
+    heads = HeadStatistics(distances, ("bonded",), np.zeros((3, 4, 1)), np.ones(1), 10)
+    for method in ("transformer_attribution", get_explainer("masked_lrp", statistics=heads)):
+        own = get_explainer(method) if isinstance(method, str) else method
+        expected = own.attribute(model, batch)
+        found = gx.explain(foreign, model.embed(batch)[0].detach(), method=method)
+        assert np.abs(found.relevance).max() > 0
+        np.testing.assert_allclose(found.relevance, expected.relevance[0].detach(), rtol=1e-4)
 
 
 class TokenModel(nn.Module):
@@ -376,3 +408,78 @@ def test_an_operation_without_a_rule_is_named():
     model = gx.wrap(Odd().eval(), kind="regression")
     with pytest.warns(UserWarning, match="has parts that no positive rule covers.*Odd: cdist"):
         scores(model, complete_graph(), "lrp_zplus")
+
+
+class Scaled(nn.Module):
+    """Attention, and a LayerNorm that may be written out in a module of another name."""
+
+    def __init__(self, written_out):
+        super().__init__()
+        torch.manual_seed(9)
+        self.attn, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 1)
+        self.written_out = written_out
+
+    def forward(self, x):
+        h = x + self.attn(x, x, x, need_weights=False)[0]
+        if self.written_out:
+            h = h - h.mean(-1, keepdim=True)
+            h = h / (h.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        else:
+            h = F.layer_norm(h, (8,))
+        return self.head(h).mean(1)
+
+
+@recorded
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_a_norm_that_is_written_out_anywhere_is_a_norm(method):
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2))
+    one, other = (
+        gx.wrap(Scaled(out).eval(), kind="regression", inputs="tokens") for out in (True, False)
+    )
+    np.testing.assert_allclose(scores(one, x, method), scores(other, x, method), rtol=1e-5)
+
+
+@recorded
+def test_a_mean_of_neighbours_is_not_the_mean_of_a_norm():
+    """The difference of a node and its neighbours is a sum: both have relevance."""
+
+    class Differences(nn.Module):
+        def forward(self, x, edge_index, batch):
+            source, target = edge_index
+            near = torch.zeros_like(x).index_add(0, target, x[source])
+            return global_mean_pool((x - near).relu(), batch)[:, :1]
+
+    line = Data(x=torch.tensor([[2.0], [-3.0]]), edge_index=torch.tensor([[1], [0]]))
+    found = scores(gx.wrap(Differences(), kind="regression"), line, "lrp_zplus")
+    np.testing.assert_allclose(found, [0.4, 0.6], rtol=1e-6)
+
+
+@recorded
+def test_a_signal_that_was_cut_off_is_named():
+    class Cut(nn.Module):
+        def forward(self, x, edge_index, batch):
+            return global_mean_pool(x + x.detach().relu(), batch)[:, :1]
+
+    with pytest.warns(UserWarning, match="Cut uses values of the nodes without their gradient"):
+        scores(gx.wrap(Cut(), kind="regression"), complete_graph(), "lrp_zplus")
+
+
+@recorded
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_a_softmax_by_logarithms_is_a_softmax(method):
+    class Mixing(nn.Module):
+        def __init__(self, by_logarithms):
+            super().__init__()
+            torch.manual_seed(10)
+            self.qkv, self.head = nn.Linear(6, 18), nn.Linear(6, 1)
+            self.by_logarithms = by_logarithms
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            s = q @ k.mT
+            a = (s - s.logsumexp(-1, keepdim=True)).exp() if self.by_logarithms else s.softmax(-1)
+            return self.head(x + a @ v).mean(1)
+
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
+    one, other = (gx.wrap(Mixing(p), kind="regression", inputs="tokens") for p in (True, False))
+    np.testing.assert_allclose(scores(one, x, method), scores(other, x, method), rtol=1e-5)

@@ -356,6 +356,8 @@ class _Marking:
         sums = [self.behind(value, of_sum) for value in self.factors(below)]
         own = [self.behind(value, SAME) for value in self.factors(below)]
         for outer in self._products_behind(above):
+            if outer is below:
+                continue
             for query, rest in _both_ways(self.factors(outer)):
                 alike = [bool(self.behind(query, SAME) & values) for values in own]
                 if not any(alike):

@@ -103,7 +103,7 @@ class _Walk:
             return
         for ref, numbers in zip(made, found, strict=False):
             if numbers is not None:
-                self.nodes.by_value[ref.value] = numbers.map(_compressed)
+                self.nodes.by_value[ref.value] = numbers.map(compressed)
 
     def _of(self, value: int) -> Numbers | None:
         """Numbers of a value; after a write to another view of it, of both together."""
@@ -462,7 +462,7 @@ def agree(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a == NONE) | (b == NONE)).all())
 
 
-def _compressed(numbers: Tensor) -> Tensor:
+def compressed(numbers: Tensor) -> Tensor:
     """Length one along axes on which the numbers are the same for all entries."""
     for axis in reversed(range(numbers.dim())):
         if (

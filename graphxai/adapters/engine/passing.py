@@ -15,6 +15,7 @@ from ..layout import Layout
 from .marks import Meeting, curves, marked
 from .nodes import NONE, Nodes, numbered
 from .recording import Placed, exposed, placed
+from .relevance import ALL_CONSTANT, RelevancePass, passed_back, plan_of
 from .replay import (
     BIASES,
     CUT_OFF,
@@ -71,6 +72,28 @@ def explained_pass(
 def names_by_bit(others: Mapping[str, Tensor]) -> dict[int, str]:
     """The names of the inputs beside the nodes, by the bit that each has in a trace."""
     return {1 << k: name for k, name in enumerate(others, start=1)}
+
+
+def relevant_pass(
+    module: nn.Module,
+    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+    rows: Tensor,
+    state: RelevancePass,
+    layout: Layout,
+) -> Tensor:
+    """Outputs (B, C) of node rows, from which relevance passes back by positive rules."""
+    name, size = type(module).__name__, len(layout.mask)
+    trace = recorded(module, call, rows, {})
+    marks = marked(trace)
+    made = plan_of(trace, marks, state.rules, NODES)
+    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
+    nodes = numbered(trace, slot, numbers_of_rows(layout, rows), layout.tokens)
+    seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
+    warn_of_chance(name, trace)
+    if cut := places_of_cuts(plan(trace, marks, ALL_CONSTANT, NODES)):
+        warn_of_cuts(name, cut, in_ledger=False)
+    outputs = passed_back(made, nodes, {slot: rows}, size, seen, state, name)
+    return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
 
 
 class Seen(NamedTuple):
@@ -292,12 +315,21 @@ def _values(made: Plan) -> list[int]:
     return [ref.value for op in made.ops for ref in op.reads]
 
 
-def warn_of_cuts(name: str, places: set[str]) -> None:
+def places_of_cuts(made: Plan) -> set[str]:
+    """Modules in which a signal without its gradient is added, or becomes the output."""
+    lines = Lines(made.trace, {})
+    found = lines_in(made, lines).get(CUT_OFF, set())
+    (output,) = refs_in(made.trace.output)
+    whole = not made.signal[output.value] and lines.of(output.value) == CUT_OFF
+    return found | {""} if whole else found
+
+
+def warn_of_cuts(name: str, places: set[str], in_ledger: bool = True) -> None:
     """Warn that a signal reached the output past the gradient."""
     where = ", ".join(sorted(place or name for place in places))
     warnings.warn(
         f"{name} uses values of the nodes without their gradient (detach, no_grad, NumPy, rounding,"
-        f" another thread or the like) in {where}. No method follows them back to the nodes; the"
-        " ledger lists their share as 'cut off'.",
+        f" another thread or the like) in {where}. No method follows them back to the nodes"
+        + ("; the ledger lists their share as 'cut off'." if in_ledger else "."),
         stacklevel=8,
     )

@@ -38,8 +38,10 @@ def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None
         return None
     others = (ref.value for ref in met.product.reads if ref.value != met.weights)
     values = [nodes.by_value[value] for value in others if value in nodes.by_value]
-    if met.product.name == "mul" and values and not agree(numbers.key, values[0].query):
-        numbers = Numbers(numbers.key, numbers.query)
+    if values and values[0].query.dim() > 1:
+        mixed = values[0].query if met.product.name == "mul" else values[0].query.mT
+        if not agree(numbers.key, mixed) and agree(numbers.query, mixed):
+            numbers = Numbers(numbers.key, numbers.query)
     assert numbers.key is not None
     query, key = (_padded(t, weights.dim()) for t in (numbers.query, numbers.key))
     for axis in range(weights.dim()):
@@ -72,14 +74,16 @@ def exposed(
 ) -> tuple[Tensor, Tensor]:
     """Attention (B, H, T, T), and the weights computed from it. Parallel edges are added.
 
-    leaf: attention is a leaf that requires a gradient, with nothing behind it.
+    It is (B, H, 1, T) if only the graph token attends. leaf: attention is a leaf that requires a
+    gradient, with nothing behind it.
     """
     split = weights if place.split is None else weights.unflatten(*place.split)
     moved = split.permute(place.order)
     flat = moved.reshape(-1, place.heads)  # (R, H)
     inside = flat[place.valid]
-    empty = flat.new_zeros(size, tokens, tokens, place.heads)
     where = place.positions
+    rows = 1 if len(inside) and not where[1].any() else tokens
+    empty = flat.new_zeros(size, rows, tokens, place.heads)
     attention = empty.index_put(where, inside, accumulate=True).permute(0, 3, 1, 2)
     if leaf:
         attention = attention.detach().requires_grad_()
@@ -89,10 +93,27 @@ def exposed(
         total = summed.detach()
         even = 1 / count[where][:, None]
         summed = summed * torch.where(total == 0, even, inside.detach() / total)
-    rows = place.valid.nonzero()[:, 0]
-    back = flat.index_put((rows,), summed)
+    back = flat.index_put((place.valid.nonzero()[:, 0],), summed)
+    return attention, _put_back(back.view(moved.shape), place, weights.shape)
+
+
+def entries(weights: Tensor, place: Placed) -> tuple[Tensor, Tensor, Tensor]:
+    """For every entry of weights its graph, its head, and one if it is between nodes, else zero."""
+    split = weights if place.split is None else weights.unflatten(*place.split)
+    moved = split.permute(place.order)
+    inside = place.valid[:, None].expand(-1, place.heads).long()
+    graph = inside.clone()
+    graph[place.valid] = place.positions[0][:, None].expand(-1, place.heads)
+    head = torch.arange(place.heads, device=weights.device) * inside
+    parts = (part.reshape(moved.shape) for part in (graph, head, inside))
+    graph, head, inside = (_put_back(part, place, weights.shape) for part in parts)
+    return graph, head, inside
+
+
+def _put_back(moved: Tensor, place: Placed, shape: torch.Size) -> Tensor:
+    """Entries with heads last in the order of the weights' own axes."""
     order = sorted(range(len(place.order)), key=place.order.__getitem__)
-    return attention, back.view(moved.shape).permute(order).reshape(weights.shape)
+    return moved.permute(order).reshape(shape)
 
 
 def _padded(numbers: Tensor, dims: int) -> Tensor:
@@ -106,8 +127,8 @@ def _heads_beside_graphs(
     for axis, length in enumerate(weights.shape):
         if length <= size or length % size or (query.shape[axis] == 1 and key.shape[axis] == 1):
             continue
-        for parts in ((size, length // size), (length // size, size)):
-            heads = axis + int(parts[0] == size)
+        count = length // size
+        for parts, heads in (((size, count), axis + 1), ((count, size), axis)):
             if all(_same_along(_split(t, axis, parts), heads) for t in (query, key)):
                 return axis, parts
     return None

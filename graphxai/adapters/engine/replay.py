@@ -196,13 +196,15 @@ def replay(
     inputs: Mapping[int, Tensor],
     along: "Along | None" = None,
     reading: Mapping[int, "Reading"] | None = None,
+    apply: Run | None = None,
 ) -> "Replayed":
     """The pass, computed again from `inputs` by slot, under the rules of the plan.
 
     along: which constants get themselves as tangents (forward mode). reading: by number
-    of an operation, which value to replace there, and by what.
+    of an operation, which value to replace there, and by what. apply: runs an operation with these
+    arguments, in place of the conservative rules.
     """
-    return Replayed(plan, inputs, along, reading or {})
+    return Replayed(plan, inputs, along, reading or {}, apply)
 
 
 class Reading(NamedTuple):
@@ -221,7 +223,9 @@ class Replayed:
         inputs: Mapping[int, Tensor],
         along: "Along | None",
         reading: Mapping[int, Reading],
+        apply: Run | None,
     ) -> None:
+        self.apply = apply or self._by_rule
         self.trace, self.marks, self.rules = plan.trace, plan.marks, plan.rules
         self.reading = reading
         self.signal = plan.signal
@@ -286,17 +290,18 @@ class Replayed:
                 self._put(op.result, self._filled(op, args, kwargs))
                 return
             args = self._with_constants(op, args)
+        self._put(op.result, self.apply(op, args, kwargs))
+
+    def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         live = any(self.signal[ref.value] for ref in op.reads)
         rule = CONSERVATIVE.get(op.name) if live and vanishes_at_zero(op) else None
-        if rule is not None and (getattr(self.rules, rule[0]) or self._is_affine(op, args)):
-            func = out_of_place(op.func) if op.in_place else op.func
-            out = rule[1](func, *args, **kwargs)
-            out = args[0].copy_(out) if op.in_place else out
-            if op.name == "_log_softmax" and self.along is not None:
-                out = self._normalised(args[0], out)
-        else:
-            out = op.func(*args, **kwargs)
-        self._put(op.result, out)
+        if rule is None or not (getattr(self.rules, rule[0]) or self._is_affine(op, args)):
+            return op.func(*args, **kwargs)
+        func = out_of_place(op.func) if op.in_place else op.func
+        out = rule[1](func, *args, **kwargs)
+        if op.name == "_log_softmax" and self.along is not None:
+            return self._normalised(args[0], out)
+        return args[0].copy_(out) if op.in_place else out
 
     def _normalised(self, x: Tensor, out: Tensor) -> Tensor:
         """Log-probabilities `x - c`, the constant c with a tangent if that is asked for."""

@@ -1,0 +1,553 @@
+"""Pass relevance back along a recorded list by the positive rules of Chefer et al., CVPR 2021.
+
+The list runs again with the values it had. The backward pass of each operation is its rule in
+`rules.positive`, so that what autograd then returns as "gradient" is relevance. `POSITIVE` says
+which rule an operation has:
+
+* affine maps and products with a constant matrix: Eq. 5; their biases take no part;
+* sums and means over nodes, entries or channels: Eq. 5;
+* `u + v`: the addition rule, per graph. A constant of the size of a whole input, such as a
+  structural bias or a position, takes its share where relevance goes into queries and keys;
+* attention times values, and queries times keys: the product rule;
+* norms, activations, softmax and quotients: passed on unchanged (for a quotient to the numerator),
+  as with anything else that acts entry by entry;
+* operations that only move values: the ordinary backward pass.
+
+A gate, or the scale of a norm, passes all relevance to what it multiplies (see `marks`); any other
+product of two signals gives each factor half. What is left uses Eq. 2 and is listed in a warning.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from graphxai.rules import positive as rules_of
+from graphxai.rules.conservative import Rules as Constant
+from graphxai.rules.positive import Rules
+from graphxai.rules.scope import Blocks
+
+from .marks import Marks, Meeting
+from .nodes import NONE, Nodes, Numbers, agree, compressed
+from .recording import Placed, entries, exposed
+from .replay import Plan, Reading, out_of_place, plan, refs_in, replay
+from .trace import Op, Ref, Trace
+from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
+
+Hand = Callable[[Tensor], tuple[Tensor, ...]]
+Heads = tuple[Tensor, Tensor, Tensor]  # graph and head of each entry, important heads (B, K, H)
+ALL_CONSTANT = Constant(attention=True, layernorm=True, activation="ratio")
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "clone"}
+STATISTICS = SUMS | {"amax", "amin", "max", "min", "logsumexp", "std_mean", "var_mean"}
+ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub"}
+
+
+@dataclass(eq=False)
+class RelevancePass:
+    """One pass under the positive rules.
+
+    important (B or 1, K, L, H): the heads that relevance passes through (see
+    `rules.positive.through_important_entries`); None: all. reads_attention: whether the relevance
+    of attention is needed. attention: probabilities (B, H, T, T) of every layer, whose "gradient"
+    is their relevance; with rules that do not go into queries and keys they are leaves. head: the
+    input (B, D) and the weights (C, D) of the linear map that makes the outputs, if there is one.
+    """
+
+    rules: Rules
+    important: Tensor | None = None
+    reads_attention: bool = True
+    attention: list[Tensor] = field(default_factory=list)
+    head: tuple[Tensor, Tensor] | None = None
+
+    def explained(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """f_c = sum_c weights_c outputs_c, (B,), which starts with a relevance of one.
+
+        outputs, weights (B, C). If the outputs come from a linear map, it is merged with f_c into
+        one map to one number, so that the two classes of a single logit differ.
+        """
+        f = (outputs * weights.to(outputs)).sum(-1)
+        if self.head is None:
+            return f
+        x, weight = self.head
+        row = (weights.to(weight) @ weight)[:, None]  # (B, 1, D)
+
+        def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+            below = rules_of.through_linear(x.detach()[:, None], row, relevance[:, None, None])
+            return (below[:, 0],)
+
+        return handed(f, hand, x)
+
+
+_passes: Blocks[RelevancePass | None] = Blocks("graphxai_relevance", None)
+
+
+@contextmanager
+def relevance_pass(
+    rules: Rules, important: Tensor | None = None, reads_attention: bool = True
+) -> Iterator[RelevancePass]:
+    """Within the block passes of models send relevance back by `rules`."""
+    state = RelevancePass(rules, important, reads_attention)
+    with _passes.block(state):
+        yield state
+
+
+def current_relevance() -> RelevancePass | None:
+    """The relevance pass of this block, or None."""
+    return _passes.get()
+
+
+def handed(value: Tensor, hand: Hand, *inputs: Tensor) -> Tensor:
+    """`value` with a backward pass that gives the inputs the relevance computed by `hand`."""
+    out: Tensor = _Handed.apply([value.detach()], hand, *inputs)
+    return out
+
+
+class _Handed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: list[Tensor], hand: Hand, *inputs: Tensor) -> Tensor:
+        ctx.hand = hand
+        return value[0]  # inside a list, so that autograd does not turn it into a view
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *ctx.hand(relevance))
+
+
+# -- one operation ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An operation that runs again.
+
+    args, kwargs: its arguments, as they were at the time, without gradients; inputs: the signals
+    among them that relevance goes to, by value; made: the result, if it was kept.
+    """
+
+    op: Op
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: dict[int, Tensor]
+    kept: dict[int, Tensor]  # all of `args` and `kwargs` by value
+    made: Tensor | None
+    over: "Positive"
+
+    @cached_property
+    def value(self) -> Tensor:
+        """The result, or the first of several."""
+        if self.made is not None:
+            return self.made
+        with torch.no_grad():
+            return self.of()()
+
+    def of(self, *values: int) -> Callable[..., Tensor]:
+        """The operation as a function of these values."""
+        func = out_of_place(self.op.func) if self.op.in_place else self.op.func
+
+        def f(*tensors: Tensor) -> Tensor:
+            new = dict(zip(values, tensors, strict=True))
+            kwargs = _put(self.op.kwargs, self.kwargs, new)
+            out = func(*_put(self.op.args, self.args, new), **kwargs)
+            first: Tensor = out[0] if isinstance(out, tuple | list) else out
+            return first
+
+        return f
+
+    def signal(self, place: int) -> int | None:
+        """The value of an argument, if it is a signal."""
+        given = self.op.args[place] if place < len(self.op.args) else None
+        return given.value if type(given) is Ref and given.value in self.inputs else None
+
+    def only(self, value: int) -> "Call":
+        """The same, with all relevance to one of its signals."""
+        return replace(self, inputs={value: self.inputs[value]})
+
+
+def _put(given: Any, actual: Any, new: Mapping[int, Tensor]) -> Any:
+    """Arguments with other tensors for some values."""
+    if type(given) is Ref:
+        return new.get(given.value, actual)
+    if isinstance(given, list | tuple):
+        return [_put(g, a, new) for g, a in zip(given, actual, strict=True)]
+    if isinstance(given, dict):
+        return {key: _put(g, actual[key], new) for key, g in given.items()}
+    return actual
+
+
+# -- the rules -------------------------------------------------------------------------------------
+
+
+def unchanged(call: Call) -> Tensor:
+    """All relevance to the first signal, summed where that was broadcast."""
+    x, alive = next(iter(call.inputs.values())), call.value.detach() != 0
+    x = x if x.shape == alive.shape else x.expand(alive.shape)
+    return handed(call.value, lambda relevance: (relevance * alive,), x)
+
+
+def by_entry(call: Call) -> Tensor:
+    """Functions of one signal, entry by entry: unchanged. Eq. 2 for others, which are named."""
+    (x, *others) = call.inputs.values()
+    return in_proportion(call) if others or x.shape != call.value.shape else unchanged(call)
+
+
+def in_proportion(call: Call) -> Tensor:
+    """Eq. 2, for operations without a rule of their own."""
+    call.over.unknown.add((call.op.place, call.op.name.strip("_").removesuffix("_forward")))
+    f, kept, value = call.of(*call.inputs), [call.kept[v] for v in call.inputs], call.value
+
+    def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+        share = torch.where(value == 0, 0.0, relevance / value)
+        with torch.enable_grad():
+            points = [t.detach().requires_grad_() for t in kept]
+            gradients = torch.autograd.grad(f(*points), points, share)
+        pairs = zip(points, gradients, strict=True)
+        return tuple(t.detach() * gradient / len(kept) for t, gradient in pairs)
+
+    return handed(value, hand, *call.inputs.values())
+
+
+def quotient(call: Call) -> Tensor:
+    """All relevance to the numerator."""
+    above = call.signal(0)
+    return call.value if above is None else unchanged(call.only(above))
+
+
+def summed(call: Call) -> Tensor:
+    """Eq. 5 for sums; terms of a product of matrices share in proportion (Eq. 2)."""
+    if len(call.inputs) > 1:  # sums into a tensor that holds a signal
+        return _plus(call, summed)
+    ((value, x),) = call.inputs.items()
+    f, kept = call.of(value), call.kept[value]
+    offset = f(torch.zeros_like(kept))
+    rule = rules_of.in_proportion if call.over.is_of_products(value) else rules_of.through_sum
+    return handed(call.value, lambda r: (rule(lambda z: f(z) - offset, kept, r),), x)
+
+
+def added(call: Call) -> Tensor:
+    """u + v or u - v, broadcast to one shape."""
+    if (own := call.over.centred(call)) is not None:
+        return unchanged(call.only(own))
+    alpha = call.kwargs.get("alpha", 1)
+    scales = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.op.name]
+    u, v = call.op.args[:2]
+    if type(u) is type(v) and u != v and len(call.inputs) == 2:
+        kept = [call.kept[ref.value] * scale for ref, scale in zip((u, v), scales, strict=True)]
+        return _added(call, [call.inputs[u.value], call.inputs[v.value]], kept)
+    ((value, x),) = call.inputs.items()
+    constant = next((a for a, g in zip(call.args, (u, v), strict=False)
+                     if isinstance(a, Tensor) and g.value != value), None)  # fmt: skip
+    if call.op.name == "add" and constant is not None and call.over.gives_share(constant):
+        return _added(call, [x], [call.kept[value], constant])
+    return unchanged(call)
+
+
+def _added(call: Call, inputs: list[Tensor], kept: list[Tensor]) -> Tensor:
+    """The addition rule for two terms, of which the last may be a constant."""
+    shape, rule = call.value.shape, call.over.rules.addition
+    inputs = [x.expand(shape) for x in inputs]
+    kept = [_finite(x.to(call.value)).expand(shape) for x in kept]
+    graph = call.over.graphs_of(call)
+
+    def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+        u, v, r = (x.reshape(len(graph), -1) for x in (*kept, relevance))
+        return tuple(x.view(shape) for x in rule(u, v, r, graph)[: len(inputs)])
+
+    return handed(call.value, hand, *inputs)
+
+
+def _finite(term: Tensor) -> Tensor:
+    """A term of a sum with zeros at the keys that it excludes, whose probability is zero."""
+    return term.masked_fill(term.isinf(), 0.0)
+
+
+def _plus(call: Call, rule: Callable[[Call], Tensor]) -> Tensor:
+    """A first argument plus the result of an operation without it, in two steps."""
+    own, term, beta = call.signal(0), call.args[0], call.kwargs.get("beta", 1)
+    nothing = torch.zeros_like(term)
+    op = replace(call.op, args=(nothing, *call.op.args[1:]))
+    inputs = {
+        ref.value: call.inputs[ref.value] for ref in refs_in(op.args) if ref.value in call.inputs
+    }
+    rest = rule(replace(call, op=op, args=(nothing, *call.args[1:]), inputs=inputs, made=None))
+    if beta == 0:
+        return rest
+    if own is not None:
+        return _added(call, [rest, call.inputs[own]], [rest.detach(), term * beta])
+    if call.over.gives_share(term):
+        return _added(call, [rest], [rest.detach(), term * beta])
+    return rest + term * beta
+
+
+def multiplied(call: Call) -> Tensor:
+    """Products: Eq. 5 with a constant matrix, unchanged with a constant, or the product rule."""
+    first = int(call.op.name in PLUS_PRODUCT)
+    factors = [call.signal(first), call.signal(first + 1)]
+    signals = [value for value in factors if value is not None]
+    both = len(set(signals)) == 2
+    plus = first and (both or call.signal(0) is not None or call.over.gives_share(call.args[0]))
+    if plus and bool(call.args[0].any()):
+        return _plus(call, multiplied)
+    if both or (signals and call.over.weights.get(call.op.number) not in (None, signals[0])):
+        return _product(call, first)
+    if call.op.name == "mul":
+        return unchanged(call)
+    return _weighted(call, first, factors[0] is not None) if len(signals) == 1 else by_entry(call)
+
+
+def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
+    """Eq. 5 for a map that is linear in a signal and in a weight, but for an offset."""
+    ((value, x),) = call.inputs.items()
+    kept, other = call.kept[value], call.op.args[first + in_front].value
+    weight = call.kept[other]
+    if call.op.name in ("mm", "bmm", "addmm", "baddbmm"):
+        if not in_front:
+            return handed(
+                call.value, lambda r: (rules_of.through_linear(kept.mT, weight, r.mT).mT,), x
+            )
+        if call.op.number == call.over.last:
+            call.over.state.head = (x, weight.mT)
+        return handed(call.value, lambda r: (rules_of.through_linear(kept, weight.mT, r),), x)
+    f = call.of(value, other)
+    offset = f(torch.zeros_like(kept), weight)
+
+    def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+        return (rules_of.through_weights(lambda z, w: f(z, w) - offset, kept, weight, relevance),)
+
+    return handed(call.value, hand, x)
+
+
+def _product(call: Call, first: int) -> Tensor:
+    """A product of two signals; of attention, the weights come first."""
+    left, right = (call.op.args[place].value for place in (first, first + 1))
+    weights, over = call.over.weights.get(call.op.number), call.over
+    a, v = (right, left) if weights == right else (left, right)
+    rule = rules_of.through_product if weights is None else over.rules.product
+    if rule is rules_of.through_product:
+        over.products.add(call.op.out)
+    plain = call.op.name in ("mm", "bmm") and a == left
+    f = torch.matmul if plain else call.of(a, v)
+    heads = over.heads_of(call.op, call.kept[a], call.kept[v], f)
+    kept = call.kept[a], call.kept[v]
+    wanted = [k for k, value in enumerate((a, v)) if value in call.inputs]
+
+    def hand(relevance: Tensor) -> tuple[Tensor, ...]:
+        if heads is not None:
+            relevance = rules_of.through_important_entries(relevance, *heads)
+        found = rule(*kept, relevance, f)
+        return tuple(found[k] for k in wanted)
+
+    return handed(call.value, hand, *(call.inputs[(a, v)[k]] for k in wanted))
+
+
+BY_ENTRY = {
+    "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "rrelu_with_noise", "clamp", "clamp_min",
+    "clamp_max", "abs", "threshold", "hardtanh_relu", "diff",
+}  # fmt: skip
+AVERAGES = {
+    "_adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d", "avg_pool2d",
+    "avg_pool3d", "upsample_nearest2d", "upsample_bilinear2d", "col2im", "_embedding_bag",
+}  # fmt: skip
+# operation: its rule; None: the ordinary backward pass; any other acts by entry, or is named
+POSITIVE: dict[str, Callable[[Call], Tensor] | None] = {
+    **dict.fromkeys(LINEAR - BY_ENTRY),
+    **dict.fromkeys(SAME),
+    **dict.fromkeys(SUMS | AVERAGES, summed),
+    **dict.fromkeys(ADDITIONS, added),
+    **dict.fromkeys(MATRIX_PRODUCTS | {"mul"}, multiplied),
+    "div": quotient,
+}
+
+
+# -- the whole list --------------------------------------------------------------------------------
+
+
+class Positive:
+    """What runs in place of each operation of a pass.
+
+    unknown: operations without a rule, with the path of their module. products: values that are
+    products of two signals, whose sum is a product of matrices.
+    """
+
+    def __init__(
+        self,
+        made: Plan,
+        nodes: Nodes,
+        state: RelevancePass,
+        size: int,
+        placed: Sequence[tuple[Meeting, Placed]],
+    ) -> None:
+        self.made, self.nodes, self.state, self.size = made, nodes, state, size
+        self.rules, self.trace = state.rules, made.trace
+        self.unknown: set[tuple[str, str]] = set()
+        self.products: set[int] = set()
+        self.last = _last_map(made)
+        self.weights = {met.product.number: met.weights for met in made.marks.attention}
+        self._placed = {met.product.number: (k, own) for k, (met, own) in enumerate(placed)}
+        self.reading = {
+            met.product.number: Reading(met.weights, self._exposing(own)) for met, own in placed
+        }
+
+    def __call__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation, which passes relevance back by its rule."""
+        actual = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+        reads = dict(zip((ref.value for ref in op.reads), actual, strict=True))
+        inputs = {
+            value: t for value, t in reads.items() if self.made.signal[value] and t.requires_grad
+        }
+        if not inputs or not any(self.made.signal[ref.value] for ref in op.makes):
+            return op.func(*args, **kwargs)
+        rule = POSITIVE.get(op.name, by_entry)
+        if rule is None or any(isinstance(arg, str) and arg in ("amax", "amin") for arg in op.args):
+            return op.func(*args, **kwargs)
+        unstable, slot = self.trace.unstable, op.makes[0].slot
+        kept = {value: t.detach() for value, t in reads.items()}
+        kept |= {ref.value: kept[ref.value].clone() for ref in op.reads if ref.slot in unstable}
+        made = None if slot in unstable else self.trace.tensors[slot].detach()
+        frozen = _put(op.args, args, kept), _put(op.kwargs, kwargs, kept)
+        out = rule(Call(op, *frozen, inputs, kept, made, self))
+        if op.in_place:
+            return args[0].copy_(out) if out is not args[0] else out
+        return [out, *[None] * len(op.result[1:])] if isinstance(op.result, list) else out
+
+    # -- queries -------------------------------------------------------------------------------
+
+    def gives_share(self, constant: Tensor) -> bool:
+        """Whether a constant in a sum takes its share: it is as large as a whole input."""
+        return self.rules.into_queries_and_keys and constant.dim() > 1
+
+    def is_of_products(self, value: int) -> bool:
+        """Whether a value consists of products whose sum is one of matrices."""
+        while value not in self.products:
+            op = self.trace.made(value)
+            if op is None or op.name not in SAME or len(op.reads) != 1:
+                return False
+            value = op.reads[0].value
+        return True
+
+    def centred(self, call: Call) -> int | None:
+        """The value x of `x - m`, where m is a mean, or other statistic, of the entries of x.
+
+        So a norm passes relevance on unchanged. A mean of other nodes, as in a Laplacian, is not
+        meant: all between x and m is of the same node as x, or of its whole graph.
+        """
+        if call.op.name != "sub" or len(call.inputs) != 2:
+            return None
+        x, todo = call.signal(0), [call.signal(1)]
+        numbers = None if x is None else self.nodes.by_value.get(x)
+        if numbers is None:
+            return None
+        found, seen = False, set(todo)
+        while todo:
+            value = todo.pop()
+            op = None if value is None else self.trace.made(value)
+            if op is None or op.name not in ON_THE_WAY or not self._is_of(value, numbers):
+                return None
+            found |= op.name in STATISTICS
+            new = {ref.value for ref in op.reads if self.made.signal[ref.value]} - {x} - seen
+            seen |= new
+            todo.extend(new)
+        return x if found else None
+
+    def _is_of(self, value: int | None, nodes: Numbers) -> bool:
+        """Whether a value is of whole graphs, or row by row of the same nodes or pairs."""
+        own = None if value is None else self.nodes.by_value.get(value)
+        if own is None:
+            return False
+        if own.key is not None:
+            pairs = nodes.key is not None and agree(own.key, nodes.key)
+            return pairs and agree(own.query, nodes.query)
+        if bool((own.query <= NONE).all()) or agree(own.query, nodes.query):
+            return True
+        return nodes.key is not None and agree(own.query, nodes.key)
+
+    def graphs_of(self, call: Call) -> Tensor:
+        """The graph (R,) of each row of a result, or as many of its first axes as have several."""
+        shape, numbers = call.value.shape, self.nodes.by_value.get(call.op.out)
+        if numbers is None:
+            return torch.zeros(1, dtype=torch.long, device=call.value.device)
+        graph = compressed(self.nodes.graph(numbers.query))
+        graph = graph.reshape((*(1,) * (len(shape) - graph.dim()), *graph.shape))
+        several = [axis + 1 for axis, length in enumerate(graph.shape) if length > 1]
+        axes = max(several, default=0)
+        wide = graph.reshape(graph.shape[:axes]).expand(shape[:axes])
+        return wide.flatten().unique(return_inverse=True)[1]
+
+    # -- attention -----------------------------------------------------------------------------
+
+    def _exposing(self, place: Placed) -> Callable[[Tensor], Tensor]:
+        def read(weights: Tensor) -> Tensor:
+            leaf = not self.rules.into_queries_and_keys
+            attention, found = exposed(weights, place, self.size, self.nodes.tokens, leaf)
+            self.state.attention.append(attention)
+            return found
+
+        return read
+
+    def heads_of(
+        self, op: Op, weights: Tensor, values: Tensor, f: Callable[[Tensor, Tensor], Tensor]
+    ) -> Heads | None:
+        """Graph and head of every entry of f(weights, values), and the layer's important heads."""
+        important = self.state.important
+        if important is None or op.number not in self._placed:
+            return None
+        layer, place = self._placed[op.number]
+        chosen = important[:, :, layer, : place.heads].expand(self.size, -1, -1)
+        ones = torch.ones_like(values)
+        graph, head, inside = (f(part.to(ones), ones) for part in entries(weights, place))
+        inside = inside.clamp(min=1)
+        return (graph / inside).round().long(), (head / inside).round().long(), chosen
+
+
+def _last_map(made: Plan) -> int | None:
+    """The number of the affine map with constant weights that makes the output (B, C)."""
+    trace, value = made.trace, made.trace.output.value
+    op = trace.made(value)
+    while op is not None and op.name in VIEWS | {"add", "_to_copy", "alias"}:
+        signals = [ref.value for ref in op.reads if made.signal[ref.value]]
+        if len(signals) != 1 or trace.shape(op.out).numel() != trace.shape(signals[0]).numel():
+            return None
+        op = trace.made(signals[0])
+    if op is None or op.name not in ("mm", "addmm"):
+        return None
+    return op.number if trace.shape(op.out) == trace.shape(value) else None
+
+
+def passed_back(
+    made: Plan,
+    nodes: Nodes,
+    inputs: Mapping[int, Tensor],
+    size: int,
+    placed: Sequence[tuple[Meeting, Placed]],
+    state: RelevancePass,
+    name: str,
+) -> Tensor:
+    """The output of a pass, whose "gradient" by inputs and attention is relevance.
+
+    inputs: by slot; placed: attention to read, with its places.
+    """
+    positive = Positive(made, nodes, state, size, placed)
+    output: Tensor = replay(made, inputs, reading=positive.reading, apply=positive).output()
+    if positive.unknown:
+        lines = sorted(f"{place or name}: {what}" for place, what in positive.unknown)
+        warnings.warn(
+            f"{name} has parts that no positive rule covers; their inputs got relevance in"
+            f" proportion to gradient x input: {'; '.join(lines)}.",
+            stacklevel=9,
+        )
+    return output
+
+
+def plan_of(trace: Trace, marks: Marks, rules: Rules, bits: int) -> Plan:
+    """What runs again: gates and scales are constant, and attention where relevance ends there."""
+    held = {number: dict(values) for number, values in marks.held.items()}
+    if rules.into_queries_and_keys:
+        for met in marks.attention:
+            held[met.product.number].pop(met.weights, None)
+    return plan(trace, replace(marks, held=held, products=set()), ALL_CONSTANT, bits)
