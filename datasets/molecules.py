@@ -18,9 +18,10 @@ from rdkit import Chem
 
 from .download import data_root, fetch
 from .featurising import TURN, Featurised, featurise
-from .featurising_workers import checked_workers, featurise_in_workers
+from .featurising_workers import featurise_in_workers
 from .graph import Graph
 from .molecule_reading import MoleculeError, shortened
+from .workers import checked_workers
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -138,11 +139,11 @@ def molecules_to_data(
             the same. It takes a few thousand molecules to make up for their start. RDKit molecules
             are featurised in this process. The workers import neither the script nor torch, so
             the script needs no guard ``if __name__ == "__main__":``. They end with the generator,
-            also if it is closed or abandoned early.
+            also if it is closed or abandoned early. One that dies is replaced; a SMILES that ends
+            its worker twice gives an error.
 
     Raises:
         ValueError: `workers` is not a whole number of at least 1.
-        RuntimeError: a worker died, for example because memory ran out.
     """
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
     return _as_data(molecule_graphs(molecules, workers=checked_workers(workers), **options))

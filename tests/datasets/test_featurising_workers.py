@@ -20,7 +20,7 @@ from rdkit import Chem
 from torch_geometric.data import Data
 
 import graphxai
-from graphxai.datasets import featurising_workers
+from graphxai.datasets import workers
 from graphxai.datasets.featurising import featurise, featurise_packed, unpack
 from graphxai.datasets.molecules import (
     MoleculeError,
@@ -226,26 +226,14 @@ def test_leaving_early_ends_the_workers(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
-def test_a_worker_that_is_killed_gives_an_error_that_says_what_to_do() -> None:
-    graphs = molecules_to_data(itertools.repeat("CCOc1ccccc1"), workers=2)
-    pids = workers_of(graphs)
-    os.kill(pids[0], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"featurises molecules died.*use fewer workers"):
-        for _ in graphs:
-            pass
-    assert multiprocessing.active_children() == []
-    assert ends_soon(pids)
-
-
-def test_a_worker_that_does_not_finish_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(featurising_workers, "PATIENCE", 0.2)
-    with featurising_workers.worker_pool(1) as pool:
-        with featurising_workers.main_left_out():
-            busy = pool.submit(time.sleep, 600)
-        while not busy.running():
-            time.sleep(0.02)
-        start = time.monotonic()
-    assert time.monotonic() - start < 5
+def test_a_worker_that_is_killed_is_replaced_and_loses_nothing() -> None:
+    smiles = ["CCOc1ccccc1" + "C" * (k % 9) for k in range(1500)]
+    graphs = molecules_to_data(smiles, workers=2)
+    first = next(graphs)
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    found = [first, *graphs]
+    for one, other in zip(found, molecules_to_data(smiles), strict=True):
+        assert_same(one, other)
     assert multiprocessing.active_children() == []
 
 
@@ -319,7 +307,7 @@ def test_smiles_give_no_warnings_that_a_worker_could_lose() -> None:
 
 
 def test_without_smiles_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(featurising_workers, "featurise_packed")
+    monkeypatch.delattr(workers, "_serve")
     assert list(molecules_to_data([], workers=2)) == []
     for found in molecules_to_data([GIVEN] * 3, workers=2):
         assert_same(found, molecule_to_data(GIVEN))
