@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from queue import LifoQueue
@@ -94,28 +94,47 @@ def work_through(
     process, works alone with a warning. Errors as for `in_workers`.
     """
     source = iter(pieces)
-    count = min(free_cores() if workers is None else checked_workers(workers), max(total, 1))
-    if count > 1 and multiprocessing.current_process().daemon:
-        if workers is not None:
-            warnings.warn(
-                "this process is a daemon of multiprocessing, which may start no others: it works"
-                " alone; give workers=1 to say so.",
-                stacklevel=2,
-            )
-        count = 1
-    for first in islice(source, 1) if count > 1 and workers is None else ():
+    first = next(source, [])
+    count = 1 if len(first) >= total else _allowed(workers)
+    if count > 1 and workers is None:
         start = time.perf_counter()
         found = function(first)
         left = (time.perf_counter() - start) * (total / max(len(first), 1) - 1)
         yield [Part(first, range(len(first)), found)]
-        if left * (1 - 1 / count) < STARTING:
+        if left * (1 - 1 / count) < STARTING or not _can_be_sent(function):
             count = 1
+    elif first:
+        source = chain([first], source)
     if count > 1:
         with closing(in_workers(function, source, count)) as parts:
             yield from parts
         return
     for piece in source:
         yield [Part(piece, range(len(piece)), function(piece))]
+
+
+def _allowed(workers: int | None) -> int:
+    """How many processes may work: as many as are wanted, unless none may be started."""
+    count = free_cores() if workers is None else checked_workers(workers)
+    if count == 1 or not multiprocessing.current_process().daemon:
+        return count
+    if workers is not None:
+        warnings.warn(
+            "this process is a daemon of multiprocessing, which may start no others: it works"
+            " alone; give workers=1 to say so.",
+            stacklevel=3,
+        )
+    return 1
+
+
+def _can_be_sent(function: Callable[..., Any]) -> bool:
+    """Whether a function can be sent to other processes; a warning says why not."""
+    try:
+        _sent(function)
+    except ValueError as error:
+        warnings.warn(f"one process does all the work: {error}", stacklevel=3)
+        return False
+    return True
 
 
 def in_workers(

@@ -3,8 +3,10 @@
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -13,12 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.contract.batching import Key, batches_for, collated, in_chunks
+from graphxai.contract.batching import Key, batches_for, collated, in_chunks, in_pieces
 from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
-from graphxai.datasets.progress import progress_bar
+from graphxai.contract.threads import one_thread
+from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet, training_set_of
+from graphxai.datasets.workers import Lost, work_through
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of
 from graphxai.explainers.registry import Method
@@ -78,6 +82,7 @@ def explain(
     target: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
+    workers: int | None = 1,
     **options: Any,
 ) -> Any:
     """Explain one input, or every input in a list.
@@ -87,20 +92,30 @@ def explain(
     function `(model, batch, target) -> scores`; options go to the method's constructor.
     target: see `Target`; by default the predicted class, for two classes the second one, for a
     regression its value. progress: whether to show a bar on stderr; by default only on a terminal.
+    workers: processes for a list of more than 512 inputs; None takes the free cores if that is
+    faster (see `datasets.workers.work_through`). Each computes with one thread, as this process
+    does during the call, and the result is the same for any number of them. Model, method and
+    inputs are sent to them, so own ones must be defined in a module; ValueError if they cannot be.
 
     Returns an Explanation, or for a list Explanations of the same length. If one input of a list
     cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
     instead. A single unusable input always raises ValueError.
     """
     model, explainer = _loaded(model), get_explainer(method, **options)
+    each = partial(_explained, explainer=explainer, target=target)
+    found, several = _for_each(model, inputs, each, "explaining", on_error, progress, workers)
     training = training_set_of(model)
-
-    def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Explanation]]:
-        options: dict[str, Any] = {"target": target, "training": training, "refuse": refuse}
-        return explain_prepared(model, chunk, explainer, **options)
-
-    found, several = _for_each(model, inputs, work, "explaining", on_error, progress)
+    for one in found:
+        if one is not None:
+            tell_nearness(one, training)
     return Explanations(found) if several else found[0]
+
+
+def _explained(
+    model: "Model", chunk: Chunk, refuse: Refuse, *, explainer: Explainer, target: Any
+) -> Iterator[tuple[int, Explanation]]:
+    """Explanations that do not know yet how near their molecules are to the training set."""
+    return explain_prepared(model, chunk, explainer, target=target, refuse=refuse)
 
 
 def compare(
@@ -147,7 +162,7 @@ def pairs(
     model, explainer = _loaded(model), get_explainer(method)
     rules, training = rules_of(explainer), training_set_of(model)
 
-    def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Pairs]]:
+    def work(model: "Model", chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Pairs]]:
         options: dict[str, Any] = {"target": target, "training": training, "refuse": refuse}
         explained = dict(explain_prepared(model, chunk, explainer, **options))
         for part in batches_for(model, [item for item in chunk if item[0] in explained]):
@@ -180,7 +195,9 @@ def predict(
     model = _loaded(model)
     training = training_set_of(model)
 
-    def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, dict[str, Prediction]]]:
+    def work(
+        model: "Model", chunk: Chunk, refuse: Refuse
+    ) -> Iterator[tuple[int, dict[str, Prediction]]]:
         predicted = predict_prepared(model, chunk, training=training, refuse=refuse)
         return ((index, {p.task: p for p in found}) for index, found in predicted)
 
@@ -195,31 +212,97 @@ def _loaded(model: "Model | str | Path") -> "Model":
 def _for_each(
     model: "Model",
     inputs: Any,
-    work: Callable[[Chunk, Refuse], Iterator[tuple[int, Result]]],
+    each: "Callable[[Model, Chunk, Refuse], Iterator[tuple[int, Result]]]",
     title: str,
     on_error: OnError,
     progress: bool | None,
+    workers: int | None = 1,
 ) -> tuple[list[Result | None], bool]:
     """The result of every input in order, None for one left out; whether there were several.
 
-    work: takes encoded inputs with their index, and a function for those whose results are not
-    finite; yields each index with its result.
+    each: takes the model, encoded inputs with their index, and a function for those whose results
+    are not finite; yields each index with its result.
     """
     values, several = as_list(inputs)
     results: list[Result | None] = [None] * len(values)
     strict = on_error == "raise" or not several
+    pieces = list(in_pieces(values))
+    # A model that draws random numbers draws the same ones whichever process takes a piece.
+    seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
+    if workers is None and next(model.parameters()).device.type != "cpu":
+        workers = 1
+    done = shown = 0
+    with progress_bar(title, len(values), show=progress) as tick, one_thread():
 
-    def refuse(index: int, error: NotFiniteError) -> None:
-        if strict:
-            raise error
-        warnings.warn(f"input {index} was left out: {error}", stacklevel=4)
+        def show(number: int) -> None:
+            nonlocal shown
+            shown += number
+            tick(number)
 
-    with progress_bar(title, len(values), show=progress) as tick:
-        for chunk in in_chunks(model, values, strict, tick):
-            for index, result in work(chunk, refuse):
-                results[index] = result
-                tick(1)
+        work = _Work(model, each, strict, seed, show)
+        with closing(work_through(work, pieces, workers, len(values))) as parts:
+            for part in chain.from_iterable(parts):
+                found = part.found
+                if isinstance(found, Lost):
+                    found = [(part.items[0][0], RuntimeError(found.reason))]
+                for index, result in found:
+                    if not isinstance(result, Exception):
+                        results[index] = result
+                    elif strict:
+                        raise result
+                    else:
+                        warnings.warn(f"input {index} was left out: {result}", stacklevel=3)
+                done += len(part.items)
+                show(done - shown)
     return results, several
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with a piece of a list, here or in another process; see `_for_each`.
+
+    show: called with the number of results as they come, in this process only.
+    """
+
+    model: Any
+    each: Callable[..., Iterator[tuple[int, Any]]]
+    strict: bool
+    seed: int | None
+    show: Tick
+
+    def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """Results by index; for an input that was left out, its error."""
+        found: list[tuple[int, Any]] = []
+
+        def refuse(index: int, error: Exception) -> None:
+            if self.strict:
+                raise error
+            found.append((index, error))
+
+        with one_thread(), _drawing(self.seed, piece[0][0]):
+            for chunk in in_chunks(self.model, piece, self.strict, refuse):
+                for one in self.each(self.model, chunk, refuse):
+                    found.append(one)
+                    self.show(1)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"show": _unseen}
+
+
+def _unseen(number: int) -> None:
+    """What another process shows of its progress."""
+
+
+@contextmanager
+def _drawing(seed: int | None, first: int) -> Iterator[None]:
+    """Within the block, torch draws what follows from a seed and the first input of a piece."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed + first)
+        yield
 
 
 def explain_prepared(
@@ -307,6 +390,15 @@ def predict_prepared(
             near = _nearness_when_read(item, training)
             read = partial(read_outputs, model.config, outputs[row], near)
             yield from _unless_refused(key, read, refuse)
+
+
+def tell_nearness(found: Explanation, training: TrainingSet | None) -> None:
+    """Let an explanation made without a training set know how near its molecule is to one."""
+    molecule = found.mol if found.mol is not None else found.smiles
+    if training is not None and molecule is not None:
+        near = cache(partial(_nearness, training, molecule))  # for all tasks
+        for prediction in found.predictions:
+            prediction.tell(near)
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:

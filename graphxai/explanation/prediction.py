@@ -55,6 +55,10 @@ class Prediction:
         """The fields for a copy or another process, where the training set need not be."""
         return vars(self) | {"_nearness": self.nearness}
 
+    def tell(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
+        """Set how near the molecule is, or a function that tells it when it is first read."""
+        object.__setattr__(self, "nearness", nearness)
+
     @property
     def heading(self) -> str:
         """The task with its unit, if it has one, for the columns of tables."""

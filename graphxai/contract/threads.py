@@ -1,0 +1,46 @@
+"""One thread for torch while the library computes.
+
+Molecules are small: two threads spend more time waiting for each other than they save, and ten
+times as much if the machine is busy. Results do not depend on how many threads torch was given.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_changing = threading.Lock()
+_running = 0  # threads within the block
+_before = 1  # torch's number of threads outside of it
+_own = threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread within the block, and with as many as before after it.
+
+    Blocks may be nested, and entered by several threads of a program at once.
+    """
+    global _running, _before
+    if getattr(_own, "within", False):
+        yield
+        return
+    with _changing:
+        if not _running:  # a thread that enters later may see 1
+            _before = torch.get_num_threads()
+        _running += 1
+        _set_threads(1)
+    _own.within = True
+    try:
+        yield
+    finally:
+        _own.within = False
+        with _changing:
+            _running -= 1
+            _set_threads(_before)
+
+
+def _set_threads(count: int) -> None:
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
