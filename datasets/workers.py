@@ -93,6 +93,8 @@ def work_through(
     ended its process, or none if it is empty. A daemon of multiprocessing, which may start no
     process, works alone with a warning. Errors as for `in_workers`.
     """
+    if workers is not None:
+        checked_workers(workers)
     source = iter(pieces)
     first = next(source, [])
     count = 1 if len(first) >= total else _allowed(workers)
@@ -115,7 +117,7 @@ def work_through(
 
 def _allowed(workers: int | None) -> int:
     """How many processes may work: as many as are wanted, unless none may be started."""
-    count = free_cores() if workers is None else checked_workers(workers)
+    count = free_cores() if workers is None else workers
     if count == 1 or not multiprocessing.current_process().daemon:
         return count
     if workers is not None:

@@ -19,7 +19,7 @@ from graphxai.contract.batching import Key, batches_for, collated, in_chunks, in
 from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
-from graphxai.contract.threads import one_thread
+from graphxai.contract.threads import one_thread, workers_for
 from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet, training_set_of
 from graphxai.datasets.workers import Lost, work_through
@@ -229,8 +229,6 @@ def _for_each(
     pieces = list(in_pieces(values))
     # A model that draws random numbers draws the same ones whichever process takes a piece.
     seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
-    if workers is None and next(model.parameters()).device.type != "cpu":
-        workers = 1
     done = shown = 0
     with progress_bar(title, len(values), show=progress) as tick, one_thread():
 
@@ -240,7 +238,8 @@ def _for_each(
             tick(number)
 
         work = _Work(model, each, strict, seed, show)
-        with closing(work_through(work, pieces, workers, len(values))) as parts:
+        count = workers_for(model, workers)
+        with closing(work_through(work, pieces, count, len(values))) as parts:
             for part in chain.from_iterable(parts):
                 found = part.found
                 if isinstance(found, Lost):

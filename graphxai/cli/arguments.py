@@ -24,6 +24,14 @@ ExcelOption = Annotated[
     bool,
     typer.Option("--excel-safe", help="Put ' before text that a spreadsheet takes for a formula."),
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes for a table; the results are the same for any number [default: all free"
+        " cores, if that is faster than one].",
+    ),
+]
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
@@ -96,7 +104,8 @@ def require_kind(model: "Graphormer", source: str, kind: str) -> None:
         raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
 
 
-def require_no_names(name_column: str | None) -> None:
-    """Raise an error if names are asked for where there is no table."""
-    if name_column is not None:
-        raise typer.BadParameter("--name-column is for tables.")
+def require_no_table_options(name_column: str | None, workers: int | None) -> None:
+    """Raise an error if names or processes are asked for where there is no table."""
+    for option, value in {"--name-column": name_column, "--workers": workers}.items():
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for tables.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .arguments import WorkersOption
 from .terminal import echo, printable
 
 NAMED = ("bace", "mnist-superpixels")
@@ -72,6 +73,7 @@ def benchmark(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after an interruption.")
     ] = False,
+    workers: WorkersOption = None,
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
 
@@ -82,6 +84,8 @@ def benchmark(
     `graphxai benchmark bace --methods all --out bench/bace`
 
     `graphxai benchmark mnist-superpixels --methods lrp,gae --limit 200 --operators all`
+
+    `graphxai benchmark bace --methods all --workers 4`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
 
@@ -128,6 +132,7 @@ def benchmark(
                 seed=seed,
                 out=folder,
                 resume=resume or bool(measured),
+                workers=workers,
             )
             measured.append((loaded, graphs, report))
         report = merged(report for *_, report in measured)

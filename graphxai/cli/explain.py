@@ -13,10 +13,11 @@ from .arguments import (
     ExcelOption,
     ModelOption,
     NameOption,
+    WorkersOption,
     kind_of,
     load_with_warning,
     require_kind,
-    require_no_names,
+    require_no_table_options,
     require_out,
     value_of,
 )
@@ -82,6 +83,7 @@ def explain(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
     ] = False,
+    workers: WorkersOption = None,
 ) -> None:
     """Explain a molecule, a table of molecules, or a picture of a digit.
 
@@ -94,6 +96,8 @@ def explain(
     `graphxai explain molecules.csv --smiles-column smiles --out results/ --scale shared`
 
     `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
+
+    `graphxai explain molecules.csv --workers 4 --out results/ --pictures none`
 
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
@@ -111,10 +115,10 @@ def explain(
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            atom_numbers, pictures, files, excel_safe, resume,
+            atom_numbers, pictures, files, excel_safe, resume, workers,
         )  # fmt: skip
         return
-    require_no_names(name_column)
+    require_no_table_options(name_column, workers)
     if formats != "csv":
         raise typer.BadParameter(
             "--format is for tables; for one molecule, the suffix of --out sets the format."
@@ -195,6 +199,7 @@ def _explain_table(
     formats: list[str],
     excel_safe: bool,
     resume: bool,
+    workers: int | None,
 ) -> None:
     from graphxai.explainers import get_explainer
     from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
@@ -203,7 +208,7 @@ def _explain_table(
 
     folder = out or Path("results")
     model, explainer = load_with_warning(name), get_explainer(method)
-    common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
+    common: dict[str, Any] = {"smiles_column": smiles_column, "target": target, "workers": workers}
     rows = count_rows(source)
     limit = _limit(scale)
     if scale == "shared" and pictures != "none":

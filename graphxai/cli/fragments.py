@@ -1,5 +1,6 @@
 """The command `graphxai fragments`: which fragments drive the predictions for a table."""
 
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ import typer
 
 from graphxai.datasets.progress import progress_bar
 
-from .arguments import ExcelOption, load_with_warning, require_out
+from .arguments import ExcelOption, WorkersOption, load_with_warning, require_out
 from .terminal import echo, printable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def fragments(
         "fragments.csv"
     ),
     excel_safe: ExcelOption = False,
+    workers: WorkersOption = None,
 ) -> None:
     """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
@@ -55,6 +57,8 @@ def fragments(
     **Examples**
 
     `graphxai fragments molecules.csv --smiles-column smiles --scheme brics --out fragments.csv`
+
+    `graphxai fragments molecules.csv --workers 4`
 
     `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
     """
@@ -82,10 +86,15 @@ def fragments(
     left_out: list[str] = []  # the first few
     rejected = 0
     rows = count_rows(source) if limit is None else min(limit, count_rows(source))
-    with alone(out), progress_bar("explaining", rows) as tick:
-        found = explain_rows(
-            loaded, source, get_explainer(method), smiles_column=smiles_column, target=target
-        )
+    explained = explain_rows(
+        loaded,
+        source,
+        get_explainer(method),
+        smiles_column=smiles_column,
+        target=target,
+        workers=workers,
+    )
+    with alone(out), closing(explained) as found, progress_bar("explaining", rows) as tick:
         for one in islice(found, limit):
             why = str(one)
             if isinstance(one, ExplainedRow):

@@ -13,10 +13,11 @@ from .arguments import (
     ExcelOption,
     ModelOption,
     NameOption,
+    WorkersOption,
     kind_of,
     load_with_warning,
     require_kind,
-    require_no_names,
+    require_no_table_options,
     require_out,
     value_of,
 )
@@ -30,6 +31,7 @@ def predict(
     smiles_column: ColumnOption = "smiles",
     name_column: NameOption = None,
     excel_safe: ExcelOption = False,
+    workers: WorkersOption = None,
 ) -> None:
     """Predict a molecule, a table of molecules, or a digit.
 
@@ -38,12 +40,14 @@ def predict(
     `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
 
     `graphxai predict molecules.csv --name-column ID --out predictions.csv`
+
+    `graphxai predict molecules.csv --workers 4 --out predictions.csv`
     """
     from .printing import nearness_line, print_nearness
 
     kind = kind_of(source)
     if kind != "table":
-        require_no_names(name_column)
+        require_no_table_options(name_column, workers)
     loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
     require_kind(loaded, source, kind)
     if kind != "table":
@@ -57,7 +61,7 @@ def predict(
     from graphxai.tables.run import count_rows, predict_table
 
     columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
-    columns["excel_safe"] = excel_safe
+    columns |= {"excel_safe": excel_safe, "workers": workers}
     with progress_bar("predicting", count_rows(source)) as tick, ExitStack() as stack:
         file: Any = Printed()
         if out:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .arguments import NameOption, load_with_warning, require_out
+from .arguments import NameOption, WorkersOption, load_with_warning, require_out
 from .terminal import echo
 
 
@@ -44,12 +44,15 @@ def report(
         ),
     ] = 50,
     title: Annotated[str, typer.Option(help="Title of the report.")] = "",
+    workers: WorkersOption = None,
 ) -> None:
     """Explain every molecule of a table in one HTML file, which opens without a network.
 
     **Examples**
 
     `graphxai report molecules.csv --out report.html`
+
+    `graphxai report molecules.csv --workers 4 --out report.html`
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
     """
@@ -75,5 +78,6 @@ def report(
             limit=limit,
             detailed=detailed,
             title=title,
+            workers=workers,
         )
     echo(f"written: {path}")

@@ -1,4 +1,4 @@
-"""One thread for torch while the library computes.
+"""How many threads and processes compute: one thread for torch in each.
 
 Molecules are small: two threads spend more time waiting for each other than they save, and ten
 times as much if the machine is busy. Results do not depend on how many threads torch was given.
@@ -7,6 +7,7 @@ times as much if the machine is busy. Results do not depend on how many threads 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -39,6 +40,13 @@ def one_thread() -> Iterator[None]:
         with _changing:
             _running -= 1
             _set_threads(_before)
+
+
+def workers_for(model: Any, workers: int | None) -> int | None:
+    """How many processes to use: by default one for a model on an accelerator, which they share."""
+    if workers is None and next(model.parameters()).device.type != "cpu":
+        return 1
+    return workers
 
 
 def _set_threads(count: int) -> None:

@@ -3,9 +3,9 @@
 import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
+from graphxai.contract.threads import one_thread, workers_for
 from graphxai.datasets.progress import progress_bar
+from graphxai.datasets.workers import Lost, work_through
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method
 
-from .measure import Item, Plan, measure
+from .measure import Item, Plan, measure, unmeasured
 from .metrics import choose_metrics
 from .removal import OPERATORS, Operator
 from .report import Report
@@ -44,6 +46,7 @@ def evaluate(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    workers: int | None = 1,
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
@@ -54,7 +57,8 @@ def evaluate(
     by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all" that fit the task.
     operators: how nodes are removed. steps: points per curve; None takes every number of nodes, 11
     is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
-    earlier run there is continued.
+    earlier run there is continued. workers: processes, as for `explain`; each takes 16 graphs of
+    similar size at a time, and the result is the same for any number.
 
     If a method fails on a graph, or returns scores that are not finite, its row has a note and no
     value. `Report.rejected` lists inputs that cannot be used. Raises ValueError if no input
@@ -87,15 +91,23 @@ def evaluate(
     ]
     done = {(unit.graph, unit.method) for unit in earlier}
     units = list(earlier)
+    work = _Measure(model, plan, done)
+    chunks = _chunks(model, prepared, targets)
     with (
         progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick,
         store.writing() if store else nullcontext(lambda units: None) as write,
+        closing(work_through(work, chunks, workers_for(model, workers), len(prepared))) as measured,
     ):
         tick(len(done))
-        for chunk, chosen in _chunks(model, prepared, targets):
-            with_digest = partial(_with_digest, checkpoint=checkpoint, digests=digests)
-            for found in measure(model, plan, chunk, chosen, done):
-                finished = [with_digest(unit) for unit in found]
+        for part in chain.from_iterable(measured):
+            found = part.found
+            if isinstance(found, Lost):
+                found = [work.lost(part.items[0], found.reason)]
+            for of_graph in found:
+                finished = [
+                    replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
+                    for unit in of_graph
+                ]
                 write(finished)
                 units += finished
                 tick(len(finished))
@@ -177,19 +189,34 @@ def _prepare(
     return prepared, rejected
 
 
+@dataclass(frozen=True)
+class _Measure:
+    """Measures graphs of one target, here or in another process; done: (graph, method) pairs."""
+
+    model: Model
+    plan: Plan
+    done: set[tuple[Key, str]]
+
+    def __call__(self, chunk: Sequence[tuple[Item, Target]]) -> list[list[Unit]]:
+        """The units of each graph."""
+        items, target = [item for item, _ in chunk], chunk[0][1]
+        with one_thread():
+            return list(measure(self.model, self.plan, items, target, self.done))
+
+    def lost(self, one: tuple[Item, Target], reason: str) -> list[Unit]:
+        """The units of a graph that ended its process."""
+        return unmeasured(self.plan, *one[0], reason, self.done)
+
+
 def _chunks(
     model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
-) -> Iterator[tuple[list[Item], Target]]:
+) -> Iterator[list[tuple[Item, Target]]]:
     """Graphs of one target and similar size; an interruption loses at most one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
         for batch in batches_for(model, chosen):
             for start in range(0, len(batch), CHUNK):
-                yield batch[start : start + CHUNK], target
-
-
-def _with_digest(unit: Unit, *, checkpoint: str, digests: Mapping[Key, str]) -> Unit:
-    return replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
+                yield [(item, target) for item in batch[start : start + CHUNK]]
 
 
 def _digest(data: Data) -> str:

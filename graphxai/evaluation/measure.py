@@ -131,6 +131,14 @@ def _series(
     return series
 
 
+def unmeasured(
+    plan: Plan, key: Key, item: Input, note: str, done: set[tuple[Key, str]]
+) -> list[Unit]:
+    """The units of a graph that could not be measured: no values, but a note that says why."""
+    names = [one.name for one in plan.explainers if (key, one.name) not in done]
+    return _units(plan, key, item, dict.fromkeys(names, note), {})
+
+
 def _units(
     plan: Plan,
     key: Key,

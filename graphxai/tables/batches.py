@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from graphxai.api import explain_prepared, load, predict_prepared
+from graphxai.api import explain_prepared, load, predict_prepared, tell_nearness
 from graphxai.contract.inputs import (
     Input,
     prepare_each,
@@ -19,6 +19,7 @@ from graphxai.contract.inputs import (
     reads_molecules,
     writes_canonically,
 )
+from graphxai.contract.threads import one_thread
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
@@ -126,23 +127,28 @@ class ExplainBatch:
         `record`. A molecule that cannot be read, explained or drawn has only `row`, `smiles` and
         `reason`. With names, every row has its `name`.
         """
-        return [
-            self._row(found, names is not None)
-            for found in self.explanations(smiles, numbers, names)
-        ]
+        training = training_set_of(loaded(self.model))
+        explained = self.explanations(smiles, numbers, names)
+        for found in explained:
+            if isinstance(found, ExplainedRow):
+                tell_nearness(found.explanation, training)
+        return [self._row(found, names is not None) for found in explained]
 
     def explanations(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[ExplainedRow | NamedRejectedRow]:
-        """Explain molecules as a call does; returns explanations instead of their cells."""
+        """Explain molecules as a call does; returns explanations instead of their cells.
+
+        They do not know how near their molecules are to the training set, see `tell_nearness`.
+        """
         model, explainer = loaded(self.model), get_explainer(self.method)
-        training = training_set_of(model)
 
         def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
-            return explain_prepared(model, rows, explainer, target=self.target, training=training)
+            return explain_prepared(model, rows, explainer, target=self.target)
 
-        good, bad = _encoded(model, smiles, numbers)
-        explained = _tried(work, good, bad)
+        with one_thread():
+            good, bad = _encoded(model, smiles, numbers)
+            explained = _tried(work, good, bad)
         called = dict(zip(numbers, names or [""] * len(numbers), strict=True))
         found: list[ExplainedRow | NamedRejectedRow] = [
             *(NamedRejectedRow(**vars(row), name=called[row.row]) for row in bad),
@@ -158,7 +164,7 @@ class ExplainBatch:
                 smiles, what = found.explanation.smiles or "", "cannot be written: "
                 refused = _refused(found.row, smiles, error, what)
                 found = NamedRejectedRow(**vars(refused), name=found.name)
-        return _named(rejected_cells(found), found.name, named)
+        return rejected_cells(found, named)
 
     def _cells(self, found: ExplainedRow, named: bool) -> dict[str, Any]:
         explanation, pictures = found.explanation, self.pictures
@@ -211,15 +217,16 @@ class PredictBatch:
         def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
             return predict_prepared(model, rows, training=training)
 
-        good, bad = _encoded(model, smiles, numbers)
+        with one_thread():
+            good, bad = _encoded(model, smiles, numbers)
+            predicted = _tried(work, good, bad)
         text = {row: one_line(item.smiles or "") for row, item in good}
         cells = {
             row: {"row": row, "smiles": text[row]} | _predicted(predictions)
-            for row, predictions in _tried(work, good, bad)
+            for row, predictions in predicted
         }
-        cells |= {row.row: rejected_cells(row) for row in bad}
-        called = names or [""] * len(numbers)
-        pairs = zip(numbers, called, strict=True)
+        cells |= {row.row: rejected_cells(NamedRejectedRow(**vars(row)), False) for row in bad}
+        pairs = zip(numbers, names or [""] * len(numbers), strict=True)
         return [_named(cells[row], name, names is not None) for row, name in sorted(pairs)]
 
 
@@ -246,9 +253,10 @@ def require_molecules(model: Graphormer) -> None:
         )
 
 
-def rejected_cells(found: RejectedRow) -> dict[str, Any]:
-    """The cells of a row that was left out."""
-    return {"row": found.row, "smiles": one_line(found.smiles), "reason": one_line(found.reason)}
+def rejected_cells(found: NamedRejectedRow, named: bool) -> dict[str, Any]:
+    """The cells of a row that was left out; named: whether the table has names."""
+    cells = {"row": found.row, "smiles": one_line(found.smiles), "reason": one_line(found.reason)}
+    return _named(cells, found.name, named)
 
 
 def _named(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:

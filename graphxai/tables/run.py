@@ -14,15 +14,20 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from graphxai.datasets.molecules import RejectedRow, iter_records
+from graphxai.api import tell_nearness
+from graphxai.datasets.molecule_reading import shortened
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records
 from graphxai.datasets.progress import Tick
+from graphxai.datasets.training_set import training_set_of
+from graphxai.datasets.workers import Lost, work_through
 from graphxai.datasets.writing import alone, folder_at, synced_together, write_whole
 from graphxai.explainers import Explainer
 from graphxai.explanation.files import one_line, require_pyarrow
@@ -34,6 +39,7 @@ from .batches import (
     NamedRejectedRow,
     Pictures,
     PredictBatch,
+    rejected_cells,
     require_molecules,
 )
 from .files import AppendedCsv, appended_sdf, csv_to_parquet, guarded, rows_in
@@ -46,12 +52,12 @@ WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
 RUN = {"table", "smiles_column", "model", "method"}  # settings that every run.json of ours has
 
 
-class Chunk(NamedTuple):
-    """Rows of a table, as `ExplainBatch` takes them."""
+class Row(NamedTuple):
+    """A row of a table: number, SMILES, and the compound's name if the table has one."""
 
-    smiles: list[str]
-    numbers: list[int]
-    names: list[str] | None
+    number: int
+    smiles: str
+    name: str | None
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ def explain_table(
     excel_safe: bool = False,
     resume: bool = False,
     tick: Tick = lambda rows: None,
+    workers: int | None = 1,
 ) -> Counts:
     """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
 
@@ -91,7 +98,8 @@ def explain_table(
     compound names; they become the titles of an SD file, each in one line. `excel_safe`: put an
     apostrophe before text that a spreadsheet would take for a formula. `resume`: continue after
     the rows that an earlier run with the same settings wrote. `tick` is called with the number of
-    rows done since the last call.
+    rows done since the last call. `workers`: processes; the files are the same for any number.
+    None takes the free cores if that is faster, see `datasets.workers.work_through`.
 
     A row that cannot be read, explained, drawn or written is rejected; the run goes on. Raises
     FileExistsError if there are results and `resume` is off, or files of another origin,
@@ -132,8 +140,11 @@ def explain_table(
             explained = rows_in(folder / "explanations.csv")
             structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", explained))
         batch.check()
-        for chunk in _chunks(path, smiles_column, name_column, seen):
-            rows = [row for row in batch(*chunk) if row["row"] not in seen]
+        chunks = _chunks(path, smiles_column, name_column, seen)
+        lost = partial(rejected_cells, named=named)
+        done_rows = _worked(batch, chunks, lost, workers, count_rows(path) - len(seen))
+        for found in stack.enter_context(closing(done_rows)):
+            rows = [row for row in found if row["row"] not in seen]
             written = [row for row in rows if "reason" not in row]
             refused = [row for row in rows if "reason" in row]
             records = "".join(row.pop("record", "") for row in written)
@@ -164,15 +175,25 @@ def explain_rows(
     name_column: str | None = None,
     target: Any = None,
     skip: Collection[int] = (),
-) -> Iterator[ExplainedRow | NamedRejectedRow]:
+    workers: int | None = 1,
+) -> Generator[ExplainedRow | NamedRejectedRow, None, None]:
     """Explain the rows of a CSV file except those in `skip`, in batches; yields them in order.
+
+    workers: as for `explain_table`; the processes end with the generator.
 
     A row that cannot be explained is rejected. An error that concerns every molecule is raised.
     """
     batch = ExplainBatch(model, explainer, target)
     batch.check()
-    for chunk in _chunks(path, smiles_column, name_column, skip):
-        yield from (found for found in batch.explanations(*chunk) if found.row not in skip)
+    training = training_set_of(model)
+    chunks = _chunks(path, smiles_column, name_column, skip)
+    total = count_rows(path) - len(skip)
+    with closing(_worked(batch.explanations, chunks, lambda row: row, workers, total)) as done:
+        for found in chain.from_iterable(done):
+            if isinstance(found, ExplainedRow):
+                tell_nearness(found.explanation, training)
+            if found.row not in skip:
+                yield found
 
 
 def predict_table(
@@ -184,10 +205,11 @@ def predict_table(
     name_column: str | None = None,
     excel_safe: bool = False,
     tick: Tick = lambda rows: None,
+    workers: int | None = 1,
 ) -> tuple[Counts, list[RejectedRow]]:
     """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out.
 
-    excel_safe: as for `explain_table`.
+    excel_safe, workers: as for `explain_table`.
     """
     require_molecules(model)
     batch = PredictBatch(model)
@@ -203,15 +225,18 @@ def predict_table(
     rejected: list[RejectedRow] = []
     nearness: Counter[str] = Counter()
     done = 0
-    for chunk in chain(first, chunks):
-        for row in batch(*chunk):
-            if "reason" in row:
-                rejected.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
-                continue
-            write(row)
-            nearness[row["training_set"]] += 1
-            done += 1
-        tick(len(chunk.numbers))
+    lost = partial(rejected_cells, named=name_column is not None)
+    total = count_rows(path)
+    with closing(_worked(batch, chain(first, chunks), lost, workers, total)) as found:
+        for rows in found:
+            for row in rows:
+                if "reason" in row:
+                    rejected.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
+                else:
+                    write(row)
+                    nearness[row["training_set"]] += 1
+                    done += 1
+            tick(len(rows))
     return Counts(done, len(rejected), nearness=nearness), rejected
 
 
@@ -223,29 +248,64 @@ def largest_relevance(
     smiles_column: str = "smiles",
     target: Any = None,
     tick: Tick = lambda rows: None,
+    workers: int | None = 1,
 ) -> float:
     """Largest |relevance| of any atom in a table, the limit of a shared colour scale."""
     largest = 0.0
-    for found in explain_rows(model, path, explainer, smiles_column=smiles_column, target=target):
-        if isinstance(found, ExplainedRow):
-            largest = max(largest, float(abs(found.explanation.relevance).max()))
-        tick(1)
+    columns: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
+    with closing(explain_rows(model, path, explainer, workers=workers, **columns)) as rows:
+        for found in rows:
+            if isinstance(found, ExplainedRow):
+                largest = max(largest, float(abs(found.explanation.relevance).max()))
+            tick(1)
     return largest
 
 
 def _chunks(
     path: str | Path, smiles_column: str, name_column: str | None, skip: Collection[int] = ()
-) -> Iterator[Chunk]:
+) -> Iterator[list[Row]]:
     """The rows of a table, `CHUNK` at a time, without chunks whose rows are all in `skip`."""
     columns = [smiles_column] if name_column is None else [smiles_column, name_column]
     records = iter_records(path, columns)
-    while rows := list(islice(records, CHUNK)):
-        numbers = [number for number, _ in rows]
-        if all(number in skip for number in numbers):
+    while chunk := list(islice(records, CHUNK)):
+        if all(number in skip for number, _ in chunk):
             continue
-        smiles = [cells[smiles_column] for _, cells in rows]
-        names = None if name_column is None else [one_line(cells[name_column]) for _, cells in rows]
-        yield Chunk(smiles, numbers, names)
+        yield [
+            Row(
+                number,
+                cells[smiles_column],
+                None if name_column is None else one_line(cells[name_column]),
+            )
+            for number, cells in chunk
+        ]
+
+
+def _worked(
+    batch: Callable[..., list[Any]],
+    chunks: Iterable[list[Row]],
+    lost: Callable[[NamedRejectedRow], Any],
+    workers: int | None,
+    total: int,
+) -> Generator[list[Any], None, None]:
+    """What a batch function makes of each chunk of rows, in their order.
+
+    lost: what stands for a row that ended its process. total: rows, roughly.
+    """
+    with closing(work_through(partial(_on_rows, batch), chunks, workers, total)) as done:
+        for parts in done:
+            found: dict[int, Any] = {}
+            for rows, places, results in parts:
+                if isinstance(results, Lost):
+                    number, smiles, name = rows[0]
+                    smiles = shortened(smiles, MAX_QUOTED)
+                    results = [lost(NamedRejectedRow(number, smiles, results.reason, name or ""))]
+                found |= dict(zip(places, results, strict=True))
+            yield [found[place] for place in sorted(found)]
+
+
+def _on_rows(batch: Callable[..., list[Any]], rows: Sequence[Row]) -> list[Any]:
+    numbers, smiles, names = zip(*rows, strict=True)
+    return batch(smiles, numbers, None if names[0] is None else names)
 
 
 def _require_formats(formats: Collection[str]) -> None:

@@ -1,19 +1,23 @@
 """Explain a table of molecules and write one HTML file that shows them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from graphxai.api import Model, explain_prepared, load
 from graphxai.chemistry.fragment_table import FragmentTable
-from graphxai.chemistry.fragments import fragments
+from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
+from graphxai.contract.threads import one_thread, workers_for
 from graphxai.datasets.molecules import iter_records
-from graphxai.datasets.progress import Tick, progress_bar
+from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.datasets.workers import Lost, Part, work_through
 from graphxai.datasets.writing import place_of, write_whole
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE, Trust, explained_by_each, trust_prepared
@@ -33,11 +37,13 @@ from .records import colour_limit, full_card, record, rounded
 from .summary import fragment_ranking
 
 CHUNK = 64  # molecules read and explained at a time
+IN_FULL = 16  # of those with a full card
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")
 DETAILED = 50
 LARGEST = 5000  # molecules by default: a page of 10,000 does not scroll smoothly
 TABLES = (".csv", ".tsv", ".txt")
 Item = TypeVar("Item")
+Rejected: TypeAlias = tuple[int, str, str]  # row, SMILES, reason
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class Row:
     name: str
     value: Any
     measured: Mapping[str, str] = field(default_factory=dict)
+
+
+# a molecule with a full card: its place, why, and what is known of it
+Chosen: TypeAlias = tuple[int, str, Row, Explanation]
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,7 @@ def report(
     detailed: int = DETAILED,
     title: str = "",
     progress: bool | None = None,
+    workers: int | None = 1,
 ) -> Path:
     """Explain molecules and write one self-contained HTML file, which opens offline.
 
@@ -111,7 +122,8 @@ def report(
     names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
     measured values by task; by default columns called like a task. target: see `Target`. limit:
     read at most this many rows; without a limit, up to 5,000 are allowed. progress: show a bar; by
-    default only on a terminal.
+    default only on a terminal. workers: processes, as for `graphxai.explain`; the page is the same
+    for any number.
 
     Rows that cannot be used are listed in the report. Raises ValueError if no row can be used, if
     there are too many rows, if `out` is not .html, or if the model does not read molecules.
@@ -140,18 +152,25 @@ def report(
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
     plan = Plan(model, training_set_of(model), explainer, others, target)
-    with progress_bar("explaining", total, show=progress) as tick:
-        for chunk in _chunks(rows):
-            _add(contents, plan, chunk, tick)
+    workers = workers_for(model, workers)
+    done = work_through(partial(_explained, plan), _chunks(rows, CHUNK), workers, total)
+    with progress_bar("explaining", total, show=progress) as tick, closing(done):
+        for part in chain.from_iterable(done):
+            _add(contents, plan, part)
+            tick(len(part.items))
     if not contents.molecules:
         why = f": {contents.rejected[0][2]}" if contents.rejected else ""
         raise ValueError(f"no molecule in {source} can be explained{why}")
     chosen = in_full(contents.molecules, max(0, detailed))
     contents.full = said(contents.molecules, chosen)
-    with progress_bar("comparing methods", len(chosen), show=progress) as tick:
-        for places in _chunks(sorted(chosen)):
-            _complete(contents, plan, {place: chosen[place] for place in places})
-            tick(len(places))
+    wanted = [(place, chosen[place], *contents.explained[place]) for place in sorted(chosen)]
+    done = work_through(
+        partial(_completed, plan), _chunks(iter(wanted), IN_FULL), workers, len(wanted)
+    )
+    with progress_bar("comparing methods", len(chosen), show=progress) as tick, closing(done):
+        for part in chain.from_iterable(done):
+            _complete(contents, part)
+            tick(len(part.items))
     name = title or f"{model.origin.name}: {source}"
     data = _data(contents, model, explainer, name, source)
     (task,) = (t for t in model.config.tasks if t.name == contents.task)
@@ -196,59 +215,118 @@ def _rows(
     return found, len(values), f"{len(values)} molecule{'s' if len(values) != 1 else ''}"
 
 
-def _chunks(rows: Iterable[Item]) -> Iterator[list[Item]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK)):
+def _chunks(rows: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while chunk := list(islice(rows, size)):
         yield chunk
 
 
-def _add(contents: Contents, plan: Plan, chunk: list[Row], tick: Tick) -> None:
-    """Explain one chunk and add it to the contents."""
-    model, explainer, target = plan.model, plan.explainer, plan.target
+@dataclass(frozen=True)
+class Explained:
+    """One molecule of the page: row, explanation, fragments, and what its card shows."""
+
+    row: Row
+    explanation: Explanation
+    fragments: Fragments
+    card: dict[str, Any]
+
+
+def _explained(plan: Plan, chunk: Sequence[Row]) -> tuple[list[Explained], list[Rejected]]:
+    """Explain one chunk, here or in another process; the rows left out are apart."""
+    model, target = plan.model, plan.target
     rows = {row.number: row for row in chunk}
-    prepared, rejected = _prepared(model, chunk)
+    found: list[Explained] = []
+    with one_thread():
+        prepared, rejected = _prepared(model, chunk)
+
+        def refuse(number: int, error: Exception) -> None:
+            rejected.append(_rejected(rows[number], error))
+
+        options: dict[str, Any] = {"target": target, "training": plan.training, "refuse": refuse}
+        explained = dict(explain_prepared(model, prepared, plan.explainer, **options))
+        prepared = [item for item in prepared if item[0] in explained]
+        trusted = trust_prepared(model, prepared, explained, None, target=target)
+        for number, _ in prepared:
+            try:
+                found.append(_card_of(plan, rows[number], explained[number], trusted[number]))
+            except Exception as error:  # RDKit raises errors of any type
+                refuse(number, error)
+    return found, rejected
+
+
+def _card_of(plan: Plan, row: Row, explanation: Explanation, trust: Trust) -> Explained:
+    parts = fragments(explanation, "brics")
+    card = record(row.name, row.number, explanation, parts, trust)
+    (task,) = (t for t in plan.model.config.tasks if t.name == explanation.prediction.task)
+    value = measured_value(task, row.measured.get(task.name, ""))
+    card["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
+    card["part"] = "" if plan.training is None else plan.training.part(explanation.atoms())
+    return Explained(row, explanation, parts, card)
+
+
+def _add(contents: Contents, plan: Plan, part: Part) -> None:
+    """Add what was made of a chunk to the contents."""
+    if isinstance(part.found, Lost):
+        contents.rejected.append(_rejected(part.items[0], RuntimeError(part.found.reason)))
+        return
+    found, rejected = part.found
     contents.rejected += rejected
-    tick(len(rejected))
-    refused_rows: list[tuple[int, Exception]] = []
-
-    def refuse(number: int, error: Exception) -> None:
-        refused_rows.append((number, error))
-
-    options: dict[str, Any] = {"target": target, "training": plan.training, "refuse": refuse}
-    explained = dict(explain_prepared(model, prepared, explainer, **options))
-    prepared = [item for item in prepared if item[0] in explained]
-    trusted = trust_prepared(model, prepared, explained, None, target=target)
-    for number, _ in prepared:
-        try:
-            _keep(contents, plan, rows[number], explained[number], trusted[number])
-        except Exception as error:  # RDKit raises errors of any type
-            refuse(number, error)
-        tick(1)
-    contents.rejected += [_rejected(rows[number], why) for number, why in refused_rows]
+    for one in found:
+        explanation = one.explanation
+        contents.task = explanation.prediction.task
+        contents.score = contents.score or score_sign(
+            plan.model.origin.metadata, explanation.prediction
+        )
+        contents.targets.add(explanation.target)
+        contents.outputs.add(about_output(explanation))
+        contents.terms |= about_terms(explanation)
+        if len(contents.targets) == 1:  # relevance for different classes cannot be averaged
+            contents.fragments.add(one.fragments)
+        contents.molecules.append(one.card)
+        contents.explained.append((one.row, explanation))
 
 
-def _complete(contents: Contents, plan: Plan, chosen: Mapping[int, str]) -> None:
-    """Compare methods and measure every sign of trust for molecules at `chosen` positions."""
+def _completed(
+    plan: Plan, chosen: Sequence[Chosen]
+) -> tuple[dict[int, dict[str, Any]], dict[str, Any], dict[str, str]]:
+    """Compare methods and measure every sign of trust for molecules, here or in another process.
+
+    Returns full cards by place, drawings of the nearest training compounds by SMILES, and reasons
+    by method that does not work for the model.
+    """
     from rdkit import Chem
 
     model, target = plan.model, plan.target
-    explained = {place: contents.explained[place][1] for place in chosen}
-    values = [contents.explained[place][0].value for place in chosen]
-    prepared = list(zip(chosen, prepare_all(model, values), strict=True))
-    compared, refused = explained_by_each(model, prepared, plan.others, target)
-    contents.refused |= refused
-    trusted = trust_prepared(model, prepared, explained, plan.explainer, target=target)
-    for place, why in chosen.items():
+    explained = {place: explanation for place, _, _, explanation in chosen}
+    cards: dict[int, dict[str, Any]] = {}
+    neighbours: dict[str, Any] = {}
+    with one_thread():
+        values = prepare_all(model, [row.value for _, _, row, _ in chosen])
+        prepared = list(zip(explained, values, strict=True))
+        compared, refused = explained_by_each(model, prepared, plan.others, target)
+        trusted = trust_prepared(model, prepared, explained, plan.explainer, target=target)
+    for place, why, _, _ in chosen:
         beside = {name: found[place] for name, found in compared.items() if place in found}
-        contents.molecules[place] |= full_card(beside, trusted[place], why)
+        cards[place] = full_card(beside, trusted[place], why)
         nearest = trusted[place].nearest
-        if nearest is not None and nearest not in contents.neighbours:
-            contents.neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
+        if nearest is not None and nearest not in neighbours:
+            neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
+    return cards, neighbours, refused
 
 
-def _prepared(
-    model: Model, chunk: list[Row]
-) -> tuple[list[tuple[int, Input]], list[tuple[int, str, str]]]:
+def _complete(contents: Contents, part: Part) -> None:
+    """Add what was made of molecules that have a full card to the contents."""
+    if isinstance(part.found, Lost):
+        row = part.items[0][2].number
+        warnings.warn(f"row {row} has no full card: {part.found.reason}", stacklevel=3)
+        return
+    cards, neighbours, refused = part.found
+    for place, card in cards.items():
+        contents.molecules[place] |= card
+    contents.neighbours |= neighbours
+    contents.refused |= refused
+
+
+def _prepared(model: Model, chunk: Sequence[Row]) -> tuple[list[tuple[int, Input]], list[Rejected]]:
     """The usable rows, encoded, and the rejected rows with their reasons."""
     prepared, rejected = [], []
     found = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit's of any type
@@ -262,35 +340,9 @@ def _prepared(
     return prepared, rejected
 
 
-def _rejected(row: Row, error: Exception) -> tuple[int, str, str]:
+def _rejected(row: Row, error: Exception) -> Rejected:
     """What the page says of a row that was left out."""
     return row.number, str(row.value)[:200], str(error) or type(error).__name__
-
-
-def _keep(
-    contents: Contents,
-    plan: Plan,
-    row: Row,
-    explanation: Explanation,
-    trust: Trust,
-) -> None:
-    parts = fragments(explanation, "brics")
-    found = record(row.name, row.number, explanation, parts, trust)
-    contents.task = explanation.prediction.task
-    contents.score = contents.score or score_sign(
-        plan.model.origin.metadata, explanation.prediction
-    )
-    (task,) = (t for t in plan.model.config.tasks if t.name == contents.task)
-    value = measured_value(task, row.measured.get(task.name, ""))
-    found["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
-    found["part"] = "" if plan.training is None else plan.training.part(explanation.atoms())
-    contents.targets.add(explanation.target)
-    contents.outputs.add(about_output(explanation))
-    contents.terms |= about_terms(explanation)
-    if len(contents.targets) == 1:  # relevance for different classes cannot be averaged
-        contents.fragments.add(parts)
-    contents.molecules.append(found)
-    contents.explained.append((row, explanation))
 
 
 def _data(
