@@ -17,7 +17,7 @@ from graphxai.datasets.writing import alone
 from graphxai.explainers import get_explainer
 from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import StructureEncoding, save_checkpoint
-from graphxai.tables import run
+from graphxai.tables import batches, run
 from graphxai.tables.run import Pictures, explain_table, predict_table
 from toy import random_graphormer
 
@@ -59,7 +59,7 @@ def test_a_structure_that_cannot_be_written_is_rejected_and_the_run_goes_on(mode
 
 
 @pytest.mark.parametrize(
-    ("place", "step"), [(StructureEncoding, "forward"), (run, "explain_prepared")]
+    ("place", "step"), [(StructureEncoding, "forward"), (batches, "explain_prepared")]
 )
 def test_a_row_that_fails_at_any_step_is_rejected_alone(model, tmp_path, monkeypatch, place, step):
     whole = getattr(place, step)

@@ -1,0 +1,77 @@
+"""A batch of molecules becomes the rows of a table, in this process or in any other."""
+
+import csv
+import pickle
+
+import pytest
+
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch
+from graphxai.tables.run import explain_table, predict_table
+from toy import random_graphormer
+
+SMILES = ["CCO", "C1CC", "c1ccccc1O", "C[*+]"]
+NUMBERS = [4, 7, 9, 12]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "model"
+    save_checkpoint(random_graphormer(num_layers=1), folder)
+    return folder
+
+
+def test_a_batch_that_was_pickled_gives_the_same_rows(folder):
+    batch = ExplainBatch(str(folder), pictures=Pictures(), sdf=True)
+    there = pickle.loads(pickle.dumps(batch))
+    assert len(pickle.dumps(batch)) < 1000  # the name of the model, not the model
+    rows = there(SMILES, NUMBERS, ["a", "b", "c", "d"])
+    assert rows == batch(SMILES, NUMBERS, ["a", "b", "c", "d"])
+    assert [(row["row"], row["name"]) for row in rows] == [(4, "a"), (7, "b"), (9, "c"), (12, "d")]
+    assert ["reason" in row for row in rows] == [False, True, False, True]
+    assert rows[3]["reason"].startswith("cannot be written: ")
+    good = rows[0]
+    assert good["picture"] == "pictures/000004.svg"
+    assert good["drawing"].startswith("<svg")
+    assert good["record"].startswith("a\n")
+    assert good.keys() - {"drawing", "record"} == batch.columns(named=True).keys()
+
+
+def test_rows_are_those_that_a_run_over_a_table_writes(folder, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("smiles\n" + "\n".join(SMILES) + "\n")
+    model = load_checkpoint(folder)
+    explain_table(model, table, tmp_path / "out", get_explainer("lrp"))
+    with (tmp_path / "predicted.csv").open("w") as file:
+        predict_table(model, table, file)
+    made = {
+        tmp_path / "out" / "explanations.csv": ExplainBatch(folder),
+        tmp_path / "predicted.csv": PredictBatch(folder),
+    }
+    for path, batch in made.items():
+        with path.open(newline="") as file:
+            written = list(csv.DictReader(file))
+        rows = [row for row in batch(SMILES, [1, 2, 3, 4]) if "reason" not in row]
+        assert [{name: str(cell) for name, cell in row.items()} for row in rows] == written
+        assert list(rows[0]) == list(batch.columns())
+
+
+def test_a_model_is_loaded_once_and_anew_when_it_was_trained_anew(folder):
+    batch = PredictBatch(str(folder))
+    (before,) = batch(["CCO"], [1])
+    assert batch(["CCO"], [1]) == [before]
+    other = random_graphormer(num_layers=2)
+    save_checkpoint(other, folder)
+    (after,) = PredictBatch(other)(["CCO"], [1])
+    assert after != before
+    assert batch(["CCO"], [1]) == [after]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"target": "toxic"}, "toxic"), ({"method": "lpr"}, "lpr"), ({"model": "bce"}, "bce")],
+)
+def test_what_would_fail_on_every_molecule_is_refused_at_once(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        ExplainBatch(**({"model": folder} | options)).check()
