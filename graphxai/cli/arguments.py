@@ -45,6 +45,8 @@ def kind_of(source: str) -> str:
 
     Raises FileNotFoundError for a missing table or picture, ValueError for another type of file.
     """
+    if "://" in source:
+        raise ValueError(f"{source}: a table at an address needs --engine ray.")
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in TABLES or suffix in IMAGES:
         if not Path(source).is_file():
@@ -52,7 +54,9 @@ def kind_of(source: str) -> str:
         return "table" if suffix in TABLES else "image"
     if _exists(source) and not _is_smiles(source):
         known = ", ".join(TABLES + IMAGES)
-        raise ValueError(f"{source}: cannot read this type of file; use {known}.")
+        raise ValueError(
+            f"{source}: cannot read this type of file; use {known}, or --engine ray for Parquet."
+        )
     return "smiles"
 
 

@@ -126,7 +126,7 @@ def train(
     --precision bf16-mixed`
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first of several processes speaks for all
-        sys.stdout = Path(os.devnull).open("w")
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     common: dict[str, Any] = {
         "seed": seed,
         "resume": resume,
