@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batching import Key, batches_for, collated, in_chunks
+from graphxai.contract.device import on_device
 from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
@@ -78,6 +79,7 @@ def explain(
     target: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
+    device: torch.device | str | None = None,
     **options: Any,
 ) -> Any:
     """Explain one input, or every input in a list.
@@ -87,12 +89,13 @@ def explain(
     function `(model, batch, target) -> scores`; options go to the method's constructor.
     target: see `Target`; by default the predicted class, for two classes the second one, for a
     regression its value. progress: whether to show a bar on stderr; by default only on a terminal.
+    device: where to compute, such as "cuda"; the model is moved there and stays there.
 
     Returns an Explanation, or for a list Explanations of the same length. If one input of a list
     cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
     instead. A single unusable input always raises ValueError.
     """
-    model, explainer = _loaded(model), get_explainer(method, **options)
+    model, explainer = on_device(_loaded(model), device), get_explainer(method, **options)
     training = training_set_of(model)
 
     def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Explanation]]:

@@ -20,6 +20,9 @@ ModelOption = Annotated[
     str | None,
     typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
 ]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="Where to compute, such as 'cuda' [default: cpu].")
+]
 ExcelOption = Annotated[
     bool,
     typer.Option("--excel-safe", help="Put ' before text that a spreadsheet takes for a formula."),
@@ -27,12 +30,13 @@ ExcelOption = Annotated[
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
-def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
-    """Load a model; warn on standard error if its test scores say that it is of no use."""
+def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "Graphormer":
+    """Load a model to a device; warn on standard error if it is of no use by its test scores."""
     from graphxai.api import load
+    from graphxai.contract.device import on_device
     from graphxai.models.graphormer.training.scores import useless_tasks
 
-    model = load(name_or_folder)
+    model = on_device(load(name_or_folder), device)
     found = useless_tasks(model.origin.metadata.get("scores"))
     if found:
         text = "; ".join(found)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .arguments import DeviceOption
 from .terminal import echo, printable
 
 NAMED = ("bace", "mnist-superpixels")
@@ -72,6 +73,7 @@ def benchmark(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after an interruption.")
     ] = False,
+    device: DeviceOption = None,
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
 
@@ -85,10 +87,16 @@ def benchmark(
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
 
+    `graphxai benchmark bace --methods all --device cuda`
+
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
     relevant atoms are known, and scores the methods against these atoms.
     """
     if source == "rules":
+        if device is not None:
+            raise typer.BadParameter(
+                "--device is for checkpoints; models of rules train on the CPU."
+            )
         _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
         return
     if table is not None and source in NAMED:
@@ -128,6 +136,7 @@ def benchmark(
                 seed=seed,
                 out=folder,
                 resume=resume or bool(measured),
+                device=device,
             )
             measured.append((loaded, graphs, report))
         report = merged(report for *_, report in measured)

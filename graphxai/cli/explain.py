@@ -10,6 +10,7 @@ from graphxai.datasets.progress import progress_bar
 
 from .arguments import (
     ColumnOption,
+    DeviceOption,
     ExcelOption,
     ModelOption,
     NameOption,
@@ -97,6 +98,7 @@ def explain(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
     ] = False,
+    device: DeviceOption = None,
     engine: Annotated[
         Engine,
         typer.Option(
@@ -125,15 +127,17 @@ def explain(
 
     `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
 
+    `graphxai explain molecules.csv --out results/ --pictures none --device cuda`
+
     `graphxai explain s3://bucket/molecules.parquet --engine ray --out s3://bucket/results/`
 
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
     if engine is Engine.ray:
-        if formats != "csv" or excel_safe or atom_numbers or scale != "own":
+        if formats != "csv" or excel_safe or atom_numbers or scale != "own" or device:
             raise typer.BadParameter(
-                "--engine ray writes Parquet shards without pictures: leave out --format,"
-                " --excel-safe, --atom-numbers and --scale."
+                "--engine ray writes Parquet shards without pictures, on CPUs: leave out --format,"
+                " --excel-safe, --atom-numbers, --scale and --device."
             )
         if method and len(method) > 1:
             raise typer.BadParameter("a table takes one --method at a time.")
@@ -161,7 +165,7 @@ def explain(
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            atom_numbers, pictures, files, excel_safe, resume,
+            atom_numbers, pictures, files, excel_safe, resume, device,
         )  # fmt: skip
         return
     require_no_names(name_column)
@@ -178,7 +182,7 @@ def explain(
         )
     from .printing import print_explanation, print_glossary
 
-    loaded = load_with_warning(name)
+    loaded = load_with_warning(name, device)
     require_kind(loaded, source, kind)
     if atom_numbers and kind == "image":
         raise typer.BadParameter("--atom-numbers is for molecules.")
@@ -245,12 +249,13 @@ def _explain_table(
     formats: list[str],
     excel_safe: bool,
     resume: bool,
+    device: str | None,
 ) -> None:
     from graphxai.explainers import get_explainer
     from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
 
     folder = out or Path("results")
-    model, explainer = load_with_warning(name), get_explainer(method)
+    model, explainer = load_with_warning(name, device), get_explainer(method)
     common: dict[str, Any] = {"smiles_column": smiles_column, "target": target}
     rows = count_rows(source)
     limit = _limit(scale)
