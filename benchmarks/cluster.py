@@ -1,12 +1,13 @@
 """Explain a table with Ray while actors and drivers are killed at random, and count the rows.
 
     python benchmarks/cluster.py --rows 20000 --out /somewhere
+    python benchmarks/cluster.py --costs --out /somewhere
 
 A small untrained model and small molecules, some of them unreadable. First the table is explained
 by one process without Ray. Then with Ray: an actor is killed after some seconds, some seconds later
 the driver, and it is started again with --resume, until a driver ends by itself. Every row must
-be there once, and its relevance that of the run without Ray. The measured figures are in
-`cluster.md`.
+be there once, and its relevance that of the run without Ray. With `--costs`: the processor
+time of the bundled model for a molecule, and the size of a row. The figures are in `cluster.md`.
 """
 
 import argparse
@@ -21,13 +22,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import psutil
+import pyarrow as pa
 import torch
 
+from graphxai import load
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.explainers import get_explainer
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, locate
 from graphxai.models.graphormer.checkpoint import load_checkpoint, save_checkpoint
+from graphxai.tables.batches import ExplainBatch
+from graphxai.tables.frames import ExplainFrame
 from graphxai.tables.run import explain_table
+from graphxai.tables.shards import Results
 
 HOSTILE = ("", "not a molecule", "C1CC", "C" * 30_000, "[H][H", "c1cccc1")
 
@@ -35,6 +41,7 @@ HOSTILE = ("", "not a molecule", "C1CC", "C" * 30_000, "[H][H", "c1cccc1")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--costs", action="store_true")
     parser.add_argument("--kills", type=int, default=2, help="drivers to kill, each after an actor")
     parser.add_argument(
         "--wait", type=float, nargs=2, default=(10, 25), help="seconds until a kill"
@@ -44,6 +51,9 @@ def main() -> None:
     given = parser.parse_args()
     chance = random.Random(given.seed)
     given.out.mkdir(parents=True, exist_ok=True)
+    if given.costs:
+        costs(given.out)
+        return
     smiles = molecules(chance, given.rows)
     frame = pd.DataFrame({"smiles": smiles})
     frame.to_parquet(given.out / "molecules.parquet", row_group_size=3000)
@@ -52,7 +62,8 @@ def main() -> None:
 
     started = time.process_time()
     model = load_checkpoint(given.out / "model")
-    explain_table(model, given.out / "molecules.csv", given.out / "local", get_explainer("lrp"))
+    table, local = given.out / "molecules.csv", given.out / "local"
+    explain_table(model, table, local, get_explainer("lrp"), resume=True)
     print(f"one process without Ray: {time.process_time() - started:.0f} s of processor time")
     for _ in range(given.kills):
         survived = run(given.out, chance, given.wait)
@@ -63,6 +74,27 @@ def main() -> None:
     subprocess.run(command(given.out), check=True)
     print(f"the last driver: {time.monotonic() - started:.0f} s")
     compare(given.out, given.rows)
+
+
+def costs(out: Path, repeats: int = 7) -> None:
+    """What a million molecules like those of BACE take of an actor: time, and a row's size."""
+    torch.set_num_threads(1)
+    smiles = pd.read_csv(locate("bace") / "training.csv")["smiles"].tolist()
+    table = pa.table({"row": range(1, len(smiles) + 1), "smiles": smiles})
+    for method in ("lrp", "gradient_input", "occlusion"):
+        explain = ExplainFrame(ExplainBatch(load("bace"), method), row_column="row")
+        part = table.slice(0, 128 if method == "occlusion" else len(smiles))
+        times = []
+        for _ in range(repeats):
+            started = time.process_time()
+            rows = explain(part)
+            times.append((time.process_time() - started) / len(part))
+        print(f"{method}: {1e3 * min(times):.2f} ms of processor time a molecule, min of {repeats}")
+        if method == "lrp":
+            Results(str(out)).write(1, rows)
+            size = (out / "shards" / "000000000001.parquet").stat().st_size
+            atoms = sum(map(len, rows["relevance"].to_pylist())) / len(rows)
+            print(f"{size / len(rows):.0f} bytes a row, {atoms:.1f} atoms a molecule")
 
 
 def molecules(chance: random.Random, rows: int) -> list[str]:
@@ -101,7 +133,7 @@ def command(out: Path) -> list[str]:
 def run(out: Path, chance: random.Random, wait: tuple[float, float]) -> bool:
     """Run a driver; kill an actor, then the driver. Whether the driver ended before."""
     driver = subprocess.Popen(command(out))
-    workers = wait_for_actors(driver)
+    workers = wait_for_a_shard(driver, out)
     time.sleep(chance.uniform(*wait))
     if driver.poll() is None and (alive := [worker for worker in workers if worker.is_running()]):
         chosen = chance.choice(alive)
@@ -117,19 +149,23 @@ def run(out: Path, chance: random.Random, wait: tuple[float, float]) -> bool:
     return True
 
 
-def wait_for_actors(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The processes that explain, once there are shards: they are at work then."""
-    while driver.poll() is None:
-        children = psutil.Process(driver.pid).children(recursive=True)
-        if found := [child for child in children if "MapWorker" in "".join(child.cmdline())]:
-            return found
-        time.sleep(0.5)
-    return []
+def wait_for_a_shard(driver: subprocess.Popen[bytes], out: Path) -> list[psutil.Process]:
+    """The processes that explain, once they have made a shard."""
+    before = len(shard_files(out))
+    while driver.poll() is None and len(shard_files(out)) == before:
+        time.sleep(0.2)
+    if driver.poll() is not None:
+        return []
+    children = psutil.Process(driver.pid).children(recursive=True)
+    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
+
+
+def shard_files(out: Path) -> list[Path]:
+    return sorted((out / "results" / "shards").glob("*.parquet"))
 
 
 def shards_in(out: Path) -> pd.DataFrame:
-    shards = sorted((out / "results" / "shards").glob("*.parquet"))
-    return pd.concat(map(pd.read_parquet, shards)) if shards else pd.DataFrame({"row": []})
+    return pd.concat(map(pd.read_parquet, shard_files(out)))
 
 
 def compare(out: Path, rows: int) -> None:
@@ -145,7 +181,7 @@ def compare(out: Path, rows: int) -> None:
         largest = max(largest, float(abs(found["relevance"][row] - expected).max()))
     assert largest <= 1e-6, largest
     manifest = json.loads((out / "results" / "manifest.json").read_text())
-    size = sum(file.stat().st_size for file in (out / "results" / "shards").iterdir())
+    size = sum(file.stat().st_size for file in shard_files(out))
     print(f"rows {rows}, each once; explained {manifest['explained']}, left out {len(rejected)}")
     print(f"largest difference of relevance: {largest:.1e}")
     print(f"shards {len(manifest['shards'])}, {size / rows:.0f} bytes a row")

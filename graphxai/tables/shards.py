@@ -130,8 +130,8 @@ class Results:
 
         filesystem, path = self._opened
         inside = pafs.FileSelector(f"{path}/shards", allow_not_found=True)
-        found = (info.base_name for info in filesystem.get_file_info(inside))
-        return sorted(name for name in found if name.endswith(".parquet"))
+        found = (info for info in filesystem.get_file_info(inside) if info.is_file)
+        return sorted(info.base_name for info in found if info.extension == "parquet")
 
     def shards(self) -> list[Shard]:
         """The finished shards in order, from what is written at the end of each."""
