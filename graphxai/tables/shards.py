@@ -7,6 +7,7 @@ how many rows there are and where. A row that was left out has a `reason`.
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from .pieces import Span, filesystem_of
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
+
+READERS = 32  # footers read at a time: a store takes its time for each
 
 
 @dataclass(frozen=True)
@@ -135,23 +138,25 @@ class Results:
 
     def shards(self) -> list[Shard]:
         """The finished shards in order, from what is written at the end of each."""
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(filter(None, pool.map(self._shard, self._names())))
+
+    def _shard(self, name: str) -> Shard | None:
+        """A shard by its footer; None for one that was cut off, which is deleted."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         filesystem, path = self._opened
-        found = []
-        for name in self._names():
-            try:
-                with filesystem.open_input_file(f"{path}/shards/{name}") as file:
-                    footer = pq.read_metadata(file)
-            except pa.ArrowInvalid:
-                filesystem.delete_file(f"{path}/shards/{name}")
-                continue
-            found.append(_shard(name, footer))
-        return found
+        try:
+            with filesystem.open_input_file(f"{path}/shards/{name}") as file:
+                footer = pq.read_metadata(file)
+        except pa.ArrowInvalid:
+            filesystem.delete_file(f"{path}/shards/{name}")
+            return None
+        return _described(name, footer)
 
 
-def _shard(name: str, footer: Any) -> Shard:
+def _described(name: str, footer: Any) -> Shard:
     columns = {footer.schema.column(k).path: k for k in range(len(footer.schema))}
     groups = [footer.row_group(k) for k in range(footer.num_row_groups)]
     first = min(group.column(columns["row"]).statistics.min for group in groups)

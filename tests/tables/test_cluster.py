@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -83,14 +84,12 @@ def kill_an_actor(shards: Path) -> bool:
 
 
 def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_path):
-    from threading import Thread
-
     out, table = tmp_path / "out", place / "t.parquet"
     options = {"actors": CORES, "shard_rows": 128, "name_column": "ID"}
-    killer = Thread(target=kill_an_actor, args=(out / "shards",))
-    killer.start()
-    counts = explain_on_ray(place / "model", table, out, **options)
-    killer.join()
+    with ThreadPoolExecutor() as pool:
+        killed = pool.submit(kill_an_actor, out / "shards")
+        counts = explain_on_ray(place / "model", table, out, **options)
+        assert killed.result()
     assert (counts.done, counts.rejected, counts.earlier) == (588, 12, 0)
     assert_same_as_local(out, place)
     assert rows_of(out)["name"][8] == "c7"
