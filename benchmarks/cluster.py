@@ -91,6 +91,7 @@ def costs(out: Path, repeats: int = 7) -> None:
             times.append((time.process_time() - started) / len(part))
         print(f"{method}: {1e3 * min(times):.2f} ms of processor time a molecule, min of {repeats}")
         if method == "lrp":
+            (out / "shards").mkdir(exist_ok=True)
             Results(str(out)).write(1, rows)
             size = (out / "shards" / "000000000001.parquet").stat().st_size
             atoms = sum(map(len, rows["relevance"].to_pylist())) / len(rows)

@@ -141,7 +141,8 @@ def explain(
             )
         if method and len(method) > 1:
             raise typer.BadParameter("a table takes one --method at a time.")
-        options = {"target": target, "smiles_column": smiles_column, "name_column": name_column}
+        options: dict[str, Any] = {"target": target, "smiles_column": smiles_column}
+        options |= {"name_column": name_column}
         options |= {"address": ray_address, "resume": resume}
         options |= {} if shard_rows is None else {"shard_rows": shard_rows}
         _explain_on_ray(

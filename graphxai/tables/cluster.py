@@ -30,7 +30,7 @@ from graphxai.models.graphormer import Graphormer
 
 from .batches import ExplainBatch
 from .frames import ExplainFrame
-from .pieces import Piece, cells_of, files_of, spans_left
+from .pieces import Piece, absolute, cells_of, files_of, spans_left
 from .run import CHUNK, Counts
 from .shards import Results, require_complete
 
@@ -108,11 +108,11 @@ def explain_on_ray(
     """
     ray = _ray()
     batch = _batch(model, method, target)
+    table, results = absolute(table), Results(absolute(out))
     columns = [smiles_column] if name_column is None else [smiles_column, name_column]
     files = files_of(table, columns)
     rows = sum(piece.rows for piece in files)
-    settings = _settings(batch, os.fspath(table), files, columns)
-    results = Results(os.fspath(out))
+    settings = _settings(batch, table, files, columns)
     nearness: Counter[str] = Counter()
     with ExitStack() as stack:
         if results.is_local:
@@ -127,7 +127,7 @@ def explain_on_ray(
         done = [shard.span for shard in before]
         left = [piece.part(span) for piece in files for span in spans_left(piece, done, size)]
         frame = ExplainFrame(batch, smiles_column, "row", name_column)
-        work = _WriteShards(frame, os.fspath(table), columns, results)
+        work = _WriteShards(frame, table, columns, results)
         for count, found in _mapped(ray, work, left, actors):
             nearness.update(found)
             tick(count)
@@ -203,7 +203,10 @@ def _mapped(
 
 def _cause(error: BaseException) -> BaseException:
     """The error of an actor's work, without Ray's wrappings."""
-    while (inner := getattr(error, "cause", None) or error.__cause__) is not None:
+    while type(error).__module__.startswith("ray."):
+        inner = getattr(error, "cause", None) or error.__cause__
+        if not isinstance(inner, BaseException):
+            break
         error = inner
     return error
 

@@ -93,8 +93,9 @@ class ExplainFrame:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column in plain Python."""
-    return column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
+    """A column in plain Python; None where a value is missing."""
+    found = column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
+    return [None if isinstance(value, float) and value != value else value for value in found]
 
 
 def _not_text(row: int, value: Any) -> dict[str, Any]:

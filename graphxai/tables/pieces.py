@@ -47,6 +47,12 @@ class Piece:
         return replace(self, first=span[0], start=self.start + skipped, rows=rows, cells=cells)
 
 
+def absolute(place: str | os.PathLike[str]) -> str:
+    """An address as it is; a path from the root, for processes that work in other folders."""
+    text = os.fspath(place)
+    return text if "://" in text else str(Path(text).absolute())
+
+
 def filesystem_of(place: str | os.PathLike[str]) -> "tuple[pafs.FileSystem, str]":
     """The file system of a path or an address, and the path on it.
 
@@ -55,9 +61,9 @@ def filesystem_of(place: str | os.PathLike[str]) -> "tuple[pafs.FileSystem, str]
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-    text = os.fspath(place)
+    text = absolute(place)
     if "://" not in text:
-        return pafs.LocalFileSystem(), str(Path(text).absolute())
+        return pafs.LocalFileSystem(), text
     try:
         return pafs.FileSystem.from_uri(text)
     except pa.ArrowInvalid:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphxai.datasets.writing import folder_at, replacing
+from graphxai.datasets.writing import replacing
 
 from .pieces import Span, filesystem_of
 
@@ -65,23 +65,24 @@ class Results:
         Shards that were cut off, which a store can leave, are deleted.
         """
         before = self._manifest()
-        shards = self.shards() if before else []
-        if before is None:
-            if self._names():
-                raise FileExistsError(
-                    f"{self.place} holds shards without a manifest: choose another folder."
-                )
-        elif shards and not resume:
+        if before is None and self._names():
+            raise FileExistsError(
+                f"{self.place} holds shards without a manifest: choose another folder."
+            )
+        shards = [] if before is None else self.shards()
+        if shards and not resume:
             raise FileExistsError(
                 f"{self.place} already holds results: continue with --resume, or choose another"
                 " folder."
             )
-        for name, value in settings.items() if shards and before else ():
-            if before.get(name) != json.loads(json.dumps(value)):
+        for name, value in settings.items():
+            if before is not None and shards and before.get(name) != value:
                 raise ValueError(
                     f"{self.place} holds a run with {name} = {before.get(name)!r}, not {value!r}:"
                     " choose another folder."
                 )
+        filesystem, path = self._opened
+        filesystem.create_dir(f"{path}/shards")
         self._write("manifest.json", json.dumps(settings | {"finished": False}, indent=1).encode())
         return shards
 
@@ -107,11 +108,9 @@ class Results:
     def _write(self, name: str, content: "bytes | pa.Buffer") -> None:
         filesystem, path = self._opened
         if self.is_local:
-            folder_at((Path(path) / name).parent)
             with replacing(Path(path) / name, "wb") as file:
                 file.write(content)
             return
-        filesystem.create_dir(f"{path}/{name}".rpartition("/")[0])
         with filesystem.open_output_stream(f"{path}/{name}") as file:
             file.write(content)
 
