@@ -123,7 +123,7 @@ def test_a_dataset_is_explained_while_it_is_read_though_actors_take_all_cores(ru
     frame = found.to_pandas().set_index("name")
     assert len(frame) == 600
     assert frame["reason"].notna().sum() == 12
-    expected = gx.explain(load_checkpoint(place / "model"), "CCCO").relevance
+    expected = gx.explain(load_checkpoint(place / "model"), "CCCCO").relevance
     np.testing.assert_allclose(frame["relevance"]["c3"], expected, atol=1e-6)
 
 

@@ -57,8 +57,10 @@ class GraphormerModule(pl.LightningModule):
             if settings.ema_decay is None
             else AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
         )
-        if self.averaged is not None:  # several devices wait for the gradient of all that has one
-            self.averaged.requires_grad_(False)
+        # Several devices would wait for a gradient of the average, which has none. (Parameters
+        # that require no gradient would do too, but their embeddings are rounded otherwise.)
+        averaged = () if self.averaged is None else self.averaged.state_dict()
+        self._ddp_params_and_buffers_to_ignore = [f"averaged.{name}" for name in averaged]
         self.kept = Kept()
         self.stale = 0
         self._seen: list[tuple[Tensor, Tensor]] = []
