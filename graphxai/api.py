@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batching import Key, batches_for, collated, in_chunks, in_pieces
+from graphxai.contract.device import on_device
 from graphxai.contract.inputs import Input, as_list
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
@@ -83,6 +84,7 @@ def explain(
     on_error: OnError = "warn",
     progress: bool | None = None,
     workers: int | None = 1,
+    device: torch.device | str | None = None,
     **options: Any,
 ) -> Any:
     """Explain one input, or every input in a list.
@@ -96,12 +98,13 @@ def explain(
     faster (see `datasets.workers.work_through`). Each computes with one thread, as this process
     does during the call, and the result is the same for any number of them. Model, method and
     inputs are sent to them, so own ones must be defined in a module; ValueError if they cannot be.
+    device: where to compute, such as "cuda"; the model is moved there and stays there.
 
     Returns an Explanation, or for a list Explanations of the same length. If one input of a list
     cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
     instead. A single unusable input always raises ValueError.
     """
-    model, explainer = _loaded(model), get_explainer(method, **options)
+    model, explainer = on_device(_loaded(model), device), get_explainer(method, **options)
     each = partial(_explained, explainer=explainer, target=target)
     found, several = _for_each(model, inputs, each, "explaining", on_error, progress, workers)
     training = training_set_of(model)

@@ -42,6 +42,8 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
+PLATFORM = "docs/howto/platform.md"
+ENGINES = ("ray", "pyspark", "dask")  # each runs in a test of its own, if it is installed
 COMMAND = typer.main.get_command(cli.app)
 # Pages show commands in earnest, which take minutes to hours; here they are given this too, forests
 # have few trees, and methods that sample or learn take few steps.
@@ -145,6 +147,8 @@ def files_of_the_reader(folder: Path, page: str) -> None:
     shutil.copy(published / "config.json", folder / "folder")
     weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
     (folder / "folder" / "model.safetensors").write_bytes(weights)
+    if page == PLATFORM:
+        pytest.importorskip("pyarrow")
     if page == "docs/howto/own-table.md":
         write_assay(folder / "assay.csv", rows=60)
     if page == "docs/howto/researcher.md":
@@ -180,19 +184,46 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
     names = {"__name__": "page"}
     for block in blocks_of(page):
         names |= granted.pop(block.section, {})
-        if block.kind == "python":
-            code = compile("\n" * (block.line - 1) + block.text, page, "exec")
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(code, names)
-            if block.prints is not None:
-                said = printed.getvalue()
-                assert said.split() == block.prints.split(), f"{page}:{block.line} prints {said}"
-        elif block.kind == "sh":
-            for words in commands_of(block.text):
-                if words[0] == "graphxai":
-                    parse(words[1:])
-                    if words[1:3] not in OFFICIAL:
-                        run(words[1:], monkeypatch)
+        if engine_of(block) is None:
+            run_block(block, page, names, monkeypatch)
+
+
+def run_block(block: Block, page: str, names: dict, monkeypatch) -> None:
+    if block.kind == "python":
+        code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, names)
+        if block.prints is not None:
+            said = printed.getvalue()
+            assert said.split() == block.prints.split(), f"{page}:{block.line} prints {said}"
+    elif block.kind == "sh":
+        for words in commands_of(block.text):
+            if words[0] == "graphxai":
+                parse(words[1:])
+                if words[1:3] not in OFFICIAL:
+                    run(words[1:], monkeypatch)
+
+
+def engine_of(block: Block) -> str | None:
+    """The engine that a block of the page for platform engineers needs."""
+    marks = {"ray": ("import ray", "--engine ray", "cluster/"), "pyspark": ("pyspark",)}
+    marks["dask"] = ("import dask",)
+    return next((e for e in ENGINES if any(mark in block.text for mark in marks[e])), None)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_engine_of_the_page_explains_the_table(engine, tmp_path, monkeypatch):
+    pytest.importorskip(engine, reason=f"{engine} is not installed")
+    files_of_the_reader(tmp_path, PLATFORM)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    exec("import json\nfrom pathlib import Path\nimport pandas as pd\nimport graphxai as gx", names)
+    names["pd"].read_csv("molecules.csv").to_parquet("molecules.parquet")
+    blocks = [block for block in blocks_of(PLATFORM) if engine_of(block) == engine]
+    assert blocks
+    for block in blocks:
+        run_block(block, PLATFORM, names, monkeypatch)
 
 
 def commands_on_official_data() -> list[str]:

@@ -185,6 +185,12 @@ class WrappedModel:
         if not found:
             yield torch.zeros(())
 
+    def to(self, device: torch.device | str) -> "WrappedModel":
+        """Move the module to a device, in place."""
+        self.module.to(device)
+        self.readings = Readings()  # what was read before lies where the module was
+        return self
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of `x`."""

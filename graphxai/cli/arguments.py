@@ -20,6 +20,9 @@ ModelOption = Annotated[
     str | None,
     typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
 ]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="Where to compute, such as 'cuda' [default: cpu].")
+]
 ExcelOption = Annotated[
     bool,
     typer.Option("--excel-safe", help="Put ' before text that a spreadsheet takes for a formula."),
@@ -35,12 +38,13 @@ WorkersOption = Annotated[
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
-def load_with_warning(name_or_folder: str | Path) -> "Graphormer":
-    """Load a model; warn on standard error if its test scores say that it is of no use."""
+def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "Graphormer":
+    """Load a model to a device; warn on standard error if it is of no use by its test scores."""
     from graphxai.api import load
+    from graphxai.contract.device import on_device
     from graphxai.models.graphormer.training.scores import useless_tasks
 
-    model = load(name_or_folder)
+    model = on_device(load(name_or_folder), device)
     found = useless_tasks(model.origin.metadata.get("scores"))
     if found:
         text = "; ".join(found)
@@ -53,6 +57,8 @@ def kind_of(source: str) -> str:
 
     Raises FileNotFoundError for a missing table or picture, ValueError for another type of file.
     """
+    if "://" in source:
+        raise ValueError(f"{source}: a table at an address needs --engine ray.")
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in TABLES or suffix in IMAGES:
         if not Path(source).is_file():
@@ -60,7 +66,9 @@ def kind_of(source: str) -> str:
         return "table" if suffix in TABLES else "image"
     if _exists(source) and not _is_smiles(source):
         known = ", ".join(TABLES + IMAGES)
-        raise ValueError(f"{source}: cannot read this type of file; use {known}.")
+        raise ValueError(
+            f"{source}: cannot read this type of file; use {known}, or --engine ray for Parquet."
+        )
     return "smiles"
 
 

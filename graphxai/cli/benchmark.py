@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .arguments import WorkersOption
+from .arguments import DeviceOption, WorkersOption
 from .terminal import echo, printable
 
 NAMED = ("bace", "mnist-superpixels")
@@ -74,6 +74,7 @@ def benchmark(
         bool, typer.Option("--resume", help="Continue after an interruption.")
     ] = False,
     workers: WorkersOption = None,
+    device: DeviceOption = None,
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
 
@@ -89,10 +90,16 @@ def benchmark(
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
 
+    `graphxai benchmark bace --methods all --device cuda`
+
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
     relevant atoms are known, and scores the methods against these atoms.
     """
     if source == "rules":
+        if device is not None:
+            raise typer.BadParameter(
+                "--device is for checkpoints; models of rules train on the CPU."
+            )
         _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
         return
     if table is not None and source in NAMED:
@@ -133,6 +140,7 @@ def benchmark(
                 out=folder,
                 resume=resume or bool(measured),
                 workers=workers,
+                device=device,
             )
             measured.append((loaded, graphs, report))
         report = merged(report for *_, report in measured)

@@ -10,6 +10,7 @@ from graphxai.datasets.progress import progress_bar
 
 from .arguments import (
     ColumnOption,
+    DeviceOption,
     ExcelOption,
     ModelOption,
     NameOption,
@@ -26,9 +27,17 @@ from .terminal import echo
 if TYPE_CHECKING:
     from graphxai.explanation.explanation import Explanation
     from graphxai.models.graphormer import Graphormer
+    from graphxai.tables.run import Counts
 
 PICTURES = (".svg", ".png", ".pdf")
 WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
+
+
+class Engine(StrEnum):
+    """What runs over a table."""
+
+    local = "local"
+    ray = "ray"
 
 
 class Palette(StrEnum):
@@ -39,7 +48,13 @@ class Palette(StrEnum):
 
 
 def explain(
-    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A SMILES, a CSV table, or a picture of a digit; with --engine ray also a Parquet"
+            " or Lance table, a folder, or an address such as s3://bucket/molecules.parquet."
+        ),
+    ],
     model: ModelOption = None,
     method: Annotated[
         list[str] | None,
@@ -51,11 +66,12 @@ def explain(
             help="Class or task to explain [default: the predicted class, or the second of two]."
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
+    place: Annotated[
+        str | None,
         typer.Option(
+            "--out",
             help="File to write: picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet,"
-            " .json) or structure with values (.sdf, .smi); for a table, a folder."
+            " .json) or structure with values (.sdf, .smi); for a table, a folder.",
         ),
     ] = None,
     smiles_column: ColumnOption = "smiles",
@@ -84,6 +100,22 @@ def explain(
         bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
     ] = False,
     workers: WorkersOption = None,
+    device: DeviceOption = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="What explains a table: 'ray' uses all cores of a machine or a cluster, and writes"
+            " Parquet shards and a manifest (`pip install 'graphxai[scale]'`)."
+        ),
+    ] = Engine.local,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Address of a Ray cluster [default: Ray runs on this machine]."),
+    ] = None,
+    shard_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --engine ray: largest number of rows of a shard."),
+    ] = None,
 ) -> None:
     """Explain a molecule, a table of molecules, or a picture of a digit.
 
@@ -99,8 +131,31 @@ def explain(
 
     `graphxai explain molecules.csv --workers 4 --out results/ --pictures none`
 
+    `graphxai explain molecules.csv --out results/ --pictures none --device cuda`
+
+    `graphxai explain s3://bucket/molecules.parquet --engine ray --out s3://bucket/results/`
+
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
+    if engine is Engine.ray:
+        if formats != "csv" or excel_safe or atom_numbers or scale != "own" or device:
+            raise typer.BadParameter(
+                "--engine ray writes Parquet shards without pictures, on CPUs: leave out --format,"
+                " --excel-safe, --atom-numbers, --scale and --device."
+            )
+        if method and len(method) > 1:
+            raise typer.BadParameter("a table takes one --method at a time.")
+        options: dict[str, Any] = {"target": target, "smiles_column": smiles_column}
+        options |= {"name_column": name_column}
+        options |= {"address": ray_address, "resume": resume, "actors": workers}
+        options |= {} if shard_rows is None else {"shard_rows": shard_rows}
+        _explain_on_ray(
+            source, model or "bace", (method or ["lrp"])[0], place or "results", options
+        )
+        return
+    if ray_address or shard_rows:
+        raise typer.BadParameter("--ray-address and --shard-rows are for --engine ray.")
+    out = None if place is None else Path(place)
     kind = kind_of(source)
     name = model or ("mnist-superpixels" if kind == "image" else "bace")
     chosen = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
@@ -115,7 +170,7 @@ def explain(
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            atom_numbers, pictures, files, excel_safe, resume, workers,
+            atom_numbers, pictures, files, excel_safe, resume, workers, device,
         )  # fmt: skip
         return
     require_no_table_options(name_column, workers)
@@ -132,7 +187,7 @@ def explain(
         )
     from .printing import print_explanation, print_glossary
 
-    loaded = load_with_warning(name)
+    loaded = load_with_warning(name, device)
     require_kind(loaded, source, kind)
     if atom_numbers and kind == "image":
         raise typer.BadParameter("--atom-numbers is for molecules.")
@@ -200,14 +255,13 @@ def _explain_table(
     excel_safe: bool,
     resume: bool,
     workers: int | None,
+    device: str | None,
 ) -> None:
     from graphxai.explainers import get_explainer
     from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
 
-    from .printing import nearness_line
-
     folder = out or Path("results")
-    model, explainer = load_with_warning(name), get_explainer(method)
+    model, explainer = load_with_warning(name, device), get_explainer(method)
     common: dict[str, Any] = {"smiles_column": smiles_column, "target": target, "workers": workers}
     rows = count_rows(source)
     limit = _limit(scale)
@@ -221,11 +275,27 @@ def _explain_table(
     common |= {"excel_safe": excel_safe, "resume": resume}
     with progress_bar("explaining", rows) as tick:
         counts = explain_table(model, source, folder, explainer, tick=tick, **common)
+    _print_counts(counts, folder, folder / "rejected.csv")
+
+
+def _print_counts(counts: "Counts", folder: Path | str, reasons: Path | str) -> None:
+    """Say what a run over a table did; exit status 1 if it explained nothing at all."""
+    from .printing import nearness_line
+
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
     echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
     if counts.done:
         echo(nearness_line(counts.nearness))
     if counts.rejected:
-        echo(f"reasons: {folder / 'rejected.csv'}", err=True)
+        echo(f"reasons: {reasons}", err=True)
     if counts.rejected and not counts.done and not counts.earlier:
         raise typer.Exit(1)
+
+
+def _explain_on_ray(
+    source: str, name: str, method: str, folder: str, options: dict[str, Any]
+) -> None:
+    from graphxai.tables.cluster import explain_on_ray
+
+    counts = explain_on_ray(load_with_warning(name), source, folder, method, **options)
+    _print_counts(counts, folder, "column `reason`")

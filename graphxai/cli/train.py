@@ -90,8 +90,16 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after an interruption.")
     ] = False,
-    accelerator: Annotated[str, typer.Option(help="Lightning's accelerator.")] = "auto",
+    accelerator: Annotated[
+        str, typer.Option(help="Lightning's accelerator: auto, cpu, gpu and others.")
+    ] = "auto",
     devices: Annotated[str, typer.Option(help="Lightning's devices: a number or 'auto'.")] = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's]."
+        ),
+    ] = None,
 ) -> None:
     """Train on your own table, or retrain a bundled model (`pip install "graphxai[train]"`).
 
@@ -113,12 +121,18 @@ def train(
     `graphxai train bace --out runs/bace`
 
     `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
+
+    `graphxai train my.csv --target-column activity --out runs/mine --accelerator gpu --devices 4
+    --precision bf16-mixed`
     """
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first of several processes speaks for all
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     common: dict[str, Any] = {
         "seed": seed,
         "resume": resume,
         "accelerator": accelerator,
         "devices": int(devices) if devices.isdigit() else devices,
+        "precision": precision,
     }
     if epochs is not None:
         common["epochs"] = epochs
@@ -230,9 +244,9 @@ def _train_table(
     units: dict[str, str],
     settings: dict[str, Any],
 ) -> None:
-    from graphxai.models.graphormer.training.fit import require_lightning
+    from graphxai.models.graphormer.training.fit import require_hardware
 
-    require_lightning()
+    require_hardware(settings["accelerator"], settings["devices"], settings["precision"])
     from graphxai.datasets.hygiene import clean_table
     from graphxai.models.graphormer.recipes.table import train_table
     from graphxai.tables.run import count_rows

@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
+from graphxai.contract.device import on_device
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
 from graphxai.contract.threads import one_thread, workers_for
@@ -47,6 +48,7 @@ def evaluate(
     resume: bool = False,
     progress: bool | None = None,
     workers: int | None = 1,
+    device: torch.device | str | None = None,
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
@@ -58,13 +60,13 @@ def evaluate(
     operators: how nodes are removed. steps: points per curve; None takes every number of nodes, 11
     is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
     earlier run there is continued. workers: processes, as for `explain`; each takes 16 graphs of
-    similar size at a time, and the result is the same for any number.
+    similar size at a time, and the result is the same for any number. device: as for `explain`.
 
     If a method fails on a graph, or returns scores that are not finite, its row has a note and no
     value. `Report.rejected` lists inputs that cannot be used. Raises ValueError if no input
     remains, for a metric that does not fit the task, and for an unknown target.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = on_device(load(model) if isinstance(model, str | Path) else model, device)
     explainers = _explainers(methods)
     wanted = followed(model, target)
     task = wanted.target.task_in(model.config)

@@ -23,7 +23,7 @@ from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import fit_temperature, scale_logits
-from graphxai.models.graphormer.training.fit import predict, require_lightning
+from graphxai.models.graphormer.training.fit import predict, require_hardware
 from graphxai.models.graphormer.training.forests import reference_forest
 from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.scores import ClassifierReport, report_classifier
@@ -73,6 +73,7 @@ def train_bace(
     resume: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
+    precision: str | None = None,
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
@@ -89,6 +90,7 @@ def train_bace(
         resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
+        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
         progress: whether to show progress bars.
         say: called with a line of text at each stage.
 
@@ -100,7 +102,7 @@ def train_bace(
         DownloadError: the data are missing and cannot be downloaded.
         ValueError: `out` already contains a run and `resume` is False.
     """
-    require_lightning()
+    require_hardware(accelerator, devices, precision)
     out = Path(out)
     graphs = load_bace(root, canonical=True)
     parts = bace_split(graphs, split, seed)
@@ -113,6 +115,7 @@ def train_bace(
         "progress": progress,
     }
     common |= {} if epochs is None else {"epochs": epochs}
+    common |= {} if precision is None else {"precision": precision}
     model = distil(
         graphs,
         tasks,

@@ -24,7 +24,7 @@ from graphxai.models.graphormer.config import GraphormerConfig, Task
 from graphxai.models.graphormer.encoding import StructureEncoding
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
-from graphxai.models.graphormer.training.fit import fit, predict, require_lightning
+from graphxai.models.graphormer.training.fit import fit, predict, require_hardware
 from graphxai.models.graphormer.training.settings import TrainingSettings
 
 NUM_TRAIN = 10_000
@@ -64,6 +64,7 @@ def train_mnist(
     config: GraphormerConfig | None = None,
     accelerator: str = "auto",
     devices: int | str = 1,
+    precision: str | None = None,
     progress: bool = True,
 ) -> Path:
     """Train a Graphormer on MNIST superpixels and score it on the official test set.
@@ -87,6 +88,7 @@ def train_mnist(
         config: configuration of the model; None means the bundled model's.
         accelerator: Lightning's.
         devices: Lightning's.
+        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
         progress: whether to show progress bars.
 
     Returns:
@@ -97,7 +99,7 @@ def train_mnist(
         DownloadError: the data are missing and cannot be downloaded.
         ValueError: `out` already contains a run and `resume` is False, or too few images.
     """
-    require_lightning()
+    require_hardware(accelerator, devices, precision)
     out = Path(out)
     if (out / "state").exists() and not resume:
         raise ValueError(
@@ -128,6 +130,7 @@ def train_mnist(
         seed=seed,
         accelerator=accelerator,
         devices=devices,
+        precision=precision or TrainingSettings.precision,
         progress=progress,
     )
     torch.manual_seed(seed)

@@ -19,7 +19,7 @@ from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
-from graphxai.models.graphormer.training.fit import fit, initialise, predict, require_lightning
+from graphxai.models.graphormer.training.fit import fit, initialise, predict, require_hardware
 from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.objectives import score_task
 from graphxai.models.graphormer.training.settings import TrainingSettings
@@ -55,6 +55,7 @@ def train_rule(
     resume: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
+    precision: str | None = None,
     progress: bool = True,
 ) -> Path:
     """Train a Graphormer on a rule and score it on its test molecules.
@@ -73,6 +74,7 @@ def train_rule(
         resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
+        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
         progress: whether to show progress bars.
 
     Returns:
@@ -85,16 +87,18 @@ def train_rule(
         ValueError: too few molecules of a class; or `out` already contains a run and `resume` is
             False.
     """
-    require_lightning()
+    require_hardware(accelerator, devices, precision)
     out, chosen = Path(out), get_rule(rule)
     smiles = local_smiles(root) if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
     task = rule_task(dataset)
+    recipe = FROM_SCRATCH if start is None else FROM_WEIGHTS
     settings = replace(
-        FROM_SCRATCH if start is None else FROM_WEIGHTS,
+        recipe,
         seed=seed,
         accelerator=accelerator,
         devices=devices,
+        precision=precision or recipe.precision,
         progress=progress,
     )
     settings = settings if epochs is None else replace(settings, epochs=epochs)

@@ -22,7 +22,7 @@ from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import scale_logits
-from graphxai.models.graphormer.training.fit import require_lightning
+from graphxai.models.graphormer.training.fit import require_hardware
 from graphxai.models.graphormer.training.forests import Forest, forest_predictions
 from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.scores import (
@@ -55,7 +55,7 @@ __all__ = ["table_split", "table_tasks", "train_table"]
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 RECOMBINED = 8000  # molecules for the teacher to label
-SHARED_SETTINGS = ("seed", "accelerator", "devices", "progress")
+SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
 LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
 
 
@@ -122,6 +122,7 @@ def train_table(
     resume: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
+    precision: str | None = None,
     progress: bool = True,
     command: str = "",
     say: Callable[[str], None] = lambda line: None,
@@ -144,6 +145,7 @@ def train_table(
         resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
+        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
         progress: whether to show progress bars.
         command: how the run was started, for the model card.
         say: called with a line of text at each stage.
@@ -156,7 +158,7 @@ def train_table(
         ValueError: `out` already contains a run and `resume` is False, or the run has another table
             or other settings; or the split leaves too little to train on.
     """
-    require_lightning()
+    require_hardware(accelerator, devices, precision)
     out = Path(out)
     parts = table_split(table, split, seed)
     tasks = table_tasks(table.targets, table.y[list(parts.train)])
@@ -170,6 +172,7 @@ def train_table(
         seed=seed,
         accelerator=accelerator,
         devices=devices,
+        precision=precision or recipe.precision,
         progress=progress,
         epochs=recipe.epochs if epochs is None else epochs,
     )

@@ -27,7 +27,15 @@ from .settings import TrainingSettings
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["FitResult", "evaluate", "fit", "initialise", "predict", "require_lightning"]
+__all__ = [
+    "FitResult",
+    "evaluate",
+    "fit",
+    "initialise",
+    "predict",
+    "require_hardware",
+    "require_lightning",
+]
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,10 @@ def fit(
 
     Raises:
         ImportError: the extra `train` is not installed.
-        ValueError: no training graphs; or `out` already contains a run and `resume` is False, or
-            that run has different settings.
+        ValueError: no training graphs; the accelerator is not there; or `out` already contains a
+            run and `resume` is False, or that run has different settings.
     """
-    require_lightning()
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
     from .lightning import run
 
     if not train:
@@ -92,6 +100,22 @@ def require_lightning() -> None:
         raise ImportError(
             "training needs Lightning: install it with `pip install 'graphxai[train]'`."
         ) from error
+
+
+def require_hardware(
+    accelerator: str = "auto", devices: int | str | Sequence[int] = 1, precision: str | None = None
+) -> None:
+    """Check that Lightning can train so; the arguments are its own. precision: None for any.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        ValueError: the machine has no such accelerator or fewer devices, or Lightning does not know
+            the precision.
+    """
+    require_lightning()
+    from .lightning import check_hardware
+
+    check_hardware(accelerator, devices, precision or TrainingSettings.precision)
 
 
 def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> Graphormer:

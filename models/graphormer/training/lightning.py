@@ -7,6 +7,7 @@ import logging
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
@@ -55,6 +57,10 @@ class GraphormerModule(pl.LightningModule):
             if settings.ema_decay is None
             else AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
         )
+        # Several devices would wait for a gradient of the average, which has none. (Parameters
+        # that require no gradient would do too, but their embeddings are rounded otherwise.)
+        averaged = () if self.averaged is None else self.averaged.state_dict()
+        self._ddp_params_and_buffers_to_ignore = [f"averaged.{name}" for name in averaged]
         self.kept = Kept()
         self.stale = 0
         self._seen: list[tuple[Tensor, Tensor]] = []
@@ -70,7 +76,8 @@ class GraphormerModule(pl.LightningModule):
         """The loss of one batch."""
         assert batch.y is not None
         loss = self.objective(self.model(batch), batch.y)
-        self.log("train/loss", loss, on_epoch=True, on_step=False, batch_size=len(batch))
+        of_epoch: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
+        self.log("train/loss", loss, batch_size=len(batch), **of_epoch)
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: GraphBatch, batch_idx: int) -> None:
@@ -214,6 +221,20 @@ def run(
     return module.kept
 
 
+def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:
+    """Raise ValueError if Lightning cannot train on this hardware with this precision."""
+    _quiet()
+    bare = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    hardware: dict[str, Any] = {"accelerator": accelerator, "devices": devices}
+    try:
+        pl.Trainer(**hardware, precision=precision, **dict.fromkeys(bare, False))  # type: ignore[arg-type]
+    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"cannot train with accelerator {accelerator!r}, devices {devices!r} and precision"
+            f" {precision!r}: {error}"
+        ) from error
+
+
 def _read_metrics(out: Path) -> list[dict[str, str]]:
     path = out / "metrics.csv"
     if not path.exists():
@@ -257,5 +278,6 @@ def _quiet() -> None:
         ".*eval mode.*",
         ".*no `val_dataloader`.*",
         ".*LeafSpec.*",
+        ".*sync_dist=True.*",  # every device validates all graphs
     ):
         warnings.filterwarnings("ignore", words)

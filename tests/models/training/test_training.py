@@ -10,9 +10,10 @@ from torch_geometric.data import Data
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
+from graphxai.models.graphormer.encoding import collate
 from graphxai.models.graphormer.training.calibration import fit_temperature, scale_logits
 from graphxai.models.graphormer.training.fit import FitResult, evaluate, fit, initialise, predict
-from graphxai.models.graphormer.training.loading import SizeBuckets
+from graphxai.models.graphormer.training.loading import SizeBuckets, encode_all
 from graphxai.models.graphormer.training.objectives import Objective, score_task
 from graphxai.models.graphormer.training.scores import report_classifier
 from graphxai.models.graphormer.training.settings import TrainingSettings
@@ -118,6 +119,63 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path:
     first, second, third = run("a", 0), run("b", 0), run("c", 1)
     assert same_weights(first.model, second.model)
     assert not same_weights(first.model, third.model)
+
+
+def test_several_devices_wait_for_no_gradient_that_never_comes(tmp_path: Path) -> None:
+    """One process is enough: PyTorch refuses the second step if a gradient of the first is due."""
+    pytest.importorskip("lightning")
+    from graphxai.models.graphormer.training.lightning import GraphormerModule
+
+    module = GraphormerModule(tiny(), settings(), tmp_path)
+    module.log = lambda *args, **options: None  # type: ignore[method-assign]
+    module.forward = lambda batch: module.training_step(batch, 0)  # type: ignore[method-assign]
+    batch = collate(encode_all(twenty_molecules(), module.model.config))
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        shared = torch.nn.parallel.DistributedDataParallel(module)
+        for _ in range(2):
+            shared(batch).backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert all(parameter.grad is not None for parameter in module.model.parameters())
+
+
+def test_bf16_trains_weights_in_single_precision(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs, losses = twenty_molecules(), {}
+    for precision in ("32-true", "bf16-mixed"):
+        used = settings(epochs=3, precision=precision)
+        result = fit(tiny(), graphs, graphs, used, tmp_path / precision)
+        assert {p.dtype for p in result.model.parameters()} == {torch.float32}
+        losses[precision] = result.loss
+    assert losses["bf16-mixed"] != losses["32-true"]
+    assert losses["bf16-mixed"] == pytest.approx(losses["32-true"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accelerator": "abacus"}, "'abacus'.*cpu"),
+        ({"devices": 0}, "devices 0"),
+        ({"precision": "7-true"}, "'7-true'.*bf16-mixed"),
+    ],
+)
+def test_hardware_that_is_not_there_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    pytest.importorskip("lightning")
+    with pytest.raises(ValueError, match=f"^cannot train with .*{words}"):
+        fit(tiny(), twenty_molecules(), [], settings(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU was found")
+def test_a_gpu_learns_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    used = settings(epochs=40, learning_rate=1e-2, accelerator="gpu")
+    assert fit(tiny(), graphs, graphs, used, tmp_path).scores["oxygen"] == 1.0
 
 
 def test_other_settings_for_a_run_that_exists_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,266 @@
+"""Explain with Ray: a table on all cores of a machine or of a cluster, or a Ray dataset.
+
+Every actor holds the model, in one thread. For a table, it reads a piece of it, explains it and
+writes its shard; only the pieces' names pass through Ray, so that no reader has to keep up with
+hundreds of actors, and the rows have the same numbers however often something is killed.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphxai.api import load
+from graphxai.datasets.progress import progress_bar
+from graphxai.datasets.writing import alone, folder_at
+from graphxai.explainers import get_explainer
+from graphxai.explainers.registry import Method
+from graphxai.explanation.provenance import provenance, versions
+from graphxai.models.graphormer import Graphormer
+
+from .batches import ExplainBatch
+from .frames import ExplainFrame
+from .pieces import Piece, absolute, cells_of, files_of, spans_left
+from .run import CHUNK, Counts
+from .shards import Results, require_complete
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+SHARD = 64 * CHUNK  # rows of a shard: half a minute of LRP on one core
+BLOCKS = 10_000  # most blocks of Ray Data; a larger number of pieces shares them
+
+
+def explain_dataset(
+    dataset: "Dataset",
+    model: Graphormer | str | Path,
+    method: Method = "lrp",
+    *,
+    target: Any = None,
+    smiles_column: str = "smiles",
+    row_column: str | None = None,
+    name_column: str | None = None,
+    actors: int | None = None,
+    batch_size: int = 1024,
+) -> "Dataset":
+    """Explain each row of a Ray dataset; returns a dataset, which is computed when it is read.
+
+    model, method, target: as for `explain`, for molecules. The model is loaded here and sent to the
+    actors. smiles_column: any values; a row that cannot be explained has a `reason`. row_column,
+    name_column: integers and names to carry along as `row` and `name`. actors: processes that
+    explain, by default one for each core. They leave the share of one core of each machine to the
+    dataset's own reading, for which they would otherwise wait for ever. batch_size: rows that an
+    actor takes at a time.
+
+    Raises ImportError without the extra `scale`, and ValueError for an unsuitable model, method or
+    target.
+    """
+    ray = _ray()
+    frame = ExplainFrame(_batch(model, method, target), smiles_column, row_column, name_column)
+    _start(ray, None)
+    cores = _cores(ray)
+    return dataset.map_batches(
+        _OneThread,
+        fn_constructor_args=(frame,),
+        batch_size=batch_size,
+        batch_format="pyarrow",
+        num_cpus=(min(cores) - 1) / min(cores),
+        compute=ray.data.ActorPoolStrategy(size=actors or sum(cores)),
+    )
+
+
+def explain_on_ray(
+    model: Graphormer | str | Path,
+    table: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    method: Method = "lrp",
+    *,
+    target: Any = None,
+    smiles_column: str = "smiles",
+    name_column: str | None = None,
+    address: str | None = None,
+    actors: int | None = None,
+    shard_rows: int = SHARD,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Counts:
+    """Explain a table with Ray; writes shards and a manifest (see `shards`).
+
+    table, out: paths or addresses, see `pieces`. address: of a cluster; by default Ray runs on this
+    machine, for as long as this takes. actors: processes that explain, by default one for each
+    core. shard_rows: largest number of rows of a shard; a small table is cut so that all actors
+    have work. resume: explain only rows that no finished shard holds. progress: as for
+    `explain`.
+
+    Raises ImportError without the extra `scale`, FileExistsError if there are results and `resume`
+    is off, ValueError if they come from a different run, OSError if a shard cannot be written.
+    Finished shards stay, whatever happens.
+    """
+    ray = _ray()
+    batch = _batch(model, method, target)
+    table, results = absolute(table), Results(absolute(out))
+    columns = [smiles_column] if name_column is None else [smiles_column, name_column]
+    files = files_of(table, columns)
+    rows = sum(piece.rows for piece in files)
+    settings = _settings(batch, table, files, columns)
+    nearness: Counter[str] = Counter()
+    with ExitStack() as stack:
+        if results.is_local:
+            stack.enter_context(alone(folder_at(results.path)))
+        before = results.begin(settings, resume)
+        tick = stack.enter_context(progress_bar("explaining", rows, show=progress))
+        tick(sum(shard.rows for shard in before))
+        if _start(ray, address):
+            stack.callback(ray.shutdown)
+        actors = actors or sum(_cores(ray))
+        size = min(shard_rows, CHUNK * math.ceil(max(rows, 1) / (4 * actors * CHUNK)))
+        done = [shard.span for shard in before]
+        left = [piece.part(span) for piece in files for span in spans_left(piece, done, size)]
+        frame = ExplainFrame(batch, smiles_column, "row", name_column)
+        work = _WriteShards(frame, table, columns, results)
+        for count, found in _mapped(ray, work, left, actors):
+            nearness.update(found)
+            tick(count)
+        shards = results.shards()
+        require_complete(shards, rows)
+        about = {"rows": rows, "versions": versions() | {"ray": ray.__version__}}
+        results.finish(settings | about, shards)
+    new = [shard for shard in shards if shard not in before]
+    rejected = sum(shard.rejected for shard in new)
+    explained = sum(shard.rows for shard in new) - rejected
+    return Counts(explained, rejected, sum(shard.rows for shard in before), nearness)
+
+
+class _OneThread:
+    """An actor: does its work, which it holds, in one thread."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        torch.set_num_threads(1)
+        self.work = work
+
+    def __call__(self, batch: Any) -> Any:
+        return self.work(batch)
+
+
+@dataclass(frozen=True)
+class _WriteShards:
+    """Reads pieces of a table, explains them and writes their shards."""
+
+    frame: ExplainFrame
+    table: str
+    columns: Sequence[str]
+    results: Results
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take pieces; give the rows of each, and how near they are to the training set."""
+        found = [self._written(pickle.loads(piece)) for piece in batch["piece"]]
+        rows, nearness = map(list, zip(*found, strict=True))
+        return {"rows": rows, "nearness": nearness}
+
+    def _written(self, piece: Piece) -> tuple[int, str]:
+        values, *names = cells_of(piece, self.table, list(self.columns))
+        numbers = range(piece.first, piece.first + piece.rows)
+        rows = self.frame.explain(values, numbers, names[0] if names else None)
+        self.results.write(piece.first, rows)
+        return piece.rows, json.dumps(Counter(filter(None, rows["training_set"].to_pylist())))
+
+
+def _mapped(
+    ray: Any, work: _WriteShards, pieces: Sequence[Piece], actors: int
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """What the work gives for each piece, in the order in which they are finished."""
+    if not pieces:
+        return
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised below
+    items = [{"piece": pickle.dumps(piece)} for piece in pieces]
+    mapped = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
+        _OneThread,
+        fn_constructor_args=(work,),
+        batch_size=1,
+        num_cpus=1,
+        compute=ray.data.ActorPoolStrategy(size=min(actors, len(items))),
+    )
+    context = ray.data.DataContext.get_current()
+    shown, context.enable_progress_bars = context.enable_progress_bars, False
+    try:
+        for row in mapped.iter_rows():
+            yield row["rows"], json.loads(row["nearness"])
+    except ray.exceptions.RayTaskError as error:
+        raise _cause(error) from None
+    finally:
+        context.enable_progress_bars = shown
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error of an actor's work, without Ray's wrappings."""
+    while type(error).__module__.startswith("ray."):
+        inner = getattr(error, "cause", None) or error.__cause__
+        if not isinstance(inner, BaseException):
+            break
+        error = inner
+    return error
+
+
+def _ray() -> Any:
+    try:
+        import ray.data  # takes a second
+    except ImportError as error:
+        raise ImportError(
+            "Ray is not installed: install it with `pip install 'graphxai[scale]'`."
+        ) from error
+    return ray
+
+
+def _start(ray: Any, address: str | None) -> bool:
+    """Join the cluster, or start Ray on this machine, unless it is running; whether it was not."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to Ray's makers
+    options = {} if address or "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
+    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    return True
+
+
+def _cores(ray: Any) -> list[int]:
+    """The cores of each machine that has any."""
+    nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+    return [int(cores) for cores in nodes if cores >= 1] or [1]
+
+
+def _batch(model: Graphormer | str | Path, method: Method, target: Any) -> ExplainBatch:
+    """The callable for these, with the model itself, as other machines have no such folder."""
+    model = load(model) if isinstance(model, str | Path) else model
+    batch = ExplainBatch(model, method, target)
+    batch.check()
+    return batch
+
+
+def _settings(
+    batch: ExplainBatch, table: str, files: Sequence[Piece], columns: Sequence[str]
+) -> dict[str, Any]:
+    """What must agree when a run is resumed."""
+    from graphxai.evaluation.benchmark import weights_hash
+
+    assert isinstance(batch.model, Graphormer)
+    origin = provenance(batch.model, get_explainer(batch.method))
+    listed = repr([(piece.path, piece.rows, piece.version) for piece in files])
+    return {
+        "table": table,
+        "files": hashlib.sha256(listed.encode()).hexdigest(),
+        "columns": list(columns),
+        "model": origin["model"],
+        "sha256": weights_hash(batch.model),
+        "method": origin["method"],
+        "options": origin["options"],  # seeds among them
+        "target": None if batch.target is None else str(batch.target),
+    }

@@ -1,0 +1,114 @@
+"""Explain data frames: the callable that Ray, Spark and Dask map over their parts.
+
+It can be pickled, takes an Arrow table or a pandas frame, and returns the same with one row for
+each row that came in. Nothing that stands in a cell stops it: a row that cannot be explained has
+its `reason`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from graphxai.datasets.molecule_reading import shortened
+
+from .batches import ExplainBatch
+from .run import CHUNK
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ExplainFrame:
+    """Explains the rows of a data frame.
+
+    batch: the model, the method and the target. row_column: integers that number the rows;
+    name_column: compound names. Without them the result has no column `row` or `name`.
+    """
+
+    batch: ExplainBatch
+    smiles_column: str = "smiles"
+    row_column: str | None = None
+    name_column: str | None = None
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """The columns of the result: those of `explanations.csv` without pictures, and `reason`."""
+        import pyarrow as pa
+
+        kinds = {
+            int: pa.int64(),
+            float: pa.float64(),
+            str: pa.string(),
+            list: pa.list_(pa.float32()),
+        }
+        columns = self.batch.columns(self.name_column is not None) | {"reason": str}
+        left_out = {"picture"} if self.row_column else {"picture", "row"}
+        return pa.schema([(n, kinds[kind]) for n, kind in columns.items() if n not in left_out])
+
+    def __call__(self, frame: Any) -> Any:
+        """Explain a `pyarrow.Table` or a `pandas.DataFrame`.
+
+        Raises ValueError if a column is missing.
+        """
+        wanted = [self.smiles_column, self.row_column, self.name_column]
+        there = list(
+            map(str, frame.columns if isinstance(frame, pd.DataFrame) else frame.schema.names)
+        )
+        for name in wanted:
+            if name is not None and name not in there:
+                raise ValueError(
+                    f"there is no column {name!r}; the columns are: {', '.join(there)}."
+                )
+        values, numbers, names = (None if name is None else _values(frame[name]) for name in wanted)
+        found = self.explain(values or [], numbers, names)
+        return found.to_pandas() if isinstance(frame, pd.DataFrame) else found
+
+    def explain(
+        self, values: Sequence[Any], numbers: Sequence[int] | None, names: Sequence[Any] | None
+    ) -> "pa.Table":
+        """Explain the values of a column of SMILES, whatever they are."""
+        import pyarrow as pa
+
+        rows: list[dict[str, Any]] = []
+        for first in range(0, len(values), CHUNK):
+            chunk = range(first, min(first + CHUNK, len(values)))
+            text = [k for k in chunk if values[k] is None or isinstance(values[k], str)]
+            called = (
+                None if names is None else ["" if names[k] is None else str(names[k]) for k in text]
+            )
+            found = {
+                row["row"]: row for row in self.batch([values[k] or "" for k in text], text, called)
+            }
+            rows += [found.get(k) or _not_text(k, values[k]) for k in chunk]
+        for k, row in enumerate(rows):
+            row["row"] = None if numbers is None else numbers[k]
+        columns = [
+            pa.array([_cell(row.get(field.name), field.type) for row in rows], field.type)
+            for field in self.schema
+        ]
+        return pa.table(columns, schema=self.schema)
+
+
+def _values(column: Any) -> list[Any]:
+    """A column in plain Python; None where a value is missing."""
+    found = column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
+    return [None if isinstance(value, float) and value != value else value for value in found]
+
+
+def _not_text(row: int, value: Any) -> dict[str, Any]:
+    reason = f"{type(value).__name__} is not text: a SMILES is."
+    return {"row": row, "smiles": shortened(repr(value)), "reason": reason}
+
+
+def _cell(value: Any, kind: "pa.DataType") -> Any:
+    """A cell of a row of `ExplainBatch`, whose numbers are text, as a value of this type."""
+    import pyarrow.types as types
+
+    if value is None or types.is_string(kind) or types.is_integer(kind):
+        return value
+    if types.is_list(kind):
+        return [float(one) for one in value.split()]
+    return float(value) if value != "" else None

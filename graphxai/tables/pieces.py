@@ -1,0 +1,196 @@
+"""Tables anywhere, cut into pieces of consecutive rows that any process can read by itself.
+
+A table is a CSV, Parquet or Lance file, or a folder of such files, on a disk or in a store that
+pyarrow or fsspec knows (`s3://`, `gs://`, `hdfs://`, `az://` and others). Its rows are numbered
+from 1 through all its files, in the order of their names.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graphxai.datasets.molecules import iter_records
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
+CSV = (".csv", ".tsv", ".txt")
+SUFFIXES = (*CSV, ".parquet", ".lance")
+Span: TypeAlias = tuple[int, int]  # consecutive row numbers: first, one past the last
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one file.
+
+    first: number of the first row in the table; start: its index in the file. cells: the columns
+    of a CSV file, which only the driver reads; None for files that can be read from the middle.
+    version: of a Lance table.
+    """
+
+    path: str
+    first: int
+    start: int
+    rows: int
+    cells: tuple[tuple[str, ...], ...] | None = None
+    version: int | None = None
+
+    def part(self, span: Span) -> "Piece":
+        """The part of the piece with these row numbers."""
+        skipped, rows = span[0] - self.first, span[1] - span[0]
+        cells = self.cells and tuple(column[skipped : skipped + rows] for column in self.cells)
+        return replace(self, first=span[0], start=self.start + skipped, rows=rows, cells=cells)
+
+
+def absolute(place: str | os.PathLike[str]) -> str:
+    """An address as it is; a path from the root, for processes that work in other folders."""
+    text = os.fspath(place)
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def filesystem_of(place: str | os.PathLike[str]) -> "tuple[pafs.FileSystem, str]":
+    """The file system of a path or an address, and the path on it.
+
+    Raises ValueError or ImportError if neither pyarrow nor an installed fsspec package knows it.
+    """
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+    text = absolute(place)
+    if "://" not in text:
+        return pafs.LocalFileSystem(), text
+    try:
+        return pafs.FileSystem.from_uri(text)
+    except pa.ArrowInvalid:
+        return pafs.FileSystem.from_uri(f"fsspec+{text}")
+
+
+def files_of(table: str | os.PathLike[str], columns: list[str]) -> list[Piece]:
+    """Each file of a table as one piece.
+
+    Raises FileNotFoundError if there is no such table, ValueError if it is of another type or has
+    no such column.
+    """
+    filesystem, place = filesystem_of(table)
+    found: list[Piece] = []
+    for path in _paths(filesystem, place, os.fspath(table)):
+        first = found[-1].first + found[-1].rows if found else 1
+        piece = _file(filesystem, path, os.fspath(table), columns)
+        found.append(replace(piece, first=first))
+    return found
+
+
+def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
+    """The rows of a piece that are in no span of `done` (sorted), at most `size` at a time.
+
+    They are cut where they would be cut if nothing had been done.
+    """
+    end = piece.first + piece.rows
+    at = piece.first
+    for start, stop in [*((a, b) for a, b in done if b > piece.first and a < end), (end, end)]:
+        while at < start:
+            cut = min(start, piece.first + ((at - piece.first) // size + 1) * size)
+            yield at, cut
+            at = cut
+        at = max(at, stop)
+
+
+def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
+    """The cells of a piece by column, in plain Python."""
+    if piece.cells is not None:
+        return [list(column) for column in piece.cells]
+    end = piece.start + piece.rows
+    if piece.version is not None:
+        import lance
+
+        found = lance.dataset(table, version=piece.version).to_table(
+            columns=columns, offset=piece.start, limit=piece.rows
+        )
+    else:
+        with _parquet(filesystem_of(table)[0], piece.path) as file:
+            groups = range(file.num_row_groups)
+            starts = [0, *accumulate(file.metadata.row_group(k).num_rows for k in groups)]
+            read = [k for k in groups if starts[k] < end and starts[k + 1] > piece.start]
+            found = file.read_row_groups(read, columns=columns)
+            found = found.slice(piece.start - starts[read[0]], piece.rows)
+    return [found[name].to_pylist() for name in columns]
+
+
+def _paths(filesystem: "pafs.FileSystem", place: str, named: str) -> list[str]:
+    """The files of a table, in the order of their names."""
+    import pyarrow.fs as pafs
+
+    suffix = Path(place).suffix.lower()
+    info = filesystem.get_file_info(place)
+    if info.type == pafs.FileType.NotFound:
+        raise FileNotFoundError(f"{named}: no such file or folder.")
+    if info.type == pafs.FileType.File or suffix == ".lance":
+        found = [place]
+    else:
+        inside = filesystem.get_file_info(pafs.FileSelector(place, recursive=True))
+        found = sorted(
+            one.path
+            for one in inside
+            if one.type == pafs.FileType.File and not one.base_name.startswith((".", "_"))
+        )
+    kinds = {Path(path).suffix.lower() for path in found}
+    if not found or len(kinds) > 1 or not kinds <= set(SUFFIXES):
+        raise ValueError(
+            f"{named}: cannot read this; use a file, or a folder of files of one type:"
+            f" {', '.join(SUFFIXES)}."
+        )
+    return found
+
+
+def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[str]) -> Piece:
+    """A file of a table as one piece that begins at row 1."""
+    suffix = Path(path).suffix.lower()
+    if suffix in CSV:
+        with _local_copy(filesystem, path) as copy:
+            records = [tuple(record.values()) for _, record in iter_records(copy, columns)]
+        cells = tuple(zip(*records, strict=True)) or ((),) * len(columns)
+        return Piece(path, 1, 0, len(records), cells)
+    if suffix == ".lance":
+        try:
+            import lance
+        except ImportError as error:
+            raise ImportError(f"{path}: install `pylance` to read Lance tables.") from error
+        opened = lance.dataset(table)
+        _require_columns(path, columns, opened.schema.names)
+        return Piece(path, 1, 0, opened.count_rows(), version=opened.version)
+    with _parquet(filesystem, path) as file:
+        _require_columns(path, columns, file.schema_arrow.names)
+        return Piece(path, 1, 0, file.metadata.num_rows)
+
+
+def _require_columns(path: str, columns: list[str], there: list[str]) -> None:
+    for name in columns:
+        if name not in there:
+            raise ValueError(f"{path} has no column {name!r}; its columns: {', '.join(there)}.")
+
+
+@contextmanager
+def _parquet(filesystem: "pafs.FileSystem", path: str) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as file:
+        yield file
+
+
+@contextmanager
+def _local_copy(filesystem: "pafs.FileSystem", path: str) -> Iterator[Path]:
+    """A file as a path of this machine."""
+    import pyarrow.fs as pafs
+
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        yield Path(path)
+        return
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / Path(path).name
+        pafs.copy_files(path, str(copy), filesystem, pafs.LocalFileSystem())
+        yield copy

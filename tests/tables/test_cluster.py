@@ -1,0 +1,153 @@
+"""A table on Ray: every row once, whatever is killed, and the numbers of a run without Ray.
+
+Ray takes some ten seconds to start here, and an actor some five, so there is one Ray for the file.
+`benchmarks/cluster.py` kills actors and drivers over 20,000 rows.
+"""
+
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import graphxai as gx
+from graphxai.cli import main as cli
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.tables.cluster import explain_on_ray
+from graphxai.tables.run import explain_table
+from graphxai.tables.shards import Results
+from toy import random_graphormer
+
+ray = pytest.importorskip("ray", reason="the extra `scale` is not installed")
+pytest.importorskip("ray.data")
+CORES = 2
+
+
+@pytest.fixture(scope="module")
+def running():
+    """Ray with two cores, of which two actors take both."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A model, a table in two formats, and what a run without Ray makes of it."""
+    folder = tmp_path_factory.mktemp("cluster")
+    save_checkpoint(random_graphormer(num_layers=1, hidden_dim=8, ffn_dim=8), folder / "model")
+    smiles = ["C1CC" if k % 50 == 7 else "C" * (k % 9 + 1) + "O" * (k % 2) for k in range(600)]
+    table = pd.DataFrame({"smiles": smiles, "ID": [f"c{k}" for k in range(600)]})
+    table.to_csv(folder / "t.csv", index=False)
+    table.to_parquet(folder / "t.parquet", row_group_size=100)
+    model = load_checkpoint(folder / "model")
+    explain_table(model, folder / "t.csv", folder / "local", get_explainer("lrp"))
+    return folder
+
+
+def rows_of(results: Path) -> pd.DataFrame:
+    return pd.read_parquet(results / "shards").sort_values("row").set_index("row")
+
+
+def assert_same_as_local(results: Path, folder: Path, rows: int = 600) -> None:
+    found = rows_of(results)
+    assert found.index.tolist() == list(range(1, rows + 1))
+    expected = pd.read_csv(folder / "local" / "explanations.csv").set_index("row")
+    rejected = pd.read_csv(folder / "local" / "rejected.csv").set_index("row")
+    assert found["reason"].dropna().to_dict() == rejected["reason"].to_dict()
+    for row, text in expected["relevance"].items():
+        values = np.array(str(text).split(), dtype=float)
+        np.testing.assert_allclose(found["relevance"][row], values, rtol=0, atol=1e-6)
+    numbers = expected.drop(columns="picture").select_dtypes("number").columns
+    np.testing.assert_allclose(found.loc[expected.index, numbers], expected[numbers], atol=1e-6)
+
+
+def kill_an_actor(shards: Path) -> bool:
+    """Wait for the first shard; kill one of the processes that explain."""
+    for _ in range(1200):
+        if list(shards.glob("*.parquet")):
+            break
+        time.sleep(0.1)
+    for process in psutil.Process().children(recursive=True):
+        if "MapWorker" in " ".join(process.cmdline()):
+            process.send_signal(signal.SIGKILL)
+            return True
+    return False
+
+
+def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_path):
+    out, table = tmp_path / "out", place / "t.parquet"
+    options = {"actors": CORES, "shard_rows": 128, "name_column": "ID"}
+    with ThreadPoolExecutor() as pool:
+        killed = pool.submit(kill_an_actor, out / "shards")
+        counts = explain_on_ray(place / "model", table, out, **options)
+        assert killed.result()
+    assert (counts.done, counts.rejected, counts.earlier) == (588, 12, 0)
+    assert_same_as_local(out, place)
+    assert rows_of(out)["name"][8] == "c7"
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["rows"] == 600
+    assert manifest["sha256"] == load_checkpoint(place / "model").origin.sha256
+    assert sum(shard["rows"] for shard in manifest["shards"]) == 600
+
+    with pytest.raises(FileExistsError, match="continue with --resume"):
+        explain_on_ray(place / "model", table, out, **options)
+    for changed in ({"method": "gradient_input"}, {"target": "active"}):
+        with pytest.raises(ValueError, match=f"holds a run with {next(iter(changed))} = "):
+            explain_on_ray(place / "model", table, out, **options, **changed, resume=True)
+    with pytest.raises(ValueError, match="holds a run with model = "):
+        explain_on_ray("bace", table, out, **options, resume=True)
+
+    first, second, *others = sorted((out / "shards").glob("*.parquet"))
+    untouched = {path: path.stat().st_mtime_ns for path in others}
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:1000])  # cut off
+    options["shard_rows"] = 100  # other cuts: the rows decide, not the files
+    counts = explain_on_ray(place / "model", table, out, **options | {"actors": 1}, resume=True)
+    assert counts.earlier == 600 - 256
+    assert_same_as_local(out, place)
+    assert {path: path.stat().st_mtime_ns for path in others} == untouched
+
+
+def test_a_dataset_is_explained_while_it_is_read_though_actors_take_all_cores(running, place):
+    dataset = ray.data.read_csv(str(place / "t.csv"))
+    found = gx.explain_dataset(dataset, place / "model", name_column="ID", actors=CORES)
+    frame = found.to_pandas().set_index("name")
+    assert len(frame) == 600
+    assert frame["reason"].notna().sum() == 12
+    expected = gx.explain(load_checkpoint(place / "model"), "CCCCO").relevance
+    np.testing.assert_allclose(frame["relevance"]["c3"], expected, atol=1e-6)
+
+
+def test_a_shard_that_cannot_be_written_is_one_error_and_the_others_stay(running, place, tmp_path):
+    (tmp_path / "out" / "shards" / "000000000513.parquet").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"000000000513\.parquet cannot be written"):
+        explain_on_ray(place / "model", place / "t.csv", tmp_path / "out", actors=1, shard_rows=128)
+    (tmp_path / "out" / "shards" / "000000000513.parquet").rmdir()
+    shards = Results(str(tmp_path / "out")).shards()
+    assert shards
+    assert all(shard.rows == 128 for shard in shards)
+
+
+def test_the_command_line_names_what_is_missing(tmp_path, monkeypatch, capsys):
+    for words, said in [
+        (["t.parquet", "--engine", "ray", "--format", "sdf"], "leave out --format"),
+        (["s3://bucket/t.parquet"], "needs --engine ray"),
+        (["CCO", "--ray-address", "auto"], "are for --engine ray"),
+        ([str(tmp_path / "t.parquet"), "--engine", "ray"], "no such file or folder"),
+    ]:
+        monkeypatch.setattr("sys.argv", ["graphxai", "explain", *words])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code
+        error = " ".join(capsys.readouterr().err.split())
+        assert said in error
+        assert error.count("error:") == 1
