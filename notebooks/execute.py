@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
@@ -20,15 +21,22 @@ METADATA = {
 }
 
 
-def executed(notebook: NotebookNode, folder: Path, timeout: int = 120) -> NotebookNode:
+def executed(
+    notebook: NotebookNode,
+    folder: Path,
+    timeout: int = 120,
+    kernel: AsyncKernelManager | None = None,
+) -> NotebookNode:
     """Return a copy of the notebook run in `folder`; CellExecutionError if a cell fails.
 
-    timeout: seconds per cell.
+    timeout: seconds per cell. kernel: started if it is not running yet, and left running; by
+    default a new one.
     """
     notebook = nbformat.from_dict(notebook)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small tensors: threads only cost time
     client = NotebookClient(
         notebook,
+        km=kernel,
         timeout=timeout,
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},

@@ -12,7 +12,7 @@ from .color import Scale, finite
 from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
 from .frame import color_bar as _color_bar
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
-from .text import draw_text, escape, fit_text, number
+from .text import draw_text, escape, fit_text, number, numbers
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
-_LINE = 2.0  # width of a first drawing's lines, pixels
+_LINE = 2.0  # width of lines in a drawing where it shapes nothing, pixels
+_ZOOM = _LONGEST_BOND / 1.5  # pixels per Angstrom; a normalised bond is 1.5 Angstrom long
+_PADDING = 0.03  # of the picture, on each side
+_LABEL = 0.2  # how far a label reaches beyond its atom, Angstrom
 _OUTLINE = 0.07  # of a bond length
 _NOTE_ROOM = 28.0  # height of the note below a molecule and its halos, pixels
 _OUTLINE_COLOR = "#333333"
@@ -214,9 +217,8 @@ def _draw(
         options.useBWAtomPalette()
         options.clearBackground = False
         options.prepareMolsBeforeDrawing = False
-        # This option is in pixels per Angstrom; a normalised bond is 1.5 Angstrom long.
-        options.fixedBondLength = _LONGEST_BOND / 1.5
-        options.padding = 0.03
+        options.fixedBondLength = _ZOOM
+        options.padding = _PADDING
         if window is not None:
             drawer.SetScale(int(room[0]), int(room[1]), *_corners(window, room))
         options.minFontSize = 8
@@ -233,17 +235,33 @@ def _draw(
         return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
 
     # The line width depends on the bond length, which is known only after fitting the molecule.
-    # It shapes wedges and wavy bonds; elsewhere it is only a style.
-    drawer = draw(_LINE)
+    # It shapes wedges and wavy bonds, where a wrong guess costs a second drawing; elsewhere it is
+    # only a style.
+    shaped = any(b.GetBondDir() != BondDir.NONE for b in bonds_of(mol))
+    first = _line_width(_likely_bond(mol, room)) if shaped else _LINE
+    drawer = draw(first)
     points = positions(drawer)
     bond = bond_length(bonded(mol), points) or _LONGEST_BOND
-    line = round(min(2.2, max(0.9, bond * 0.05)), 1)
-    if line != _LINE and any(b.GetBondDir() != BondDir.NONE for b in bonds_of(mol)):
+    line = _line_width(bond)
+    if shaped and line != first:
         drawer = draw(line)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
-    for said, enough in (*_INITIAL, (f"width:{_LINE}px", f"width:{line}px")):
+    for said, enough in (*_INITIAL, (f"width:{first}px", f"width:{line}px")):
         body = body.replace(said, enough)
     return body.strip(), points, bond
+
+
+def _line_width(bond: float) -> float:
+    return round(min(2.2, max(0.9, bond * 0.05)), 1)
+
+
+def _likely_bond(mol: Mol, room: tuple[float, float]) -> float:
+    """The bond length in pixels that RDKit will choose, from the atoms and rough labels alone."""
+    points = mol.GetConformer().GetPositions()[:, :2]
+    label = [[0.0 if atom.GetAtomicNum() == 6 else _LABEL] for atom in atoms_of(mol)]
+    extent = (points + label).max(0) - (points - label).min(0)
+    zoom = min((np.array(room) * (1 - 2 * _PADDING) / np.maximum(extent, 1e-6)).min(), _ZOOM)
+    return float(zoom * (bond_length(bonded(mol), points) or 0.0))
 
 
 def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
@@ -299,30 +317,35 @@ def _highlights(
     length = np.linalg.norm(along, axis=1, keepdims=True)
     length[length == 0] = 1.0
     # The colour starts to change where the bond leaves its atom's disc.
-    edges = np.minimum(40.0, 100 * _ATOM_RADIUS * bond_px / length[:, 0]).tolist()
+    edges = np.minimum(40.0, 100 * _ATOM_RADIUS * bond_px / length)  # (B, 1)
     # A rectangle, not a stroked line: renderers drop gradients on lines without an area.
     aside = along[:, ::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
-    corners = np.stack([start + aside, end + aside, end - aside, start - aside], axis=1)
-    places = [(number(x), number(y)) for x, y in points.tolist()]
+    corners = np.hstack([start + aside, end + aside, end - aside, start - aside])  # (B, 8)
+    places, shapes = numbers(points), numbers(np.hstack([edges, 100 - edges, corners]))
     gradients, bands, discs = [], [], []
-    for index, ((i, j), mean, edge) in enumerate(zip(ends.tolist(), means, edges, strict=True)):
+    bonds = zip(ends.tolist(), means, shapes, strict=True)
+    for index, ((i, j), mean, (near, far, *shape)) in enumerate(bonds):
         (x1, y1), (x2, y2) = places[i], places[j]
         name = f"{key}-{index}"
         gradients.append(
             f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse"'
             f' x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">'
-            f'<stop offset="{number(edge)}%" stop-color="{colors[i]}"/>'
+            f'<stop offset="{near}%" stop-color="{colors[i]}"/>'
             f'<stop offset="50%" stop-color="{mean}"/>'
-            f'<stop offset="{number(100 - edge)}%" stop-color="{colors[j]}"/></linearGradient>'
+            f'<stop offset="{far}%" stop-color="{colors[j]}"/></linearGradient>'
         )
-        path = "L".join([f"{number(x)} {number(y)}" for x, y in corners[index].tolist()])
+        a, b, c, d, e, f, g, h = shape
         bands.append(
-            f'<path data-bond="{index}" data-color="{mean}" d="M{path}Z" fill="url(#{name})"/>'
+            f'<path data-bond="{index}" data-color="{mean}" d="M{a} {b}L{c} {d}L{e} {f}L{g} {h}Z"'
+            f' fill="url(#{name})"/>'
         )
     radius = number(bond_px * _ATOM_RADIUS)
-    shown = zip(atoms_of(mol), places, values.tolist(), strict=True)
-    for index, (atom, (x, y), value) in enumerate(shown):
-        label = escape(f"{atom.GetSymbol()} {index}: {scale.text(value)}")
+    labels = [
+        f"{atom.GetSymbol()} {index}: {scale.text(value)}"
+        for index, (atom, value) in enumerate(zip(atoms_of(mol), values.tolist(), strict=True))
+    ]
+    shown = zip(places, escape("\n".join(labels)).split("\n"), strict=True)
+    for index, ((x, y), label) in enumerate(shown):
         discs.append(
             f'<circle data-atom="{index}" cx="{x}" cy="{y}" r="{radius}" fill="{colors[index]}">'
             f"<title>{label}</title></circle>"
