@@ -19,6 +19,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINEConv, GPSConv, global_mean_pool
 
 import graphxai as gx
+from graphxai.adapters import WrappedModel
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace, molecule_to_data
 from graphxai.datasets.splits import random_split
@@ -69,7 +70,7 @@ def digit_graph(image: Any) -> Data:
     return Data(x=x, edge_index=found.edge_index, edge_attr=way, num_nodes=len(x))
 
 
-def wrapped(module: Gps, name: str) -> gx.WrappedModel:
+def wrapped(module: Gps, name: str) -> WrappedModel:
     return gx.wrap(
         module.eval(),
         kind="binary" if name == "bace" else "multiclass",
@@ -81,7 +82,7 @@ def wrapped(module: Gps, name: str) -> gx.WrappedModel:
     )
 
 
-def load_gps(folder: Path, name: str) -> tuple[gx.WrappedModel, dict[str, Any]]:
+def load_gps(folder: Path, name: str) -> tuple[WrappedModel, dict[str, Any]]:
     """Return the wrapped model and its card."""
     module = new_model(name)
     module.load_state_dict(load_file(folder / "model.safetensors"))

@@ -36,7 +36,7 @@ from .registry import register
 from .variants import structural_bias
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
-HIDDEN = -50.0  # log presence of an absent key: no weight in float32, and yet A e^50 = e^score / Z
+HIDDEN = -25.0  # log presence of absent keys: 1e-11, yet `A e^25 = e^score / Z` keeps its digits
 LEAST = 0.02  # smallest 1 - A: the marginal of a key with all the attention has no bound
 
 
@@ -48,9 +48,9 @@ class PathMarginals(Explainer):
     `z(x) = x / mean |x|`; their spread is the standard error of the mean marginal, in the same
     unit. All graphs of a batch share each pass.
 
-    In wrapped models an absent node leaves the graph, so only present nodes get a marginal. It
-    counts what they give through attention; what they give through messages and pooling counts in
-    `lrp_path` alone.
+    In wrapped models an absent node leaves the graph, so only present nodes get a marginal, and the
+    first coalition is the whole graph. A marginal counts what a node gives through attention; what
+    it gives through messages and pooling counts in `lrp_path` alone.
     """
 
     name = "path_marginals"
@@ -70,7 +70,10 @@ class PathMarginals(Explainer):
         start = scores = relative(path.graph_token, path.relevance, batch.mask)
         samples, known = [], []
         for k in range(self.rounds):
-            present = first_nodes(scores, batch.mask, (0.5 + GOLDEN * k) % 1)
+            share = (0.5 + GOLDEN * k) % 1
+            if bias is None and k == 0:
+                share = 1.0  # so that each node has a marginal
+            present = first_nodes(scores, batch.mask, share)
             if bias is None:
                 samples.append(marginals_of_present(model, batch, tokens, present, resolved))
                 known.append(present)
@@ -96,9 +99,19 @@ def marginals(
     presence = HIDDEN * hidden.to(tokens.dtype)
     with record(attention_gradients=True) as tape:
         outputs = model.encode(tokens, batch, bias=bias + presence)
-    pairs = zip(tape.attention, slopes(outputs, tape.attention, target), strict=True)
-    found = [finite_marginals(a.detach(), slope, presence) for a, slope in pairs]
-    return torch.stack(found).sum(0)[:, 1:]
+    return through_attention(tape.attention, outputs, target, presence)[:, 1:]
+
+
+def through_attention(
+    attention: list[Tensor], outputs: Tensor, target: ResolvedTarget, presence: Tensor
+) -> Tensor:
+    """Marginals (B, T) through all recorded attention of a pass, for the class's log-odds."""
+    gradients = torch.autograd.grad(
+        target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
+    )
+    pairs = zip(attention, gradients, strict=True)
+    found = [finite_marginals(weights.detach(), slope, presence) for weights, slope in pairs]
+    return torch.stack(found).sum(0)
 
 
 def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
@@ -111,13 +124,6 @@ def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> T
     leaving = attention / (1 - attention).clamp(min=LEAST)
     joining = torch.sigmoid(attention.log() - presence)  # e^score / (Z + e^score)
     return (torch.where(presence == 0, leaving, joining) * to_mean).sum(dim=(1, 2))
-
-
-def slopes(outputs: Tensor, attention: list[Tensor], target: ResolvedTarget) -> tuple[Tensor, ...]:
-    """The gradient of the log-odds at the attention of every layer."""
-    return torch.autograd.grad(
-        target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
-    )
 
 
 def marginals_of_present(
@@ -136,9 +142,7 @@ def marginals_of_present(
         rows[:, 1:][rest.mask] = tokens[:, 1:][present]
     with record() as tape:
         outputs = model.encode(rows.requires_grad_(), rest, keep)
-    everything = rows.new_zeros(())
-    pairs = zip(tape.attention, slopes(outputs, tape.attention, target), strict=True)
-    found = sum(finite_marginals(a.detach(), slope, everything) for a, slope in pairs)
+    found = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
     scattered = tokens.new_zeros(present.shape)
     scattered[present] = found[:, 1:][rest.mask if keep is None else present]
     return scattered
