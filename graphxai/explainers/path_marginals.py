@@ -16,6 +16,7 @@ each adds its marginals to the scores, which sorts the nodes anew.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -134,15 +135,26 @@ def marginals_of_present(
     target: ResolvedTarget,
 ) -> Tensor:
     """Marginals (B, N) of the present nodes through recorded attention, zero at absent ones."""
-    rows, rest, keep = tokens, batch, present
-    if isinstance(model, WrappedModel) and batch.graphs is not None:
-        rest, keep = batch.without(present, read=model.read_of_graphs()), None
-        rows = F.pad(torch.zeros_like(rest.mask, dtype=tokens.dtype), (1, 0))[..., None]
-        rows = rows.repeat(1, 1, tokens.shape[-1])
-        rows[:, 1:][rest.mask] = tokens[:, 1:][present]
+    rows, rest, keep = _coalition(model, batch, tokens, present)
     with record() as tape:
         outputs = model.encode(rows.requires_grad_(), rest, keep)
     found = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
     scattered = tokens.new_zeros(present.shape)
     scattered[present] = found[:, 1:][rest.mask if keep is None else present]
     return scattered
+
+
+def _coalition(
+    model: ExplainableModel, batch: Any, tokens: Tensor, present: Tensor
+) -> tuple[Tensor, Any, Tensor | None]:
+    """Tokens, batch and `keep` of a pass with only the present nodes.
+
+    Graphs of a wrapped model lose the others, so that recorded attention is that of a smaller
+    batch; other models hide them.
+    """
+    if not isinstance(model, WrappedModel) or batch.graphs is None:
+        return tokens, batch, present
+    rest = batch.without(present, read=model.read_of_graphs())
+    rows = tokens.new_zeros(*rest.mask.shape, tokens.shape[-1])
+    rows[rest.mask] = tokens[:, 1:][present]
+    return F.pad(rows, (0, 0, 1, 0)), rest, None
