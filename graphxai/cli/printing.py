@@ -36,7 +36,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.errors}:")
     for node in order[:top].tolist():
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
-        echo(f"    {f'{symbol}{node}':6s} {explanation.written(node)}")
+        echo(f"    {f'{symbol}{node}':6s} {explanation.listed(node)}")
 
 
 def print_nearness(prediction: Prediction) -> None:

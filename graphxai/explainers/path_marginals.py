@@ -16,6 +16,7 @@ each adds its marginals to the scores, which sorts the nodes anew.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .orders import first_nodes
 from .registry import register
-from .variants import structural_bias
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 HIDDEN = -25.0  # log presence of absent keys: 1e-11, yet `A e^25 = e^score / Z` keeps its digits
@@ -67,20 +67,19 @@ class PathMarginals(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
-        tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
+        tokens = model.embed(batch).detach()
+        if own := isinstance(model, Graphormer):
+            measure = partial(marginals, model, batch, tokens, model.bias(batch).detach())
+        else:
+            measure = partial(marginals_of_present, model, batch, tokens)
         start = scores = relative(path.graph_token, path.relevance, batch.mask)
         samples, known = [], []
         for k in range(self.rounds):
-            share = (0.5 + GOLDEN * k) % 1
-            if bias is None and k == 0:
-                share = 1.0  # so that each node has a marginal
+            # where only present nodes have marginals, all are present in the first round
+            share = (0.5 + GOLDEN * k) % 1 if own or k else 1.0
             present = first_nodes(scores, batch.mask, share)
-            if bias is None:
-                samples.append(marginals_of_present(model, batch, tokens, present, resolved))
-                known.append(present)
-            else:
-                samples.append(marginals(model, batch, tokens, bias, present, resolved))
-                known.append(batch.mask)
+            samples.append(measure(present, resolved))
+            known.append(batch.mask if own else present)
             mean, error = mean_and_error(torch.stack(samples), torch.stack(known))
             scores = start + relative(torch.zeros_like(path.output), mean, batch.mask)
         found = scored(scores, batch, path.outputs, resolved)

@@ -200,7 +200,7 @@ class Explanation(Result):
     def _strongest(self) -> str:
         """A table of the nodes with the largest |relevance|."""
         order = np.argsort(-np.abs(self.relevance), kind="stable")[:TOP]
-        values = [self.written(i) for i in order.tolist()]
+        values = [self.listed(i) for i in order.tolist()]
         molecule, head = self.molecule, f"relevance{self.errors}"
         if molecule is None:
             return table_html(("node", head), zip(order.tolist(), values, strict=True))
@@ -217,13 +217,13 @@ class Explanation(Result):
         parts += [f"{name} {version}" for name, version in dict(made.get("versions", {})).items()]
         return " · ".join(parts)
 
-    def written(self, node: int) -> str:
-        """A node's relevance as text, ± its standard error if there is one.
+    def written(self, relevance: float) -> str:
+        """A relevance as text, with a plus sign only if scores have a sign."""
+        return f"{relevance:z.4f}" if self.unsigned else f"{relevance:+z.4f}"
 
-        With a plus sign only if scores have a sign.
-        """
-        relevance = self.relevance[node]
-        text = f"{relevance:z.4f}" if self.unsigned else f"{relevance:+z.4f}"
+    def listed(self, node: int) -> str:
+        """A node's relevance as text, ± its standard error if there is one."""
+        text = self.written(self.relevance[node])
         return text if self.spread is None else f"{text} ± {self.spread[node]:.4f}"
 
     @property
