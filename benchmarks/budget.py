@@ -39,11 +39,8 @@ def passes(method: str, nodes: float) -> float:
     """Return the graphs sent through the network; a backward or relevance pass counts as one."""
     if method.startswith("shapley "):
         return int(method.split()[1].split("/")[0]) * nodes
-    per_node = {"occlusion": 1, "shapley_sampling": 8}.get(method)
-    if per_node:
-        return per_node * nodes
-    counted = re.findall(r"(\d+) (?:forward|backward|relevance)", REGISTRY[method].cost)
-    return sum(map(int, counted))
+    counted = re.findall(r"(\d+) (?:forward|backward|relevance)( per node)?", REGISTRY[method].cost)
+    return sum(int(count) * (nodes if per_node else 1) for count, per_node in counted)
 
 
 def measured(name: str, source: Source, out: Path) -> tuple[Report, Report]:
@@ -90,7 +87,7 @@ def section(title: str, methods: Report, budgets: Report, nodes: float) -> list[
     for name in ranked["srg"]:
         ranks = ", ".join(str(ranked[m].index(name) + 1) for m in MEASURES)
         cells = " | ".join(str(found[m][name]) for m in MEASURES)
-        lines += [f"| `{name}` | {passes(name, nodes):.0f} | {cells} | {ranks} |"]
+        lines += [f"| {methods.labelled(name)} | {passes(name, nodes):.0f} | {cells} | {ranks} |"]
     lines += ["", "Shapley sampling, mean of five seeds ± their standard deviation:", ""]
     lines += [f"| orders | passes | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
     spread = {m: over_seeds(budgets, m) for m in MEASURES}

@@ -435,6 +435,7 @@ class _Numbers:
 
     relevance: NDArray[np.floating]
     features: NDArray[np.floating] | None
+    spread: NDArray[np.floating] | None
     outputs: list[list[float]]
     labels: tuple[str, ...]
     shares: list[dict[str, Any]]  # of each graph, as the ledger names them
@@ -453,6 +454,7 @@ def _in_numbers(found: Attribution) -> _Numbers:
     return _Numbers(
         relevance=found.relevance.float().cpu().numpy(),
         features=None if found.features is None else found.features.float().cpu().numpy(),
+        spread=None if found.spread is None else found.spread.float().cpu().numpy(),
         outputs=found.outputs.double().tolist(),
         labels=found.labels,
         shares=[
@@ -504,6 +506,7 @@ def _explanation(
         ),
         features=features,
         feature_names=model.feature_names if features is not None else (),
+        spread=None if found.spread is None else found.spread[row, :n].copy(),
         smiles=item.smiles,
         mol=item.molecule,
         image=item.image,

@@ -86,19 +86,20 @@ class WrappedBatch:
         return replace(self, **wide)
 
     def without(
-        self, keep: Tensor, last: int, read: Collection[str] | None = None
+        self, keep: Tensor, last: int | None = None, read: Collection[str] | None = None
     ) -> "WrappedBatch":
         """Only the nodes where keep (B, N) is True; in graphs, only the edges between them.
 
-        The whole graph number `last` is appended, because PyG's pooling counts graphs up to the
-        last one that is not empty. read: names of the attributes that matter; None: all.
+        last: the whole graph of this number is appended, because PyG's pooling counts graphs up to
+        the last one that is not empty; None if none is. read: names of the attributes that matter;
+        None: all.
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
         roles = roles_of(graphs, read)
         pairs = enumerate(zip(graphs, counts, strict=True))
         kept = [part(g, keep[b, :n], roles) for b, (g, n) in pairs]
-        return collate_graphs([*kept, graphs[last]])
+        return collate_graphs(kept if last is None else [*kept, graphs[last]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,7 +218,7 @@ def _print(report: Any, folder: Path) -> None:
     console = Console()
     printed = Table(Column("method", no_wrap=True), *shown, title=f"graphs: {frame.attrs['n']}")
     for name, row in frame[shown].iterrows():
-        printed.add_row(printable(str(name)), *row)
+        printed.add_row(printable(report.labelled(str(name))), *row)
     console.print(printed)
     for method, failed in report.failures.items():
         echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from graphxai.explainers import REGISTRY
+from graphxai.explainers.base import SEARCHES
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
@@ -32,10 +33,10 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
         echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")
     molecule = explanation.molecule
-    echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}:")
+    echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.errors}:")
     for node in order[:top].tolist():
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
-        echo(f"    {f'{symbol}{node}':6s} {explanation.written(explanation.relevance[node])}")
+        echo(f"    {f'{symbol}{node}':6s} {explanation.listed(node)}")
 
 
 def print_nearness(prediction: Prediction) -> None:
@@ -91,5 +92,6 @@ def print_methods() -> None:
     """Print the explanation methods: source and cost."""
     table = Table(Column("name", no_wrap=True), "method", "source", "cost")
     for name, cls in REGISTRY.items():
-        table.add_row(name, cls.title, cls.source, cls.cost)
+        note = f" ({SEARCHES})" if cls.searches_curve else ""
+        table.add_row(name, f"{cls.title}{note}", cls.source, cls.cost)
     Console().print(table)

@@ -1,5 +1,6 @@
 """What is explained: one number per graph, computed from the model's outputs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,16 +19,28 @@ Choice = Name | tuple[End, End] | None
 class ResolvedTarget:
     """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
 
-    weights (B, num_outputs), offset (B,); labels: what f_c is, in words, one per graph.
+    weights (B, num_outputs), offset (B,); labels: what f_c is, in words, one per graph; rivals
+    (B, num_outputs): True at the other classes if f_c is the logit of one of several.
     """
 
     weights: Tensor
     offset: Tensor
     labels: tuple[str, ...]
+    rivals: Tensor | None = None
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Compute f_c (B,) from outputs (B, num_outputs)."""
         return (outputs * self.weights).sum(-1) + self.offset
+
+    def log_odds(self, outputs: Tensor) -> Tensor:
+        """`log p / (1 - p)` (B,) for the probability p of the class explained.
+
+        f_c itself where that is a single logit (the log-odds already), a value or a difference.
+        """
+        explained = self(outputs)
+        if self.rivals is None:
+            return explained
+        return explained - outputs.masked_fill(~self.rivals, -math.inf).logsumexp(-1)
 
 
 @dataclass(frozen=True)
@@ -107,9 +120,10 @@ class Target:
             weights = torch.zeros_like(outputs)
             weights[:, columns] = F.one_hot(chosen, task.num_outputs).to(weights)
             names = [_named(config, task, name) for name in task.classes]
-            return ResolvedTarget(weights, offset, tuple(names[c] for c in chosen.tolist()))
-        label = _named(config, task, task.classes[side.index])
-        return ResolvedTarget(side.row(outputs), offset, (label,) * len(outputs))
+            labels = tuple(names[c] for c in chosen.tolist())
+            return ResolvedTarget(weights, offset, labels, side.rivals(weights))
+        label, weights = _named(config, task, task.classes[side.index]), side.row(outputs)
+        return ResolvedTarget(weights, offset, (label,) * len(outputs), side.rivals(weights))
 
     def _sides(self, config: TaskSet) -> tuple["_Side", "_Side"]:
         """Both ends of a pair, in one task if that task has classes with both names."""
@@ -148,6 +162,17 @@ class _Side:
         else:  # a single logit belongs to the second class, its negative to the first
             weights[:, self.columns] = -1.0 if self.index == 0 else 1.0
         return weights
+
+    def rivals(self, weights: Tensor) -> Tensor | None:
+        """Where the task's other classes are (B, num_outputs), given the weights of one of several.
+
+        None in a task with a single output.
+        """
+        if self.task.num_outputs == 1:
+            return None
+        others = torch.zeros_like(weights, dtype=torch.bool)
+        others[:, self.columns] = weights[:, self.columns] == 0
+        return others
 
     @property
     def name(self) -> str:

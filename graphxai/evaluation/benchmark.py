@@ -115,7 +115,8 @@ def evaluate(
                 tick(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
-    settings |= {"methods": names, "checkpoints": [checkpoint]}
+    searching = [one.name for one in explainers if one.searches_curve]
+    settings |= {"methods": names, "searches_curve": searching, "checkpoints": [checkpoint]}
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))
     _warn_of_failures(report)
     return report

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.explainers.base import SEARCHES
+
 from .conservation import Conservation
 from .metrics import METRICS
 from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
@@ -40,7 +42,14 @@ class Measurements:
         )
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().rename(index=self.labelled).to_html()
+
+    def labelled(self, method: str) -> str:
+        """A method's name for a table, with a note if it evaluates the curves by which it is
+        measured (see `Explainer.searches_curve`).
+        """
+        searching = method in self.settings.get("searches_curve", ())
+        return f"{method} ({SEARCHES})" if searching else method
 
     @cached_property
     def rows(self) -> "pd.DataFrame":

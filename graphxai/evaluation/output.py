@@ -90,7 +90,7 @@ def _table(report: Measurements, operator: str) -> list[str]:
         some = frame.iloc[:, start : start + 6]
         arrows = [f"{m} {_arrow(m)}".strip() for m in some.columns]
         lines += [f"| method | {' | '.join(arrows)} |", "|---" * (len(arrows) + 1) + "|"]
-        lines += [f"| `{_cell(name)}` | {' | '.join(row)} |" for name, row in some.iterrows()]
+        lines += [f"| {_name(report, name)} | {' | '.join(row)} |" for name, row in some.iterrows()]
         lines += [""]
     return lines
 
@@ -101,8 +101,8 @@ def _against_the_best(report: Measurements, metric: str, operator: str) -> list[
         return []
     best = report.ranking(metric, operator)[0]
     lines = [
-        f"`{_cell(best)}` has the best mean {metric}. Tests against it (Wilcoxon; Holm's correction"
-        " counts all pairs of methods, because the same graphs picked the best):",
+        f"{_name(report, best)} has the best mean {metric}. Tests against it (Wilcoxon; Holm's"
+        " correction counts all pairs of methods, because the same graphs picked the best):",
         "",
         "| method | difference [95 % interval] | p (Holm) | effect d_z | |",
         "|---|---|---|---|---|",
@@ -110,7 +110,7 @@ def _against_the_best(report: Measurements, metric: str, operator: str) -> list[
     for c in report.against_the_best(metric, operator):
         verdict = "" if c.significant else "not significant"
         lines.append(
-            f"| `{_cell(c.second)}` | {c.difference} | {c.p_adjusted:.2g} | {c.effect:+.2f}"
+            f"| {_name(report, c.second)} | {c.difference} | {c.p_adjusted:.2g} | {c.effect:+.2f}"
             f" | {verdict} |"
         )
     return [*lines, ""]
@@ -144,7 +144,7 @@ def _seeds(report: Measurements) -> list[str]:
             lines += [f"| {metric} | {' | '.join(_cell(str(c)) for c in frame.columns)} |"]
             lines += ["|---" * (len(frame.columns) + 1) + "|"]
             lines += [
-                f"| `{_cell(name)}` | {' | '.join(f'{v:.3f}' for v in row)} |"
+                f"| {_name(report, name)} | {' | '.join(f'{v:.3f}' for v in row)} |"
                 for name, row in frame.iterrows()
             ]
             lines += [""]
@@ -235,6 +235,12 @@ def _arrow(metric: str) -> str:
 def _number(value: Any) -> Any:
     """JSON has no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _name(report: Measurements, method: Any) -> str:
+    """A method's name in a table, with its note."""
+    name, note = _cell(method), report.labelled(method)[len(method) :]
+    return f"`{name}`{note}"
 
 
 def _cell(text: str) -> str:

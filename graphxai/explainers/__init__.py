@@ -14,7 +14,8 @@ from .gradient import AttnLrp, GradientInput, Lrp, LrpAh, LrpAhLn, LrpLn, Salien
 from .heads import HeadStatistics, head_statistics
 from .integrated_gradients import IntegratedGradients
 from .masked_lrp import MaskedLrp
-from .perturbation import Occlusion, ShapleySampling
+from .path_marginals import PathMarginals
+from .perturbation import Occlusion, OrderMarginals, ShapleySampling
 from .positive import LrpZPlus, PartialLrp, TransformerAttribution
 from .registry import REGISTRY, get_explainer, register
 
@@ -42,7 +43,9 @@ __all__ = [
     "LrpZPlus",
     "MaskedLrp",
     "Occlusion",
+    "OrderMarginals",
     "PartialLrp",
+    "PathMarginals",
     "Random",
     "Rollout",
     "Saliency",
@@ -61,9 +64,9 @@ for _found in iter_modules(__path__):
 
 # The order in which methods are listed: propagation, gradients, removal, attention, controls.
 _ORDER = (
-    ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "attn_lrp"),
+    ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "path_marginals", "attn_lrp"),
     ("gradient_input", "integrated_gradients", "saliency"),
-    ("occlusion", "shapley_sampling", "gnn_explainer"),
+    ("occlusion", "shapley_sampling", "order_marginals", "gnn_explainer"),
     ("gae", "gae_rollout", "transformer_attribution", "masked_lrp", "lrp_zplus", "partial_lrp"),
     ("rollout", "attention_flow", "attention_last", "cam", "grad_cam", "att_cat"),
     ("random",),

@@ -15,6 +15,8 @@ from graphxai.models.graphormer.encoding import GraphBatch
 
 from .soundness import noticing_chance, warn_if_another
 
+SEARCHES = "searches the curve"  # said of a method in every table of measurements
+
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
@@ -43,6 +45,7 @@ class Attribution:
     remainders: dict[str, Tensor] | None = None
     average_node: Tensor | None = None
     others: dict[str, Tensor] | None = None
+    spread: Tensor | None = None
 
     @property
     def unexplained(self) -> Tensor:
@@ -73,6 +76,7 @@ class Explainer(ABC):
     caveat: ClassVar[str] = ""  # what a reader of its scores has to know, shown beside them
     unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says of a node
     sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
+    searches_curve: ClassVar[bool] = False  # whether it evaluates the curve that AUAC integrates
 
     def attribute(
         self, model: ExplainableModel, batch: GraphBatch, target: Any = None
@@ -104,8 +108,11 @@ def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
     found: dict[str, Any] = {"mask": mask, "labels": tuple(a.labels[0] for a in alone)}
     for name in ("graph_token", "biases", "output", "outputs"):
         found[name] = torch.cat([getattr(a, name) for a in alone])
-    wide = [F.pad(a.relevance, (0, nodes - a.relevance.shape[1])) for a in alone]
-    return Attribution(relevance=torch.cat(wide), **found)
+    for name in ("relevance", "spread"):
+        if getattr(alone[0], name) is not None:
+            rows = [getattr(a, name) for a in alone]
+            found[name] = torch.cat([F.pad(row, (0, nodes - row.shape[1])) for row in rows])
+    return Attribution(**found)
 
 
 def scored(

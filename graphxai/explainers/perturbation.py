@@ -1,6 +1,6 @@
-"""What the output loses without a node: occlusion, and Shapley values over sampled orders.
+"""What the output loses without a node: alone, over sampled orders, along an order of its own.
 
-Both only run the model, with one of two ways to remove nodes: `mask` excludes the node's key from
+All only run the model, with one of two ways to remove nodes: `mask` excludes the node's key from
 every attention, `zero` sets its embedding to zero. The structure of the rest stays the same.
 """
 
@@ -8,15 +8,18 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
 
+from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .control import generator_of
-from .registry import register
+from .orders import gains, ranks
+from .registry import get_explainer, register
 from .variants import encode_variants, in_passes, structural_bias
 
 Operator = Literal["mask", "zero"]
@@ -80,7 +83,8 @@ class ShapleySampling(_Removal):
     Averaging over all orders would be exact. For any number of orders the scores sum to
     `f_c(all) - f_c(none)`; f_c(none), the output of the graph token alone, is listed under `biases`
     in the ledger. Orders depend on `seed` and the graph's node features. `antithetic`: every order
-    is paired with its reverse.
+    is paired with its reverse. The spread is the standard error over orders, or over pairs if all
+    orders are paired; none if there is only one of these.
     """
 
     name = "shapley_sampling"
@@ -105,28 +109,28 @@ class ShapleySampling(_Removal):
         self.antithetic = antithetic
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        b, n = batch.mask.shape
-        ranks = self._ranks(batch)  # (P, B, N)
-        sizes = torch.arange(n + 1, device=ranks.device)[:, None, None, None]
-        keep = ranks < sizes  # (N + 1, P, B, N): the first 0..N nodes of each order
+        n = batch.mask.shape[1]
+        places = self._places(batch)  # (P, B, N)
+        keep = prefixes(places)  # (N + 1, P, B, N)
         outputs = self._outputs(model, batch, keep.flatten(0, 1))
         outputs = outputs.unflatten(0, (n + 1, -1))  # (N + 1, P, B, num_outputs)
         resolved = target.resolve(model.config, outputs[-1, 0])
         f = resolved(outputs)  # (N + 1, P, B)
-        gains = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, N) by position in the order
-        scores = gains.gather(-1, ranks.clamp(max=n - 1)).mean(0)
-        found = scored(
-            torch.cat([scores.new_zeros(b, 1), scores], dim=1), batch, outputs[-1, 0], resolved
-        )
-        return replace(found, biases=f[0, 0])
+        by_place = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, N) by position in the order
+        samples = by_place.gather(-1, places.clamp(max=n - 1)).masked_fill(~batch.mask, 0.0)
+        if self.antithetic and self.permutations % 2 == 0:
+            samples = samples.unflatten(0, (-1, 2)).mean(1)
+        scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
+        found = scored(F.pad(scores, (1, 0)), batch, outputs[-1, 0], resolved)
+        return replace(found, biases=f[0, 0], spread=error if len(samples) > 1 else None)
 
-    def _ranks(self, batch: GraphBatch) -> Tensor:
+    def _places(self, batch: GraphBatch) -> Tensor:
         """Position of every node in every order, (P, B, N); N at padding, which never joins."""
         b, n = batch.mask.shape
-        ranks = torch.full((self.permutations, b, n), n)
+        places = torch.full((self.permutations, b, n), n)
         for graph, size in enumerate(batch.num_nodes.tolist()):
-            ranks[:, graph, :size] = self.random_orders(batch.x[graph, :size]).argsort(dim=-1)
-        return ranks.to(batch.mask.device)
+            places[:, graph, :size] = self.random_orders(batch.x[graph, :size]).argsort(dim=-1)
+        return places.to(batch.mask.device)
 
     def random_orders(self, x: Tensor) -> Tensor:
         """The orders (P, n) of the nodes of one graph with features x (n, F)."""
@@ -137,3 +141,55 @@ class ShapleySampling(_Removal):
         if self.antithetic:
             orders = torch.stack([orders, orders.flip(-1)], dim=1).flatten(0, 1)
         return orders[: self.permutations]
+
+
+@register
+class OrderMarginals(_Removal):
+    """Gain of the class's log-odds when a node joins those before it, in an order that these make.
+
+    A round follows the present order from the empty to the whole graph and adds each node's gain to
+    its score, which sorts the nodes anew. Scores are `z(start) + z(mean gain)`, `z(x) = x / mean
+    |x|`. rounds: 1 to 4; start: the method that gives the first order. With `start="occlusion"` the
+    model only runs forward. From two rounds on, the spread is the standard error of the mean gain,
+    in the same unit.
+
+    The rounds evaluate activation curves, the very thing that AUAC integrates: compare the method
+    by measures that it has not seen.
+    """
+
+    name = "order_marginals"
+    title = "Marginals along their own order"
+    source = "this project; Strumbelj 2010"
+    cost = "2 forward per node, 2 forward, 2 backward"
+    searches_curve = True
+
+    def __init__(
+        self, operator: Operator = "mask", rounds: int = 2, start: str = "lrp_path"
+    ) -> None:
+        super().__init__(operator)
+        if not 1 <= rounds <= 4:
+            raise ValueError(f"rounds must be from 1 to 4, not {rounds}.")
+        self.rounds = rounds
+        self.start = start
+        self._first = get_explainer(start)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        first = self._first._attribute(model, batch, target)
+        resolved = target.resolve(model.config, first.outputs)
+        start = scores = relative(first.graph_token, first.relevance, batch.mask)
+        samples: list[Tensor] = []
+        for _ in range(self.rounds):
+            outputs = self._outputs(model, batch, prefixes(ranks(scores, batch.mask)))
+            samples.append(gains(resolved.log_odds(outputs), scores, batch.mask))
+            known = batch.mask.expand(len(samples), -1, -1)
+            mean, error = mean_and_error(torch.stack(samples), known)
+            scores = start + relative(torch.zeros_like(first.output), mean, batch.mask)
+        found = scored(scores, batch, first.outputs, resolved)
+        spread = error / mean_size(mean, batch.mask) if self.rounds > 1 else None
+        return replace(found, spread=spread)
+
+
+def prefixes(places: Tensor) -> Tensor:
+    """Choices (N + 1, ..., N): the first 0..N nodes of orders, given each node's place (..., N)."""
+    sizes = torch.arange(places.shape[-1] + 1, device=places.device)
+    return places < sizes.view(-1, *[1] * places.dim())

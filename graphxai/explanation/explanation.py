@@ -42,7 +42,9 @@ class Explanation(Result):
     additive: whether relevance is in units of the output, as the ledger assumes; unsigned: if no
     score is negative, what a large one says of a node, otherwise empty; caveat: what to know about
     the method's scores, if anything; features (N, F):
-    relevance split exactly by feature, one column for each of `feature_names`, or None; smiles or
+    relevance split exactly by feature, one column for each of `feature_names`, or None; spread
+    (N,): the standard error of each score, in its unit, for methods that average over samples,
+    otherwise None; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
     options, versions. Raises NotFiniteError if relevance or ledger are not finite.
     """
@@ -60,6 +62,7 @@ class Explanation(Result):
     unsigned: str = ""
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
+    spread: NDArray[np.floating] | None = None
     smiles: str | None = None
     mol: "Mol | None" = None
     image: NDArray[np.floating] | None = None
@@ -67,7 +70,7 @@ class Explanation(Result):
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        arrays = [self.relevance] if self.features is None else [self.relevance, self.features]
+        arrays = [a for a in (self.relevance, self.features, self.spread) if a is not None]
         figures = self.ledger.to_dict().values()
         if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
             raise NotFiniteError(
@@ -197,13 +200,13 @@ class Explanation(Result):
     def _strongest(self) -> str:
         """A table of the nodes with the largest |relevance|."""
         order = np.argsort(-np.abs(self.relevance), kind="stable")[:TOP]
-        values = [self.written(self.relevance[i]) for i in order]
-        molecule = self.molecule
+        values = [self.listed(i) for i in order.tolist()]
+        molecule, head = self.molecule, f"relevance{self.errors}"
         if molecule is None:
-            return table_html(("node", "relevance"), zip(order.tolist(), values, strict=True))
+            return table_html(("node", head), zip(order.tolist(), values, strict=True))
         symbols = [molecule.GetAtomWithIdx(i).GetSymbol() for i in order.tolist()]
         rows = zip(order.tolist(), symbols, values, strict=True)
-        return table_html(("atom", "symbol", "relevance"), rows)
+        return table_html(("atom", "symbol", head), rows)
 
     def _origin(self) -> str:
         """The provenance in one line."""
@@ -217,6 +220,16 @@ class Explanation(Result):
     def written(self, relevance: float) -> str:
         """A relevance as text, with a plus sign only if scores have a sign."""
         return f"{relevance:z.4f}" if self.unsigned else f"{relevance:+z.4f}"
+
+    def listed(self, node: int) -> str:
+        """A node's relevance as text, ± its standard error if there is one."""
+        text = self.written(self.relevance[node])
+        return text if self.spread is None else f"{text} ± {self.spread[node]:.4f}"
+
+    @property
+    def errors(self) -> str:
+        """What stands behind ± in a list of scores; empty if no errors are known."""
+        return "" if self.spread is None else " ± standard error"
 
     @property
     def subject(self) -> str:
@@ -283,7 +296,9 @@ class Explanation(Result):
         return "superpixels" if self.segments is not None else "nodes"
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per node: symbol (for molecules), relevance, then its parts by feature."""
+        """One row per node: symbol (for molecules), relevance, spread (if known), its parts by
+        feature.
+        """
         import pandas as pd
 
         columns: dict[str, Any] = {}
@@ -291,6 +306,8 @@ class Explanation(Result):
         if molecule is not None:
             columns["symbol"] = [atom.GetSymbol() for atom in molecule.GetAtoms()]
         columns["relevance"] = self.relevance
+        if self.spread is not None:
+            columns["spread"] = self.spread
         frame = pd.DataFrame(columns)
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
@@ -314,6 +331,7 @@ class Explanation(Result):
             ],
             "training_set": None if self.nearness is None else asdict(self.nearness),
             "relevance": self.relevance.tolist(),
+            "spread": None if self.spread is None else self.spread.tolist(),
             "ledger": self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
             "features": None if self.features is None else self.features.tolist(),

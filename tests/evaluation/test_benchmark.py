@@ -13,10 +13,12 @@ from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.cli.main import main
+from graphxai.cli.printing import print_methods
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import METRICS, merged, node_series, outputs_of_parts
 from graphxai.evaluation.curves import several_series
+from graphxai.evaluation.output import summary_markdown
 from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
@@ -455,6 +457,19 @@ def test_a_wrapped_model_has_every_metric_and_a_hash_of_its_weights():
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     assert gx.evaluate(model, SMILES, ["lrp"]).settings["sha256"] != before
+
+
+def test_every_table_says_which_method_searches_the_curve(capsys):
+    methods = ["order_marginals", "lrp"]
+    report = gx.evaluate(random_graphormer(), SMILES[:2], methods, target="active")
+    rows = [line for line in summary_markdown(report, []).splitlines() if line.startswith("| `")]
+    assert any("`order_marginals`" in row for row in rows)
+    for row in rows:
+        assert ("(searches the curve)" in row) == ("`order_marginals`" in row)
+    assert "order_marginals (searches the curve)" in report._repr_html_()
+    assert "order_marginals" in report.table().index  # data keep the name
+    print_methods()
+    assert capsys.readouterr().out.count("searches") == 1
 
 
 def test_labels_that_are_numbers_may_be_names():

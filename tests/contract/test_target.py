@@ -1,0 +1,41 @@
+"""Targets: the log-odds of the class explained, against probabilities."""
+
+import pytest
+import torch
+
+from graphxai.contract.target import Target
+from graphxai.models.graphormer import Task
+from graphxai.models.graphormer.config import TaskSet
+
+TASKS = TaskSet(
+    (
+        Task("value", "regression", offset=2.0, scale=3.0),
+        Task("odour", "multiclass", ("sweet", "sour", "none")),
+        Task("active", "binary", ("no", "yes")),
+    )
+)
+OUTPUTS = torch.tensor([[0.5, 1.0, -2.0, 0.3, 0.7], [0.1, -1.0, 3.0, 0.0, -4.0]])
+
+
+@pytest.mark.parametrize("target", [Target("sour"), Target(None, "odour")])
+def test_log_odds_of_a_class_among_several(target):
+    resolved = target.resolve(TASKS, OUTPUTS)
+    p = OUTPUTS[:, 1:4].softmax(-1)
+    p = p[:, 1] if target.choice else p.max(-1).values
+    torch.testing.assert_close(resolved.log_odds(OUTPUTS), (p / (1 - p)).log())
+
+
+def test_log_odds_stay_finite_where_the_probability_is_one():
+    sure = torch.tensor([[0.0, 90.0, -90.0, 0.0, 0.0]])
+    assert Target("sweet").resolve(TASKS, sure).log_odds(sure).item() == 90.0
+
+
+@pytest.mark.parametrize("target", [Target("no"), Target("yes"), Target("value")])
+def test_a_single_logit_is_the_log_odds_and_a_value_stays_a_value(target):
+    resolved = target.resolve(TASKS, OUTPUTS)
+    assert torch.equal(resolved.log_odds(OUTPUTS), resolved(OUTPUTS))
+
+
+def test_a_difference_of_two_classes_stays_a_difference():
+    resolved = Target(("sweet", "sour")).resolve(TASKS, OUTPUTS)
+    assert torch.equal(resolved.log_odds(OUTPUTS), OUTPUTS[:, 1] - OUTPUTS[:, 2])

@@ -1,0 +1,113 @@
+"""Marginals along the activation path, against removing a node from a softmax by hand."""
+
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.contract.model import explaining
+from graphxai.contract.target import Target
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.evaluation.testing import check_batching, check_renumbering
+from graphxai.explainers import get_explainer
+from graphxai.explainers.orders import first_nodes
+from graphxai.explainers.path_marginals import marginals, marginals_of_present
+from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.rules import conservative as propagation
+from other_models import GpsModel, SparseModel, molecules, trained
+from toy import random_graphormer
+
+DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
+
+
+def batch_of(model, smiles):
+    encode = StructureEncoding.from_config(model.config)
+    return collate([encode(molecule_to_data(s)) for s in smiles])
+
+
+@pytest.mark.parametrize("pre_layernorm", [True, False])
+def test_marginal_is_what_one_softmax_changes_by_without_the_node(pre_layernorm, monkeypatch):
+    model = random_graphormer(pre_layernorm=pre_layernorm, tasks=DIGITS).double()
+    batch = batch_of(model, ["CC(=O)NO"])
+    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    present = torch.tensor([[True, False, True, True, False]])
+    target = Target("b").resolve(model.config, model.encode(tokens, batch))
+    found = marginals(model, batch, tokens, bias, present, target)
+
+    shown = torch.tensor([True, True, False, True, True, False])  # with the graph token
+    layers = []
+
+    def softmax(query, key, bias):
+        scores = query @ key.transpose(-2, -1) + bias
+        layers.append((scores.detach(), scores.masked_fill(~shown, -torch.inf).softmax(-1)))
+        return layers[-1][1]
+
+    monkeypatch.setattr(propagation, "softmax_attention", softmax)
+    p = model.encode(tokens, batch, bias=bias).softmax(-1)[:, 1]
+    gradients = torch.autograd.grad((p / (1 - p)).log().sum(), [weights for _, weights in layers])
+    expected = torch.zeros(5, dtype=torch.double)
+    for (scores, weights), gradient in zip(layers, gradients, strict=True):
+        assert weights.max() < 0.98
+        for node in range(5):
+            others = shown.clone()
+            others[node + 1] ^= True
+            other = scores.masked_fill(~others, -torch.inf).softmax(-1)
+            gain = weights - other if present[0, node] else other - weights
+            expected[node] += (gain * gradient).sum()
+    torch.testing.assert_close(found[0], expected, atol=1e-9, rtol=1e-7)
+
+
+def test_scores_are_equal_alone_in_batches_and_after_renumbering(smiles):
+    model = random_graphormer().double()
+    check_batching(model, smiles[2:4], get_explainer("path_marginals", rounds=6))
+    check_renumbering(model, smiles[2:5], get_explainer("path_marginals", rounds=6))
+
+
+def test_equivalent_nodes_stay_together():
+    scores = torch.tensor([[9, 3.0, 1.0, 1.0 + 1e-6, -2.0, 0.0], [0, 1.0, 1.0, 1.0, 0.0, 0.0]])
+    mask = torch.tensor([[True] * 4 + [False], [True] * 3 + [False] * 2])
+    assert first_nodes(scores, mask, 0.5).tolist() == [
+        [True, True, True, False, False],
+        [True, True, True, False, False],
+    ]
+    assert first_nodes(scores, mask, 0.01)[0].tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("rounds", [4, 5])
+def test_it_takes_two_passes_and_one_for_each_round(rounds, smiles, monkeypatch):
+    model = random_graphormer()
+    batch = batch_of(model, smiles[:3])
+    forward, backward, gradients = [], [], torch.autograd.grad
+    model.head.register_forward_hook(lambda *_: forward.append(1))
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **o: backward.append(1) or gradients(*a, **o)
+    )
+    get_explainer("path_marginals", rounds=rounds).attribute(model, batch)
+    assert len(forward) == len(backward) == rounds + 2
+
+
+@pytest.mark.parametrize("module", [GpsModel, SparseModel])
+def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(module):
+    graphs = molecules()[:3]
+    model = gx.wrap(trained(module(), graphs, steps=3), kind="regression")
+    batch = model.collate(graphs)
+    present = batch.mask & (torch.arange(batch.mask.shape[1]) % 3 > 0)
+    target = Target().resolve(model.config, model(batch).detach())
+    with explaining(model):
+        tokens = model.embed(batch).detach()
+        found = marginals_of_present(model, batch, tokens, present, target)
+    assert not found[~present].any()
+    for b, graph in enumerate(graphs):
+        part = graph.subgraph(present[b, : graph.num_nodes])
+        alone = model.collate([part])
+        target = Target().resolve(model.config, model(alone).detach())
+        with explaining(model):
+            tokens = model.embed(alone).detach()
+            expected = marginals_of_present(model, alone, tokens, alone.mask, target)
+        torch.testing.assert_close(found[b][present[b]], expected[0], atol=1e-5, rtol=1e-4)
+        assert expected.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("rounds", [3, 33])
+def test_impossible_rounds_are_refused(rounds):
+    with pytest.raises(ValueError, match="4 to 32"):
+        get_explainer("path_marginals", rounds=rounds)
