@@ -94,9 +94,7 @@ class TrainingSet:
         """
         from rdkit import Chem
 
-        from .fingerprints import ecfp4_bits, packed, tanimoto
-
-        similarities = tanimoto(packed([ecfp4_bits(mol)])[0], self._packed)
+        similarities = self._similarities(mol)
         first = int(similarities.argmax())
         similarity = float(similarities[first])
         if similarity == 1 and (own := Chem.MolToSmiles(mol)) in self.smiles:
@@ -107,6 +105,17 @@ class TrainingSet:
             "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
         )
         return Nearness(word, similarity, nearest, tuple(unseen))
+
+    def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
+        """The n compounds most similar to a molecule, as SMILES, the nearest first."""
+        order = self._similarities(mol).argsort(kind="stable")[::-1]
+        return tuple(self.smiles[i] for i in order[:n].tolist())
+
+    def _similarities(self, mol: Mol) -> NDArray[np.float64]:
+        """ECFP4 Tanimoto similarity to every compound, (n,)."""
+        from .fingerprints import ecfp4_bits, packed, tanimoto
+
+        return tanimoto(packed([ecfp4_bits(mol)])[0], self._packed)
 
     @cached_property
     def _packed(self) -> NDArray[np.uint64]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
+    from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
+    from graphxai.chemistry.counterfactuals import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.counterfactuals import counterfactuals as counterfactuals
     from graphxai.chemistry.fragment_table import fragment_table as fragment_table
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments

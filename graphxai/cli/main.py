@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .benchmark import benchmark
+from .counterfactuals import counterfactuals
 from .explain import explain
 from .fragments import fragments
 from .help import Command, Group
@@ -58,6 +59,7 @@ app.command(cls=Command)(predict)
 app.command(cls=Command)(benchmark)
 app.command(cls=Command)(report)
 app.command(cls=Command)(fragments)
+app.command(cls=Command)(counterfactuals)
 app.command(cls=Command)(train)
 
 

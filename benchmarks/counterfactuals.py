@@ -1,0 +1,156 @@
+"""Counterfactuals: predictions needed, truth on rules, and measured matched pairs of BACE.
+
+    python benchmarks/counterfactuals.py --out runs/counterfactuals [--data FOLDER] [--limit 40]
+
+1. BACE test compounds: how many neighbours are predicted until the first that reaches the other
+   class, in the order that relevance suggests and in random order (one change at most).
+2. Rules ("indole", "halogen"): whether counterfactuals of a model trained on the rule lose or gain
+   what the rule asks for.
+3. Matched pairs of BACE with at least one test compound: predicted against measured change of
+   pIC50. Compounds that the model was trained on count as known: the pairs are reported apart.
+
+Results that are already in the folder are not computed again.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rdkit import rdBase
+from scipy.stats import spearmanr
+
+import graphxai as gx
+from graphxai.chemistry.cliffs import activity_cliffs
+from graphxai.datasets.molecules import load_bace
+from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
+from graphxai.datasets.rules import get_rule
+from graphxai.evaluation.sources import bace_test
+from graphxai.evaluation.statistics import bootstrap
+from graphxai.models.graphormer.checkpoint import load_checkpoint
+from graphxai.models.graphormer.recipes.rules import train_rule
+
+RULES = ("indole", "halogen")
+PREDICTIONS = 200
+CLASS, VALUE = "BACE-1 inhibition", "pIC50"
+
+
+def orders(given: argparse.Namespace) -> dict[str, Any]:
+    """Neighbours predicted until the first success; PREDICTIONS + 1 where there is none."""
+    model = gx.load("bace")
+    inputs = list(bace_test(model, given.data).inputs.values())
+    chosen = np.random.default_rng(0).permutation(len(inputs))[: given.limit]
+    rows = []
+    for k in chosen.tolist():
+        label = gx.predict(model, inputs[k])[CLASS].label
+        wish = "inactive" if label == "active" else "active"
+        for guided in (True, False):
+            found = gx.counterfactuals(
+                model, inputs[k], f"{CLASS}: {wish}", predictions=PREDICTIONS, steps=1,
+                guided=guided, progress=False,
+            )  # fmt: skip
+            share = found.successes / max(found.predicted, 1)
+            rows.append((k, guided, found.first or PREDICTIONS + 1, share))
+    table = np.array(rows, dtype=float).reshape(-1, 2, 4)
+    first, share = table[..., 2], table[..., 3]
+    gap = np.log2(first[:, 1] / first[:, 0])
+    return {
+        "molecules": len(table),
+        "median first, guided and random": np.median(first, axis=0).tolist(),
+        "mean first, guided and random": first.mean(axis=0).tolist(),
+        "reached, guided and random": (first <= PREDICTIONS).mean(axis=0).tolist(),
+        "mean share of successes": float(share.mean()),
+        "log2 of random / guided": _interval(gap),
+    }
+
+
+def rules(given: argparse.Namespace) -> dict[str, Any]:
+    """Share of counterfactuals whose true answer changed with the model's."""
+    found: dict[str, Any] = {}
+    for name in RULES:
+        folder = given.out / name
+        smiles = local_smiles(given.data)
+        size = 2000
+        if not (folder / "model").is_dir():
+            train_rule(folder, name, molecules=smiles, size=size, accelerator="cpu", resume=True)
+        model, rule = load_checkpoint(folder / "model"), get_rule(name)
+        dataset = rule_dataset(smiles, name, size=size, seed=0)
+        right: list[bool] = []
+        reached = 0
+        test = list(dataset.split.test)[: given.limit]
+        for k in test:
+            wish = "no" if dataset.labels[k] else "yes"
+            result = gx.counterfactuals(
+                model, dataset.smiles[k], wish, n=6, predictions=300, progress=False
+            )
+            reached += result.first is not None
+            right += [bool(rule.label(c.smiles)) == (wish == "yes") for c in result if c.reached]
+        found[name] = {
+            "score": model.origin.metadata["score"],
+            "molecules": len(test),
+            "with a counterfactual": reached,
+            "counterfactuals": len(right),
+            "right": _interval(np.array(right, dtype=float)),
+        }
+    return found
+
+
+def pairs(given: argparse.Namespace) -> dict[str, Any]:
+    """Rank correlation of predicted and measured differences between matched pairs."""
+    model = gx.load("bace")
+    graphs = load_bace(given.data)
+    test = set(model.origin.metadata["split"]["test"])
+    smiles = [g.smiles for g in graphs]
+    values = np.array([float(g.y[0, 1]) for g in graphs])
+    cliffs = activity_cliffs(smiles, values, similarity=1.0, difference=1e-6)
+    matched = [(c.a, c.b) for c in cliffs if c.core is not None]
+    predicted = gx.predict(model, smiles)
+    value = np.array([np.nan if p is None else p[VALUE].value for p in predicted])
+    kinds = {
+        "both in the test part": [p for p in matched if {*p} <= test],
+        "one in the test part": [p for p in matched if len({*p} & test) == 1],
+        "both in training or validation": [p for p in matched if not {*p} & test],
+    }
+    return {name: _agreement(rows, value, values) for name, rows in kinds.items()}
+
+
+def _agreement(rows: list[tuple[int, int]], value: Any, measured: Any) -> dict[str, Any]:
+    a, b = np.array(rows).T
+    flip = np.random.default_rng(0).random(len(a)) < 0.5  # else all measured changes are positive
+    a, b = np.where(flip, b, a), np.where(flip, a, b)
+    gaps = np.stack([value[a] - value[b], measured[a] - measured[b]])
+    rng = np.random.default_rng(1)
+    drawn = [spearmanr(*gaps[:, rng.integers(0, len(a), len(a))]).statistic for _ in range(1000)]
+    return {
+        "pairs": len(a),
+        "rank correlation": float(spearmanr(*gaps).statistic),
+        "95 %": np.quantile(drawn, [0.025, 0.975]).tolist(),
+        "same sign": float((gaps[0] * gaps[1] > 0).mean()),
+    }
+
+
+def _interval(values: Any) -> dict[str, float]:
+    found = bootstrap(values)
+    return {"mean": found.mean, "low": found.low, "high": found.high, "n": len(values)}
+
+
+def main() -> None:
+    """Measure what is not measured yet, and print it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--limit", type=int, default=40)
+    parser.add_argument("--parts", nargs="+", default=["pairs", "orders", "rules"])
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in given.parts:
+        path = given.out / f"{name}.json"
+        if not path.exists():
+            with rdBase.BlockLogs():
+                path.write_text(json.dumps(globals()[name](given), indent=1))
+        print(name, path.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Whether a molecule can be made, and what medicinal chemists would object to."""
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rdkit import Chem, RDConfig
+from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
+
+
+def accessibility(mol: Chem.Mol) -> float | None:
+    """Synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009; None without RDKit's Contrib.
+
+    Raises nothing for a molecule without atoms, for which RDKit has no score: None.
+    """
+    scorer = _scorer()
+    if scorer is None or not mol.GetNumAtoms():
+        return None
+    return float(scorer.calculateScore(mol))
+
+
+def alerts(mol: Chem.Mol) -> tuple[str, ...]:
+    """Names of the substructure alerts in a molecule: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
+    return tuple(sorted({match.GetDescription() for match in _catalog().GetMatches(mol)}))
+
+
+@cache
+def _catalog() -> FilterCatalog:
+    params = FilterCatalogParams()
+    params.AddCatalog(FilterCatalogParams.FilterCatalogs.BRENK)
+    params.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
+    return FilterCatalog(params)
+
+
+@cache
+def _scorer() -> Any:
+    """RDKit's own script, which lies outside its package."""
+    path = Path(RDConfig.RDContribDir) / "SA_Score" / "sascorer.py"
+    spec = importlib.util.spec_from_file_location("sascorer", path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,115 @@
+"""What to change in a molecule so that the model predicts something else."""
+
+import numpy as np
+import pytest
+from rdkit import Chem
+
+import graphxai as gx
+from graphxai.chemistry.counterfactuals import Wish, pareto_fronts
+from graphxai.chemistry.feasibility import accessibility, alerts
+
+AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gx.load("bace")
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    return gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
+
+
+def test_counterfactuals_are_distinct_valid_neighbours_with_the_models_own_predictions(
+    model, found
+):
+    start = Chem.CanonSmiles(AMIDE)
+    assert len({one.smiles for one in found}) == len(found) == 5
+    assert start not in {one.smiles for one in found}
+    again = gx.predict(model, [one.smiles for one in found])
+    for one, prediction in zip(found, again, strict=True):
+        assert one.prediction.value == pytest.approx(prediction["pIC50"].value, abs=1e-4)
+        assert one.reached == (one.prediction.value > 5.5)
+        assert 0 < one.similarity < 1
+        assert one.accessibility is None or 1 <= one.accessibility <= 10
+    assert found.predicted <= 120
+    assert list(found.to_frame().smiles) == [one.smiles for one in found]
+
+
+def test_the_same_call_finds_the_same(model, found):
+    again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
+    assert [one.smiles for one in again] == [one.smiles for one in found]
+    assert again.first == found.first
+
+
+def test_a_second_step_says_by_which_changes_it_got_there(model):
+    found = gx.counterfactuals(
+        model, "CCO", "pIC50: >9", n=4, predictions=200, sources=["transformations"]
+    )
+    two = [one for one in found if one.way]
+    assert two
+    for one in two:
+        ((name, between),) = one.way
+        assert one.changes == f"{name}, then {one.change}"
+        assert Chem.MolFromSmiles(between) is not None
+    assert found.first is None
+    assert "none reaches" in found.summary
+    assert [one.distance for one in found] == sorted((o.distance for o in found), reverse=True)
+
+
+def test_kept_atoms_are_in_every_counterfactual_also_after_two_steps(model):
+    found = gx.counterfactuals(
+        model, AMIDE, "pIC50: >9", n=6, keep="C(=O)N", predictions=300, sources=["transformations"]
+    )
+    pattern = Chem.MolFromSmarts("C(=O)N")
+    assert all(Chem.MolFromSmiles(one.smiles).HasSubstructMatch(pattern) for one in found)
+    assert any(one.way for one in found)
+
+
+def test_the_picture_draws_the_molecule_first_and_escapes_nothing_away(found):
+    picture = found.svg(columns=2)
+    assert "the molecule" in picture
+    assert all(str(one.prediction) in picture for one in found)
+    assert found.contrast(0).b.smiles == found[0].smiles
+
+
+def test_wishes_are_read_and_refused_by_name(model):
+    assert Wish.of("inactive", model).label == "inactive"
+    assert Wish.of("<6.5", model) == Wish("pIC50", limit=6.5, side=-1)
+    with pytest.raises(ValueError, match="BACE-1 inhibition: inactive, active; pIC50: >LIMIT"):
+        Wish.of("soluble", model)
+    with pytest.raises(ValueError, match="matches no atom"):
+        gx.counterfactuals(model, AMIDE, "active", keep="[Br]")
+    with pytest.raises(ValueError, match="not a SMARTS"):
+        gx.counterfactuals(model, AMIDE, "active", keep="[")
+    with pytest.raises(ValueError, match="unknown source 'magic'"):
+        gx.counterfactuals(model, AMIDE, "active", sources=["magic"])
+
+
+def test_pareto_fronts_against_the_definition():
+    values = np.random.default_rng(0).integers(0, 4, (40, 3)).astype(float)
+    left, expected, front = set(range(40)), np.zeros(40, int), 0
+    while left:
+        best = {
+            i
+            for i in left
+            if not any(
+                (values[j] >= values[i]).all() and (values[j] > values[i]).any() for j in left
+            )
+        }
+        for i in best:
+            expected[i] = front
+        left, front = left - best, front + 1
+    assert (pareto_fronts(values) == expected).all()
+
+
+def test_feasibility_tells_a_simple_molecule_from_a_hard_and_a_reactive_one():
+    easy, hard = (
+        Chem.MolFromSmiles("CC(=O)Nc1ccccc1"),
+        Chem.MolFromSmiles("CC1CCC2C(C)C(=O)OC3OC4(C)CCC1C23OO4"),
+    )
+    if accessibility(easy) is not None:
+        assert accessibility(easy) < 2 < accessibility(hard)
+    assert alerts(easy) == ()
+    assert "aldehyde" in " ".join(alerts(Chem.MolFromSmiles("CCC=O"))).lower()

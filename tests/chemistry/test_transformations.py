@@ -1,0 +1,97 @@
+"""Changes of molecules: transformations, exchanged fragments, SELFIES."""
+
+import pytest
+from rdkit import Chem
+
+from graphxai.chemistry.exchange import exchanged, fragments_of, mutated
+from graphxai.chemistry.transformations import TRANSFORMATIONS, transformed
+
+# together they have a place for every transformation
+MOLECULES = """
+FC(F)(F)c1ccc(O)c(N(C)C)c1 CS(=O)(=O)c1ccc(OC(F)(F)F)cc1 CC(C)(C)c1ccccc1C1CC1 CCC(C)C
+OCC1CCC(=O)CC1 COCC(F)(F)C=C C#CC c1ccccc1CNC CN(C)CCN CC(=O)NCC NC(=O)c1ccccc1 COC(=O)CC
+OC(=O)Cc1c[nH]c2ccccc12 Cn1cccc1 Cc1cccs1 N#CCC C1CCSCC1 C1CCCCC1C N#Cc1ccc(N)cc1
+Oc1ccc(OC(F)F)cc1 CSC CS(=O)C CS(=O)(=O)C CS(=O)(=O)NC C1CCNCC1 C1CCOCC1 COc1ccccc1OC c1ccoc1
+Fc1ccc(Cl)cc1 CC(=O)OCC CC(F)C Cc1ccc(C)cc1 NC(=O)NCC NC(=O)c1ccc(C#N)cc1 Cc1cccnc1 Cc1nccs1
+Cn1ccnc1 CCCO c1ccncc1 CC(O)C CCc1ccccc1 CC(F)(F)C
+"""
+AMIDE = "CC(=O)Nc1ccc(OC)c(C(=O)O)c1"
+
+
+def test_every_transformation_makes_a_valid_molecule_of_some_other():
+    names = [name for name, _, _ in TRANSFORMATIONS]
+    assert len(names) == len(set(names)) >= 80
+    made = {}
+    for smiles in MOLECULES.split():
+        mol = Chem.MolFromSmiles(smiles)
+        for change in transformed(mol):
+            assert change.atoms
+            assert change.source
+            assert change.smiles == Chem.CanonSmiles(change.smiles) != Chem.CanonSmiles(smiles)
+            made[change.name] = change
+    assert set(names) == set(made)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "name", "product"),
+    [
+        ("Fc1ccccc1", "aromatic F to Cl", "Clc1ccccc1"),
+        ("CC(=O)NC1CC1", "amide reversed", "CNC(=O)C1CC1"),
+        ("CCC(=O)O", "acid to tetrazole", "CCc1nnn[nH]1"),
+        ("Cc1ccccn1", "aromatic N walks", "Cc1cccnc1"),
+        ("CN(C)CC", "dimethylamine to morpholine", "CCN1CCOCC1"),
+        ("C1CCNCC1", "ring smaller by CH2", "C1CCNC1"),
+        ("C1CCNC1", "ring larger by CH2", "C1CCNCC1"),
+        ("COc1ccccc1OC", "catechol ether to methylenedioxy", "c1ccc2c(c1)OCO2"),
+        ("C[C@H](N)CC", "aliphatic H to OH", "C[C@](N)(O)CC"),  # none: beside a heteroatom
+    ],
+)
+def test_a_transformation_makes_the_molecule_that_a_chemist_would_draw(smiles, name, product):
+    made = {c.smiles for c in transformed(Chem.MolFromSmiles(smiles)) if c.name == name}
+    assert (Chem.CanonSmiles(product) in made) == (smiles != "C[C@H](N)CC")
+
+
+def test_charges_and_stereocentres_do_not_hide_a_place():
+    amine = {c.name for c in transformed(Chem.MolFromSmiles("C[NH2+]CC"))}
+    assert "methyl removed" in amine
+    centre = {c.smiles for c in transformed(Chem.MolFromSmiles("C[C@H](F)CC"))}
+    assert Chem.CanonSmiles("CC(F)(F)CC") in centre
+
+
+def test_the_atoms_of_a_change_are_those_that_left_or_have_other_neighbours():
+    mol = Chem.MolFromSmiles(AMIDE)
+    by_name = {c.name: c for c in transformed(mol)}
+    assert by_name["aromatic OCH3 to F"].atoms == {7, 8, 9}
+    assert by_name["amide N-methylated"].atoms == {3}
+    assert by_name["amide reversed"].atoms == {0, 1, 3, 4}
+
+
+def test_kept_atoms_stay_as_they_are():
+    mol = Chem.MolFromSmiles(AMIDE)
+    acid = Chem.MolFromSmarts("[CX3](=O)[OH]")
+    kept = mol.GetSubstructMatch(acid)
+    for change in (*transformed(mol, kept), *exchanged(mol, {"3": ["[1*]OCC"]}, kept)):
+        assert Chem.MolFromSmiles(change.smiles).HasSubstructMatch(acid), change
+    assert not any(
+        "amide" in c.name for c in transformed(mol, [1, 2]) if "to" in c.name.split()[:1]
+    )
+
+
+def test_a_fragment_is_exchanged_for_others_at_the_same_kind_of_bond():
+    molecules = [Chem.MolFromSmiles(s) for s in ("COc1ccccc1", "CCOc1ccccc1", "CCOc1ccncc1")]
+    fragments = fragments_of(molecules)
+    assert fragments["3"] == {"[1*]OCC": 2, "[1*]OC": 1}
+    made = {c.smiles: c for c in exchanged(molecules[0], fragments)}
+    assert "CCOc1ccccc1" in made
+    assert made["CCOc1ccccc1"].atoms == {0, 1, 2}
+    assert not any("*" in smiles for smiles in made)
+
+
+def test_changes_of_selfies_are_reproducible_and_keep_a_substructure():
+    pytest.importorskip("selfies")
+    mol = Chem.MolFromSmiles(AMIDE)
+    one, again = (list(mutated(mol, 80, 3, keep=[1, 2, 3])) for _ in range(2))
+    assert one
+    assert one == again
+    amide = Chem.MolFromSmarts("C(=O)N")
+    assert all(Chem.MolFromSmiles(c.smiles).HasSubstructMatch(amide) for c in one)
