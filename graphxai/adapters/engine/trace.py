@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.contract.randomness import DRAWING, current_draws, draws_numbers
 
-from ..vocabulary import name_of
+from .vocabulary import name_of
 from .written_out import WRITTEN_OUT
 
 VALUELESS = {  # the result does not depend on the values of the arguments
