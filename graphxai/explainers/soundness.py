@@ -51,7 +51,7 @@ def _floats(model: Any) -> Any:
 def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
     """If random numbers were drawn within the block, find out where in a wrapped model.
 
-    If another thread or the method drew them, there is no warning. Passes that were intercepted
+    If another thread or the method drew them, there is no warning. Passes that were recorded
     have already warned.
     """
     before = torch.get_rng_state()

@@ -60,7 +60,7 @@ def wrapped(model: nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("name", ["transformer", "gps", "performer", "gated skip", "sgformer"])
+@pytest.mark.parametrize("name", ["transformer", "gps", "performer", "gated skip"])
 def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
     """To the rounding of its type, some operations deep, against single precision.
 
@@ -82,7 +82,7 @@ def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_reads_attention_takes_half_precision(models, dtype):
-    for name in ("transformer", "gps", "sgformer"):
+    for name in ("transformer", "gps", "performer"):
         model, other = models[name], wrapped(copy.deepcopy(models[name]).to(dtype))
         for method in ("rollout", "gae", "att_cat"):
             assert np.isfinite(gx.explain(other, GRAPHS[0], method).relevance).all()

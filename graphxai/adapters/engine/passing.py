@@ -120,7 +120,7 @@ class Seen(NamedTuple):
 def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> list[Seen]:
     """Attention that the output depends on, in order; a warning names what is not between nodes.
 
-    Raises NotTogether if some of it is of one graph of the batch alone.
+    Raises NotTogether if the graphs of the batch have to be alone for it.
     """
     found: list[Seen] = []
     left_out: set[str] = set()
@@ -133,6 +133,8 @@ def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> l
         place = placed(made.trace, met, nodes, size)
         if place is not None:
             found.append(Seen(met, place))
+        elif met.divisor is not None and size > 1:
+            raise NotTogether  # padding may be among what it is divided by
         elif not _pools(made.trace, nodes, met):
             left_out.add(met.product.place or "the model")
     left_out |= {op.place or "the model" for op in softless(made, nodes)}
@@ -150,7 +152,10 @@ def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> l
 
 
 class NotTogether(Exception):
-    """The model attends in one graph after the other, or not in all graphs of a batch."""
+    """Attention of a batch cannot be read, but may be in each graph alone.
+
+    The model attends in one graph after the other, or counts padding.
+    """
 
 
 class Entering:

@@ -577,10 +577,10 @@ class _Assembly:
             now = todo.pop()
             for ref in now.reads:
                 maker = trace.made(ref.value)
-                if now.name != "detach" or now is op:
-                    if maker is not None and not trace.live[ref.value]:
-                        trace.live[ref.value] = trace.depends[ref.value]
-                        todo.append(maker)
+                inside = now.name != "detach" or now is op
+                if inside and maker is not None and not trace.live[ref.value]:
+                    trace.live[ref.value] = trace.depends[ref.value]
+                    todo.append(maker)
                 arriving |= trace.live[ref.value]
             if now.name == "detach":
                 now.func, now.name = torch.ops.aten.alias.default, "alias"
