@@ -20,27 +20,32 @@ FARTHEST = 0.05  # of the largest output, in half precision
 
 
 class Sharing:
-    """Whether graphs can share a pass of a model, as far as batches have shown; kept by copies."""
+    """Whether graphs can share a pass of a model, as one small pass showed; kept by copies."""
 
     def __init__(self) -> None:
-        self._asked: set[bool] = set()  # for graphs of the same size, or of two sizes
-        self._apart = False
+        self._asked = self._refused = False
 
     def __deepcopy__(self, _: Any) -> "Sharing":
         return self
 
     def is_refused(self, model: Wrapped, batch: Any) -> bool:
         """Whether the graphs of this batch need a pass each; a warning says if they are mixed."""
-        sizes = batch.num_nodes.tolist()
-        two_sizes = min(sizes) < max(sizes)
-        if self._apart or len(sizes) < 2 or two_sizes in self._asked or not min(sizes):
-            return self._apart
-        if model.training:
-            return False
-        self._asked |= {two_sizes, False}
-        graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-        self._apart = bool(Context().run(_differs, model, graphs[0], graphs[-1]))
-        return self._apart
+        if not self._asked and not model.training and bool(batch.num_nodes.all()):
+            self._asked = True
+            graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
+            self._refused = bool(Context().run(_differs, model, graphs[0], graphs[-1]))
+        return self._refused
+
+
+def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
+    """Two graphs, the first the smaller one, made from graphs that may be of one size."""
+    size = int(second.num_nodes)
+    if int(first.num_nodes) < size:
+        return first, second
+    if size == 1:
+        return first, model.repeated(second, 2)
+    nodes = torch.arange(size, device=second.x.device)
+    return model.induced(second, nodes < size - 1), second
 
 
 def _differs(model: Wrapped, first: Any, second: Any) -> bool:
@@ -49,6 +54,7 @@ def _differs(model: Wrapped, first: Any, second: Any) -> bool:
     try:
         with leaving_no_trace(model.module), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            first, second = _of_two_sizes(model, first, second)
             with torch.no_grad():
                 beside, alone = (model(model.collate(g))[:1] for g in ([first, second], [first]))
             drawn = not torch.equal(state, torch.get_rng_state())

@@ -273,7 +273,8 @@ class WrappedModel:
             raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
         alone = len(tokens) == 1 and keep is None
         if batch.graphs is not None and not alone and not self.shares_passes(batch):
-            if current_tape() is not None or current_relevance() is not None:
+            recorded = current_tape() is not None or current_relevance() is not None
+            if recorded and len(batch) > 1:
                 raise OneGraphAtATime(self, batch)
             return one_by_one(self, tokens, batch, keep)
         batch = batch.repeated(times)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch._dynamo import eval_frame
 from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv, global_mean_pool
-from torch_geometric.nn.models import SGFormer
 
 import graphxai as gx
 from graphxai.adapters.compiled import uncompiled
@@ -30,15 +29,6 @@ class GatedSkip(nn.Module):
         return self.head(global_mean_pool(self.conv(x, edge_index), batch))
 
 
-class Sgformer(SGFormer):
-    def __init__(self) -> None:
-        super().__init__(9, 8, 8, trans_num_heads=2, gnn_num_layers=2)
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
-        return self.head(global_mean_pool(super().forward(x, edge_index, batch), batch))
-
-
 @pytest.fixture(scope="module")
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
@@ -47,7 +37,6 @@ def models() -> dict[str, nn.Module]:
         "gps": GpsModel(),
         "performer": GpsModel("layer_norm", "silu", "performer"),
         "gated skip": GatedSkip(),
-        "sgformer": Sgformer(),
     }
     return {name: trained(model, GRAPHS, 10) for name, model in found.items()}
 
