@@ -1,4 +1,4 @@
-"""Run models under `torch.compile` uncompiled while they are intercepted."""
+"""Run models under `torch.compile` uncompiled while they are recorded."""
 
 import threading
 from collections.abc import Iterator

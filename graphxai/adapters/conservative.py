@@ -8,9 +8,7 @@ from torch import nn
 
 from graphxai.rules import conservative as rules
 
-from .engine import block
-from .engine.switch import RULES
-from .interception import intercepted
+from .engine.block import intercepted
 
 
 @contextmanager
@@ -25,12 +23,11 @@ def conservative(
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
     The rules act on a bundled Graphormer, and on `model`: any PyTorch module, which needs no
-    change (see `adapters.interception`). For the rules themselves see
+    change (see `adapters.engine.block`). For the rules themselves see
     `graphxai.rules.conservative.conservative`.
     """
     with (
         rules.conservative(attention, layernorm, activation, products) as in_force,
-        nullcontext() if model is None else intercepted(model, reading_only=RULES),
-        nullcontext() if model is None or not RULES else block.intercepted(model),
+        nullcontext() if model is None else intercepted(model),
     ):
         yield in_force

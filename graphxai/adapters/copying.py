@@ -6,8 +6,7 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
-
-from .arguments import mapped
+from torch.utils._pytree import tree_leaves
 
 Model = TypeVar("Model")
 
@@ -22,15 +21,12 @@ def copied(model: Model) -> Model:
     memo: dict[int, Any] = {}
     held: list[Tensor] = []  # alive, so that no other object gets their ids
 
-    def note(tensor: Tensor) -> Tensor:
-        if not tensor.is_leaf:
-            held.append(tensor)
-            memo[id(tensor)] = tensor.detach().clone()
-        return tensor
-
     for module in inner.modules() if isinstance(inner, nn.Module) else ():
         own = {k: v for k, v in vars(module).items() if k not in ("_modules", "_parameters")}
-        mapped(own, note)
+        for value in tree_leaves(own):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                held.append(value)
+                memo[id(value)] = value.detach().clone()
     return deepcopy(model, memo)
 
 

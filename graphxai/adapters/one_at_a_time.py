@@ -1,6 +1,7 @@
 """Pass graphs through the model one at a time if they cannot share a pass."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,31 @@ from .batches import WrappedBatch
 from .subgraphs import part, roles_of
 
 Wrapped = Any  # a WrappedModel, which calls the functions here
+
+
+class OneGraphAtATime(ValueError):
+    """A batch cannot be explained, because its graphs cannot share a pass of the model.
+
+    batches: the graphs of the batch, each alone.
+    """
+
+    def __init__(self, model: Wrapped, batch: WrappedBatch) -> None:
+        super().__init__(
+            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
+            " one at a time."
+        )
+        self.batches: list[Any] = [_alone(model, batch, row) for row in range(len(batch))]
+
+
+def _alone(model: Wrapped, batch: WrappedBatch, row: int) -> WrappedBatch:
+    """One input of a batch, with its readout weights."""
+    if batch.graphs is None:
+        own = {k: v[row : row + 1] for k, v in vars(batch).items() if isinstance(v, Tensor)}
+        return replace(batch, **own)
+    one: WrappedBatch = model.collate([batch.examples()[row]])
+    if batch.readout is None:
+        return one
+    return replace(one, readout=batch.readout[row : row + 1, : one.mask.shape[1]])
 
 
 def one_by_one(

@@ -1,14 +1,10 @@
 """A user's model under the contract of `contract.model`, without changes to its code."""
 
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -16,7 +12,7 @@ from graphxai.contract.inputs import Input, InputError
 from graphxai.contract.model import evaluating
 from graphxai.models.graphormer.config import Task, TaskKind, TaskSet
 from graphxai.models.graphormer.model import Origin
-from graphxai.rules.conservative import Rules, Tape, current_rules, current_tape, unrecorded
+from graphxai.rules.conservative import Rules, Tape, current_rules, current_tape
 
 from .batches import (
     Tokens,
@@ -39,22 +35,23 @@ from .calling import (
     tells_graphs,
     without_fused_attention,
 )
-from .compiled import as_written
+from .compiled import as_written, uncompiled
 from .copying import leaving_no_trace
-from .engine.passing import explained_pass, relevant_pass
+from .engine.passing import NotTogether, explained_pass, relevant_pass
 from .engine.relevance import current_relevance
-from .engine.switch import READING, RULES
-from .interception import Interception, intercepted, interception_class
-from .layout import Layout
-from .linear_attention import PADS_WRONGLY
-from .one_at_a_time import one_by_one, outputs_of_nothing, warn_of_empty, warn_of_nothing
-from .placing import OneGraphAtATime, Readings
+from .mixing import Sharing
+from .one_at_a_time import (
+    OneGraphAtATime,
+    one_by_one,
+    outputs_of_nothing,
+    warn_of_empty,
+    warn_of_nothing,
+)
 from .subgraphs import has_matrices, part, several
 from .tasks import tasks_told
-from .transforms import plain_calls
 
 NO_INPUTS = {"x", "num_nodes", "y"}  # or no inputs of their own
-_forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
+Replaced = Callable[[Tensor, Mapping[str, Tensor]], Tensor]  # a pass as a function of its rows
 
 
 def wrap(
@@ -149,9 +146,8 @@ class WrappedModel:
         self._read, self._transform = read, transform
         self._features = features
         self._modes: dict[nn.Module, bool] = {}
-        self.readings = Readings()
+        self.sharing = Sharing()
         self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
-        self._pads_wrongly = any(type(m).__name__ in PADS_WRONGLY for m in module.modules())
 
     # -- as a module ---------------------------------------------------------------------------
 
@@ -207,6 +203,10 @@ class WrappedModel:
             return False
         text = self._forward is not None or tells_graphs(self.module)
         return not text or has_matrices(data)
+
+    def shares_passes(self, batch: WrappedBatch) -> bool:
+        """Whether the graphs of a batch can share a pass without changing each other's outputs."""
+        return not self.goes_alone(batch.singles[0]) and not self.sharing.is_refused(self, batch)
 
     # -- inputs --------------------------------------------------------------------------------
 
@@ -278,7 +278,10 @@ class WrappedModel:
         if rest or not times:
             raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
         alone = len(tokens) == 1 and keep is None
-        if batch.graphs is not None and not alone and self.goes_alone(batch.singles[0]):
+        if batch.graphs is not None and not alone and not self.shares_passes(batch):
+            recorded = current_tape() is not None or current_relevance() is not None
+            if recorded and len(batch) > 1:
+                raise OneGraphAtATime(self, batch)
             return one_by_one(self, tokens, batch, keep)
         batch = batch.repeated(times)
         if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
@@ -307,7 +310,7 @@ class WrappedModel:
                 if batch.graphs is None:
                     hides = self._graph_token and self._masks_padding
                     return self.encode(tokens, batch, nothing) if hides else None
-                if self.goes_alone(batch.singles[0]):
+                if not self.shares_passes(batch):
                     return outputs_of_nothing(self, batch)
                 last = int(batch.num_nodes.argmax())
                 rest = batch.without(nothing, last, self.read_of_graphs())
@@ -326,6 +329,8 @@ class WrappedModel:
         """Outputs (B, C), as the module itself returns them."""
         if self._at is None:
             return self.encode(self.embed(batch), batch)
+        if batch.graphs is not None and len(batch) > 1 and not self.shares_passes(batch):
+            return torch.cat([self(self.collate([graph])) for graph in batch.examples()])
         if not self._masks_padding and not bool(batch.mask.all()):
             raise ValueError("inputs of different lengths cannot share a batch of this model.")
         return self._pass(None, batch, batch.mask)
@@ -343,36 +348,19 @@ class WrappedModel:
 
     def _pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """Outputs (B, C) of node rows, with rules, recordings and bias shares as requested."""
-        tape = current_tape()
-        relevance_pass = interception_class.get() is not None
-        asked = tape is not None or current_rules() != Rules() or relevance_pass
-        watched = asked or self._pads_wrongly
-        if rows is not None and (state := current_relevance()) is not None:
-            call = self._replaced_call(batch, shown)
-            return relevant_pass(self.module, call, rows, state, batch.layout)
-        reads = tape is not None and not tape.with_biases
-        recorded = (READING if reads else RULES) and not self._pads_wrongly
-        if recorded and asked and rows is not None and not relevance_pass:
-            outputs = self._recorded_pass(rows, batch, shown, tape)
-            self._require_attention(tape)
-            return outputs
-        if relevance_pass or (tape is not None and not tape.with_biases):
-            self.readings.probe(self, batch)
-            if self.readings.one_by_one and len(batch) > 1:
-                raise OneGraphAtATime(self, batch)
-        if rows is None or not (watched or self._at is not None):
-            alone = intercepted(self.module, layout=self._layout(batch))
-            with alone if self._pads_wrongly else nullcontext():
-                return self._call(rows, batch, shown)
-        with intercepted(
-            self.module, layout=self._layout(batch), always=True, outputs=self._put(rows)
-        ) as watch:
-            watch.trace_inputs([rows])
-            outputs = self._call(rows, batch, shown, watch)
-            watch.warn_of(outputs)
+        tape, state = current_tape(), current_relevance()
+        if rows is None:
+            return self._call(None, batch, shown)
+        call = self._replaced_call(batch, shown)
+        if tape is None and state is None and current_rules() == Rules():
+            return call(rows, {})
+        try:
+            if state is not None:
+                return relevant_pass(self.module, call, rows, state, batch.layout)
+            outputs = self._recorded_pass(call, rows, batch, tape)
+        except NotTogether:
+            raise OneGraphAtATime(self, batch) from None
         self._require_attention(tape)
-        if tape is not None and tape.with_biases:
-            outputs = self._with_bias_shares(outputs, rows, batch, shown, tape)
         return outputs
 
     def _require_attention(self, tape: Tape | None) -> None:
@@ -385,9 +373,8 @@ class WrappedModel:
             )
 
     def _recorded_pass(
-        self, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape | None
+        self, call: Replaced, rows: Tensor, batch: WrappedBatch, tape: Tape | None
     ) -> Tensor:
-        call = self._replaced_call(batch, shown)
         others: dict[str, Tensor] = {}
         if batch.graphs is not None:
             others = {
@@ -397,9 +384,7 @@ class WrappedModel:
             }
         return explained_pass(self.module, call, rows, others, current_rules(), tape, batch.layout)
 
-    def _replaced_call(
-        self, batch: WrappedBatch, shown: Tensor
-    ) -> Callable[[Tensor, Mapping[str, Tensor]], Tensor]:
+    def _replaced_call(self, batch: WrappedBatch, shown: Tensor) -> Replaced:
         """The pass as a function of its rows."""
 
         def call(leaf: Tensor, others: Mapping[str, Tensor]) -> Tensor:
@@ -414,61 +399,16 @@ class WrappedModel:
         if self._at is None:
             yield
             return
-        ((module, put),) = self._put(rows).items()
-        handle = module.register_forward_hook(lambda m, args, output: put(output))
+        handle = self._at.register_forward_hook(lambda module, args, output: rows)
         try:
-            yield
+            with uncompiled(self.module):
+                yield
         finally:
             handle.remove()
-
-    def _layout(self, batch: WrappedBatch) -> Layout:
-        """The nodes' positions, and what is known about the layout of attention."""
-        return replace(batch.layout, readings=self.readings)
 
     def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
         """Outputs (B, C) of node rows (n, D), even if there are none."""
         return self._pass(rows, batch, batch.mask)
-
-    def _with_bias_shares(
-        self, outputs: Tensor, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape
-    ) -> Tensor:
-        """Outputs whose gradient at the appended leaf s (B, 1) of ones is the share of biases.
-
-        The share of every constant c that enters by addition is `sum c * df/dc`, the directional
-        derivative of f along the constants themselves. One pass in forward mode yields it for all
-        graphs and outputs, whatever the layout of the tensors in between.
-        """
-        try:
-            shares = self._bias_shares(rows.detach(), batch, shown)
-        except NotImplementedError as error:  # an operation without forward differentiation
-            warnings.warn(
-                f"the share of biases in {type(self.module).__name__} is unknown; the ledger lists"
-                f" it as unexplained: {str(error).splitlines()[0]}",
-                stacklevel=2,
-            )
-            shares = torch.zeros_like(outputs)
-        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
-        tape.biases.append(ones)
-        return outputs + shares.detach() * (ones - 1)
-
-    def _bias_shares(self, frozen: Tensor, batch: WrappedBatch, shown: Tensor) -> Tensor:
-        """Directional derivative (B, C) of the outputs along all additive constants."""
-        with torch.no_grad(), _forward_mode, forward_ad.dual_level():
-            dual = forward_ad.make_dual(frozen, torch.zeros_like(frozen))
-            with (
-                unrecorded(),
-                intercepted(
-                    self.module,
-                    layout=self._layout(batch),
-                    always=True,
-                    additive=True,
-                    outputs=self._put(dual),
-                ) as watch,
-            ):
-                watch.trace_inputs([dual])
-                again = self._call(dual, batch, shown, watch)
-            shares = forward_ad.unpack_dual(again).tangent
-            return torch.zeros_like(again) if shares is None else shares.clone()
 
     def _outputs_of_rest(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
         last = int(batch.num_nodes.argmax())
@@ -491,26 +431,15 @@ class WrappedModel:
         """Names of the graph attributes passed to the model; None: it may read any."""
         return None if self._forward else names_read(self.module)
 
-    def _call(
-        self,
-        rows: Tensor | None,
-        batch: WrappedBatch,
-        shown: Tensor,
-        watch: Interception | None = None,
-    ) -> Tensor:
+    def _call(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """The user's module on the batch, with `x` replaced by rows if they are the input."""
         size, columns = len(batch), self.config.num_outputs
         if batch.graphs is not None:
             graphs = batch.graphs.clone().apply(self._in_own_type)
             if rows is not None and self._at is None:
                 graphs.x = rows.clone()  # a model may write over its input
-            if watch is not None:
-                watch.trace_indices(graphs)
             run = self._forward or call_with_graphs
-            with (
-                without_fused_attention(self.module),
-                plain_calls() if watch is not None else nullcontext(),
-            ):
+            with without_fused_attention(self.module):
                 return as_outputs(run(self.module, graphs), size, columns)
         replaced = rows is not None and self._at is None
         x = rows if replaced else batch.dense
@@ -518,10 +447,7 @@ class WrappedModel:
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
         x = x.clone() if replaced else self._in_own_type(x.clone())
-        with (
-            without_fused_attention(self.module),
-            plain_calls() if watch is not None else nullcontext(),
-        ):
+        with without_fused_attention(self.module):
             return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
 
     def _in_own_type(self, value: Tensor) -> Tensor:
@@ -530,21 +456,16 @@ class WrappedModel:
     def _embedded(self, batch: WrappedBatch) -> Tensor:
         """The output of the module `at` in a pass: node rows (n, D), or tokens (B, S, D)."""
         assert self._at is not None
-        found: list[Tensor] = []
-
-        def keep(output: Tensor) -> Tensor:
-            found.append(output)
-            return output
-
-        with unrecorded(), intercepted(self.module, outputs={self._at: keep}):
-            self._call(None, batch, batch.mask)
+        found: list[Any] = []
+        handle = self._at.register_forward_hook(lambda module, args, out: found.append(out))
+        try:
+            with uncompiled(self.module):
+                self._call(None, batch, batch.mask)
+        finally:
+            handle.remove()
         if len(found) != 1 or not isinstance(found[0], Tensor):
             raise ValueError(
                 f"the module {self._at_name!r} is called {len(found)} times in a pass; name one"
                 " that is called once and returns a tensor."
             )
         return found[0]
-
-    def _put(self, rows: Tensor) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
-        """Replace the output of the module `at` by rows."""
-        return {} if self._at is None else {self._at: lambda _: rows}

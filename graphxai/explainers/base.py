@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.adapters.placing import OneGraphAtATime
+from graphxai.adapters.one_at_a_time import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -104,12 +104,22 @@ class Explainer(ABC):
 
 def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
     """Combine attributions of single graphs into one for their batch, with mask (B, N)."""
-    nodes = mask.shape[1]
+    nodes, first = mask.shape[1], alone[0]
     found: dict[str, Any] = {"mask": mask, "labels": tuple(a.labels[0] for a in alone)}
-    for name in ("graph_token", "biases", "output", "outputs"):
-        found[name] = torch.cat([getattr(a, name) for a in alone])
+    for name in ("graph_token", "biases", "output", "outputs", "average_node"):
+        parts = [getattr(a, name) for a in alone]
+        found[name] = None if parts[0] is None else torch.cat(parts)
+    if first.others is not None:
+        names = sorted({name for a in alone for name in a.others or {}})
+        none = torch.zeros_like(first.biases)
+        found["others"] = {
+            name: torch.cat([(a.others or {}).get(name, none) for a in alone]) for name in names
+        }
+    if first.features is not None:
+        split = (a.features for a in alone if a.features is not None)
+        found["features"] = torch.cat([F.pad(f, (0, 0, 0, nodes - f.shape[1])) for f in split])
     for name in ("relevance", "spread"):
-        if getattr(alone[0], name) is not None:
+        if getattr(first, name) is not None:
             rows = [getattr(a, name) for a in alone]
             found[name] = torch.cat([F.pad(row, (0, nodes - row.shape[1])) for row in rows])
     return Attribution(**found)

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer.model import Graphormer
@@ -46,7 +46,7 @@ class Layers:
         return iter(self.indices or ((k,) for k in range(self.count)))
 
 
-# by model, with its form at that time
+# by model, or what its copies share, with its form at that time
 _known: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], Layers]]" = WeakKeyDictionary()
 
 
@@ -58,13 +58,17 @@ def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
     """
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
-    kept_by = getattr(model, "readings", model)
-    form = getattr(kept_by, "form", ())
+    kept_by, form = getattr(model, "sharing", model), _form(getattr(model, "module", model))
     known_of, known = _known.get(kept_by, ((), Layers(0)))
     if known.count != count or known_of != form:
         known = _found_in(*passed())
         _known[kept_by] = form, known
     return known if known.count == count else Layers(count)
+
+
+def _form(module: nn.Module) -> tuple[Any, ...]:
+    """What a model is made of; the same for its copies."""
+    return *map(type, module.modules()), *(p.shape for p in module.parameters())
 
 
 def pass_with_gradients(model: ExplainableModel, batch: Any) -> Pass:

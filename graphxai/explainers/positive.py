@@ -1,7 +1,7 @@
 """Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation: `rules.positive` has the rules, `adapters.positive` applies them to a model's
+by operation: `rules.positive` has the rules, `adapters.engine.relevance` applies them to a model's
 operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear
 maps take no part. Padding gets no attention, hence no relevance.
 
@@ -20,11 +20,8 @@ from torch import Tensor, nn
 
 from graphxai.adapters.copying import copied
 from graphxai.adapters.engine.passing import relevant_pass
-from graphxai.adapters.engine.relevance import relevance_pass as recorded_relevance_pass
-from graphxai.adapters.engine.switch import READING
-from graphxai.adapters.interception import intercepted
+from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
 from graphxai.adapters.layout import Layout
-from graphxai.adapters.positive import relevance_pass
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -88,15 +85,13 @@ def hand_down(
 ) -> Handed:
     """Pass a relevance of one back from f_c, in the model's precision.
 
-    important (B or 1, K, L, H): see `rules.positive.through_important_heads`; None: all heads.
+    important (B or 1, K, L, H): see `rules.positive.through_important_entries`; None: all heads.
     to_last_layer_of: the original of this copy, if relevance is to stop at its last layer's
     attention; tokens are then zero and attention has only that layer. reads_attention: whether the
     relevance of attention is needed; if not, the model may have no attention.
     """
     tokens = double.embed(batch).detach().requires_grad_()
-    recorded = READING and not getattr(double, "_pads_wrongly", False)
-    begin: Any = recorded_relevance_pass if recorded else relevance_pass
-    with begin(rules, important, reads_attention) as passed:
+    with relevance_pass(rules, important, reads_attention) as passed:
         outputs = _encoded(double, tokens, batch, passed)
         resolved = target.resolve(double.config, outputs.detach())
         explained = passed.explained(outputs, resolved.weights)
@@ -124,16 +119,13 @@ def _last_layer(
     return [attention[k] for k in last]
 
 
-def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Any) -> Tensor:
+def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: RelevancePass) -> Tensor:
     """Outputs of tokens. A wrapped model lets relevance pass by itself; a Graphormer does not."""
     module: Any = model
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)
-    if READING:
-        layout = Layout.of(batch.mask, graph_token=True)
-        return relevant_pass(module, lambda x, _: model.encode(x, batch), tokens, passed, layout)
-    with intercepted(module, always=True):
-        return model.encode(tokens, batch)
+    layout = Layout.of(batch.mask, graph_token=True)
+    return relevant_pass(module, lambda x, _: model.encode(x, batch), tokens, passed, layout)
 
 
 def _name_of(model: Any) -> str:

@@ -28,7 +28,7 @@ from torch_geometric.explain.config import (
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.batches import WrappedBatch
-from graphxai.adapters.placing import Readings
+from graphxai.adapters.mixing import Sharing
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.contract.target import ResolvedTarget, Target
 
@@ -66,7 +66,7 @@ class Algorithm(ExplainerAlgorithm):
         super().__init__()
         self.explainer = get_explainer(method or self.method, **options)
         self.at = at
-        self._readings: WeakKeyDictionary[nn.Module, dict[Any, Readings]] = WeakKeyDictionary()
+        self._sharing: WeakKeyDictionary[nn.Module, dict[Any, Sharing]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
         """Whether the settings are supported: a node mask, no edge mask, graphs or nodes."""
@@ -166,9 +166,9 @@ class Algorithm(ExplainerAlgorithm):
         wrapped = wrap(
             model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
         )
-        # what passes revealed about the model's attention holds for all calls of this form
-        known = self._readings.setdefault(model, {})
-        wrapped.readings = known.setdefault((x.dim(), *_form(kwargs)), wrapped.readings)
+        # what passes revealed about the model holds for all calls of this form
+        known = self._sharing.setdefault(model, {})
+        wrapped.sharing = known.setdefault((x.dim(), *_form(kwargs)), wrapped.sharing)
         return wrapped
 
     def __repr__(self) -> str:

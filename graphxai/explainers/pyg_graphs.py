@@ -134,6 +134,10 @@ class OneGraph(WrappedModel):
         nothing = tokens.new_zeros(1, 1) if self.asks_nodes else None
         return one_by_one(self, tokens, batch, keep, nothing)
 
+    def shares_passes(self, batch: WrappedBatch) -> bool:
+        """As found out before copies were encoded."""
+        return not self.goes_alone(batch.singles[0])
+
     @torch.no_grad()
     def _leave_alone(self, batch: WrappedBatch) -> bool:
         """Whether two different graphs get the same outputs in one pass as each gets alone."""

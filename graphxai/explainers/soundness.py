@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.interception import intercepted
+from graphxai.adapters.engine.passing import warn_of_chance
+from graphxai.adapters.engine.trace import recording
 from graphxai.contract.randomness import current_draws
 
 FAR = 7e4  # machine epsilons of the largest output: more than bfloat16 within a pass causes
@@ -50,7 +51,7 @@ def _floats(model: Any) -> Any:
 def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
     """If random numbers were drawn within the block, find out where in a wrapped model.
 
-    If another thread or the method drew them, there is no warning. Passes that were intercepted
+    If another thread or the method drew them, there is no warning. Passes that were recorded
     have already warned.
     """
     before = torch.get_rng_state()
@@ -59,6 +60,5 @@ def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
     if draws is None or draws.seen or torch.equal(before, torch.get_rng_state()):
         return
     if isinstance(module, torch.nn.Module):
-        with torch.no_grad(), intercepted(module, always=True) as watch:
-            model(batch)
-            watch.warn_of_chance()
+        with recording(module, [], graded=False) as done:
+            warn_of_chance(type(module).__name__, done(model(batch)))

@@ -117,28 +117,14 @@ def positive_product(
     return a * to_a, to_v
 
 
-def through_important_heads(
-    relevance: Tensor, important: Tensor, graph: Tensor | None = None
-) -> Tensor:
-    """Song 2024, section 4.3: only important heads pass relevance (B, H, ...) on.
-
-    important (B, K, H): K kinds of heads. Each kind's relevance is scaled as in Eq. 10, so that
-    together they sum to the incoming relevance. Without an important head nothing passes.
-    """
-    kinds = relevance[:, None] * _like(
-        important.to(relevance), relevance[:, None]
-    )  # (B, K, H, ...)
-    sums = torch.stack([per_graph(kind, graph) for kind in kinds.unbind(1)], dim=1)
-    scale = sums.sign() * _divide(per_graph(relevance, graph), sums.abs().sum(1))[:, None]
-    return (kinds * _like(scale, kinds)).sum(1)
-
-
 def through_important_entries(
     relevance: Tensor, graph: Tensor, head: Tensor, important: Tensor
 ) -> Tensor:
-    """As `through_important_heads`, for relevance with entries in any order.
+    """Song 2024, section 4.3: only important heads pass relevance on.
 
-    graph, head: of every entry, in the shape of relevance; important (B, K, H).
+    graph, head: of every entry of the relevance, in its shape; important (B, K, H): K kinds of
+    heads. Each kind's relevance is scaled as in Eq. 10, so that together they sum to the incoming
+    relevance. Without an important head nothing passes.
     """
     chosen = important.to(relevance)
     kinds = [relevance * chosen[graph, kind, head] for kind in range(chosen.shape[1])]

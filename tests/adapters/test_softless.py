@@ -22,6 +22,7 @@ from torch_geometric.nn.models import AttentiveFP
 from torch_geometric.utils import scatter, to_dense_batch
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare_all
 from small_graphs import SIZES, graph, started, wrapped
 
 DIM = 8
@@ -47,16 +48,6 @@ def _gelu(q, k, v, mask):
 
 def _sparsemax(q, k, v, mask):
     return sparsemax((q @ k.mT).masked_fill(~mask[:, None], -1e4)) @ v
-
-
-def _normalised(q, k, v, mask):
-    weights = (q @ k.mT).square() * mask[:, None]
-    return torch.einsum("bij,bjd->bid", weights / weights.sum(-1, keepdim=True), v)
-
-
-def _linear(q, k, v, mask):
-    q, k = F.elu(q) + 1, (F.elu(k) + 1) * mask[..., None]
-    return q @ (k.mT @ v) / (q @ k.sum(1)[..., None])
 
 
 def _linear_einsum(q, k, v, mask):
@@ -87,16 +78,7 @@ def _heads_that_talk(q, k, v, mask):
 
 
 DENSE = [
-    *(
-        _heads_that_talk,
-        _relu,
-        _gelu,
-        _sparsemax,
-        _normalised,
-        _linear,
-        _linear_einsum,
-        _three_at_once,
-    ),
+    *(_heads_that_talk, _relu, _gelu, _sparsemax, _linear_einsum, _three_at_once),
     *(_entrywise, _distances),
 ]
 
@@ -204,7 +186,8 @@ class Convs(nn.Module):
         h = first = self.first(self.embed(x), edge_index)
         for conv in self.convs:
             arguments = (first,) if isinstance(conv, FAConv) else ()
-            h = h + conv(h, *arguments, edge_index)
+            of_batch = (batch,) if isinstance(conv, GPSConv) else ()
+            h = h + conv(h, *arguments, edge_index, *of_batch)
         return self.head(global_mean_pool(h, batch))
 
 
@@ -283,6 +266,50 @@ def test_a_gated_read_out_is_not_named(model, sizes):
         gx.explain(wrapped(started(model())), [graph(n) for n in sizes], "rollout")
 
 
+# -- weights that sum to one without a softmax are read -----------------------------------------
+
+
+def _normalised(q, k, v, mask):
+    weights = (q @ k.mT).square() * mask[:, None]
+    return torch.einsum("bij,bjd->bid", weights / weights.sum(-1, keepdim=True), v)
+
+
+def _linear(q, k, v, mask):
+    q, k = F.elu(q) + 1, (F.elu(k) + 1) * mask[..., None]
+    return q @ (k.mT @ v) / (q @ k.sum(1)[..., None])
+
+
+def _divided_at_the_end(q, k, v, mask):
+    weights = (q @ k.mT / 3).exp() * mask[:, None]
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
+WEIGHTS = {  # what the attention of each is divided by its sum
+    _normalised: lambda q, k: (q @ k.mT).square(),
+    _linear: lambda q, k: (F.elu(q) + 1) @ (F.elu(k) + 1).mT,
+    _divided_at_the_end: lambda q, k: (q @ k.mT / 3).exp(),
+}
+
+
+@pytest.mark.parametrize("sizes", [(5,), (1,), (8, 3), SIZES])
+@pytest.mark.parametrize("mix", WEIGHTS, ids=lambda mix: mix.__name__)
+def test_weights_that_sum_to_one_are_read(mix, sizes):
+    module = started(Dense(mix))
+    model, graphs = wrapped(module), [graph(n) for n in sizes]
+    batch = model.collate([item.data for item in prepare_all(model, graphs)])
+    with torch.no_grad(), gx.record() as tape:
+        model.encode(model.embed(batch), batch)
+    dense = tape.attention[-1][:, 0]  # the first is of the graph attention
+    for found, one in zip(dense, graphs, strict=True):
+        with torch.no_grad():
+            h = module.first(module.embed(one.x), one.edge_index)
+            weights = WEIGHTS[mix](*module.qkv(h).chunk(3, -1)[:2])
+        n = len(one.x)
+        expected = weights / weights.sum(-1, keepdim=True)
+        torch.testing.assert_close(found[1 : n + 1, 1 : n + 1], expected)
+        assert not found[n + 1 :].any()
+
+
 class Narrow(nn.Module):
     """Linear attention whose keys and values differ in width."""
 
@@ -302,9 +329,14 @@ class Narrow(nn.Module):
 
 
 @pytest.mark.parametrize("nodes", range(2, 10))
-def test_linear_attention_is_named_whatever_its_width_and_the_number_of_nodes(nodes):
-    with pytest.warns(UserWarning, match="has no softmax.*leave it out: the model"):
-        gx.explain(wrapped(started(Narrow(width=5))), graph(nodes), "rollout")
+def test_linear_attention_is_read_whatever_its_width_and_the_number_of_nodes(nodes):
+    model = wrapped(started(Narrow(width=5)))
+    batch = model.collate([item.data for item in prepare_all(model, [graph(nodes)])])
+    with torch.no_grad(), gx.record() as tape:
+        model.encode(model.embed(batch), batch)
+    linear = tape.attention[-1]
+    assert linear.shape == (1, 2, nodes + 1, nodes + 1)
+    torch.testing.assert_close(linear[0, :, 1:, 1:].sum(-1), torch.ones(2, nodes))
 
 
 def test_a_read_out_by_attention_is_not_named():

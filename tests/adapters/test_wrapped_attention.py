@@ -47,12 +47,12 @@ def wrapped(model: nn.Module):
     return gx.wrap(model, kind="regression")
 
 
-def recorded(model, graphs: list[Data]) -> list[np.ndarray]:
-    """Attention (H, N, N) between the nodes of each graph, of the first layer recorded."""
+def recorded(model, graphs: list[Data], layer: int = 0) -> list[np.ndarray]:
+    """Attention (H, N, N) between the nodes of each graph, of one layer recorded."""
     batch = model.collate([model.prepare(one).data for one in graphs])
     with record() as tape:
         model.encode(model.embed(batch), batch)
-    first = tape.attention[0].detach().numpy()
+    first = tape.attention[layer].detach().numpy()
     return [first[b, :, 1 : 1 + g.num_nodes, 1 : 1 + g.num_nodes] for b, g in enumerate(graphs)]
 
 
@@ -370,9 +370,17 @@ class Beside(nn.Module):
         return self.head(global_mean_pool(h, batch))
 
 
-@pytest.mark.parametrize(
-    ("how", "place"), [("a token of its own", r"layer\.self_attn"), ("summed first", "the model")]
-)
+def test_attention_that_is_summed_before_it_is_divided_is_read():
+    """As in Exphormer's own code: every node's row sums to one, but for the 1e-6."""
+    (found,) = recorded(wrapped(drawn(Beside("summed first"))), [GRAPHS[0]], layer=1)
+    source, target = GRAPHS[0].edge_index.numpy()
+    no_edge = np.ones(found.shape[1:], dtype=bool)
+    no_edge[target, source] = False
+    assert not found[:, no_edge].any()
+    np.testing.assert_allclose(found[:, np.unique(target)].sum(-1), 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("how", "place"), [("a token of its own", r"layer\.self_attn")])
 def test_attention_that_is_not_recorded_is_named(how, place):
     model = wrapped(drawn(Beside(how)))
     for method in READERS:
@@ -414,13 +422,12 @@ class RowsOfTokens(nn.Module):
         return self.head(mixed.transpose(1, 2).flatten(2).mean(1))
 
 
-def test_heads_indistinguishable_from_inputs_are_reported():
+def test_heads_and_inputs_on_one_axis_are_told_apart():
     model = gx.wrap(drawn(RowsOfTokens()), kind="regression", inputs="tokens")
     rows = list(torch.randn(3, 5, D, generator=torch.Generator().manual_seed(4)))
-    with pytest.warns(UserWarning, match="graphs and heads on one axis .* the model"):
-        together = gx.explain(model, rows, "rollout")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        together = gx.explain(model, rows, "rollout")
         alone = [gx.explain(model, row, "rollout") for row in rows]
     for found, wanted in zip(together, alone, strict=True):
         np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-5)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch._dynamo import eval_frame
 from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv, global_mean_pool
-from torch_geometric.nn.models import SGFormer
 
 import graphxai as gx
 from graphxai.adapters.compiled import uncompiled
@@ -30,15 +29,6 @@ class GatedSkip(nn.Module):
         return self.head(global_mean_pool(self.conv(x, edge_index), batch))
 
 
-class Sgformer(SGFormer):
-    def __init__(self) -> None:
-        super().__init__(9, 8, 8, trans_num_heads=2, gnn_num_layers=2)
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
-        return self.head(global_mean_pool(super().forward(x, edge_index, batch), batch))
-
-
 @pytest.fixture(scope="module")
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
@@ -47,7 +37,6 @@ def models() -> dict[str, nn.Module]:
         "gps": GpsModel(),
         "performer": GpsModel("layer_norm", "silu", "performer"),
         "gated skip": GatedSkip(),
-        "sgformer": Sgformer(),
     }
     return {name: trained(model, GRAPHS, 10) for name, model in found.items()}
 
@@ -60,7 +49,7 @@ def wrapped(model: nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("name", ["transformer", "gps", "performer", "gated skip", "sgformer"])
+@pytest.mark.parametrize("name", ["transformer", "gps", "performer", "gated skip"])
 def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
     """To the rounding of its type, some operations deep, against single precision.
 
@@ -82,7 +71,7 @@ def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_reads_attention_takes_half_precision(models, dtype):
-    for name in ("transformer", "gps", "sgformer"):
+    for name in ("transformer", "gps", "performer"):
         model, other = models[name], wrapped(copy.deepcopy(models[name]).to(dtype))
         for method in ("rollout", "gae", "att_cat"):
             assert np.isfinite(gx.explain(other, GRAPHS[0], method).relevance).all()

@@ -21,11 +21,17 @@ SMILES = ["CC(=O)[O-].[Na+]", "C1CC1O", "CCO", "O"]
 NAMES = ["transformer", "gat", "gps"]
 
 
-@pytest.fixture
-def by_the_older_engine(monkeypatch):
-    """Tensors that a hook keeps lead to the output; a recorded pass has its own."""
-    monkeypatch.setattr("graphxai.adapters.wrapped.RULES", False)
-    monkeypatch.setattr("graphxai.adapters.conservative.RULES", False)
+class Probe:
+    """Zeros that a hook adds to a value: the output's gradient by them is that by the value."""
+
+    def added_to(self, value: Tensor) -> Tensor:
+        self.value = value.detach()
+        self.zeros = torch.zeros_like(self.value).requires_grad_()
+        return value + self.zeros
+
+    def relevance(self, output: Tensor) -> Tensor:
+        """Value times gradient."""
+        return self.value * torch.autograd.grad(output, self.zeros)[0]
 
 
 def graph_of(smiles: str) -> Data:
@@ -189,25 +195,25 @@ def test_pairs_of_tokens_in_every_spelling_of_attention(spelling, frozen_weights
     np.testing.assert_array_equal(pairs.distances, np.abs(places[:, None] - places))
 
 
-def test_a_class_token_has_its_own_row_and_column(by_the_older_engine):
+def test_a_class_token_has_its_own_row_and_column():
     """Relevance that passes the last layer's attention of a BERT passes the class token's row."""
     model = Bert().eval()
     wrapped = gx.wrap(
         model, kind="multiclass", classes=3, inputs="tokens", at="embeddings", graph_token=True
     )
     ids = torch.tensor([0, 5, 3, 7])
-    mixed: list[Tensor] = []
+    mixed = Probe()
     batch = wrapped.collate([wrapped.prepare(ids).data])
     tokens = wrapped.embed(batch)
-    hook = model.dense[1].register_forward_pre_hook(lambda _, args: mixed.append(args[0]))
+    hook = model.dense[1].register_forward_pre_hook(lambda _, args: mixed.added_to(args[0]))
     with gx.conservative(activation="ratio"):
         out = wrapped.encode(tokens, batch)
     hook.remove()
-    (slope,) = torch.autograd.grad(out[0, 2], mixed)
+    expected = mixed.relevance(out[0, 2]).sum().item()
     found = gx.pairs(wrapped, ids, target=2)
     assert found.graph_token
     assert found.by_layer.shape == (2, 4, 4)
-    assert found.by_layer[1, 0].sum() == pytest.approx((mixed[0] * slope).sum().item(), rel=1e-5)
+    assert found.by_layer[1, 0].sum() == pytest.approx(expected, rel=1e-5)
     assert not found.by_layer[1, 1:].any()
     assert "graph token reads" in found.profile()
 
@@ -226,21 +232,19 @@ def test_the_profile_without_a_graph_token_has_rdkits_distances(models, tmp_path
         assert len(found.figure().axes) == 2 if len(between) > 1 else 1
 
 
-def test_parallel_edges_count_as_one_pair(models, by_the_older_engine):
+def test_parallel_edges_count_as_one_pair(models):
     """Two edges from one node to another are two keys with one relevance, the sum of both."""
     model, graph = copy.deepcopy(models["transformer"]), graph_of("CCO")
     twice = graph.clone()
     twice.edge_index = torch.cat([graph.edge_index, torch.tensor([[0], [1]])], dim=1)
     twice.edge_attr = torch.cat([graph.edge_attr, graph.edge_attr[:1] + 1])
-    passed: list[Tensor] = []
-    hook = model.second.register_message_forward_hook(lambda _, __, out: passed.append(out))
+    messages = Probe()  # (E, H, d)
+    hook = model.second.register_message_forward_hook(lambda _, __, m: messages.added_to(m))
     wrapped = gx.wrap(model, kind="regression")
     with gx.conservative(activation="ratio", model=model):
         out = model(twice.x, twice.edge_index, twice.edge_attr, torch.zeros(3).long())
     hook.remove()
-    messages = passed[0]  # (E, H, d)
-    (slope,) = torch.autograd.grad(out.sum(), messages)
-    by_edge = (messages * slope).sum((1, 2)).detach()
+    by_edge = messages.relevance(out.sum()).sum((1, 2))
     expected = torch.zeros(3, 3, dtype=torch.float64)
     expected.index_put_((twice.edge_index[1], twice.edge_index[0]), by_edge, accumulate=True)
     found = gx.pairs(wrapped, twice).by_layer[1, 1:, 1:]
@@ -259,9 +263,7 @@ def test_a_model_without_attention_between_nodes_has_no_pairs():
         gx.pairs(linear, graph_of("CCO"))
 
 
-def test_a_pooling_with_weights_keeps_its_relevance_apart_from_attention(
-    models, by_the_older_engine
-):
+def test_a_pooling_with_weights_keeps_its_relevance_apart_from_attention(models):
     """Its softmax is not recorded but is still held constant."""
 
     class Weighted(SparseModel):
@@ -276,12 +278,11 @@ def test_a_pooling_with_weights_keeps_its_relevance_apart_from_attention(
     torch.manual_seed(0)
     model = Weighted().double().eval()
     model.second = type(model.second)(16, 8, heads=2).double()
-    graph, passed = graph_of("C1CC1O"), []
+    graph, messages = graph_of("C1CC1O"), Probe()
     with gx.conservative(activation="ratio", model=model):
-        hook = model.second.register_message_forward_hook(lambda _, __, out: passed.append(out))
+        hook = model.second.register_message_forward_hook(lambda _, __, m: messages.added_to(m))
         out = model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(4).long())
         hook.remove()
-    (slope,) = torch.autograd.grad(out.sum(), passed)
+    expected = messages.relevance(out.sum()).sum().item()
     found = gx.pairs(gx.wrap(model, kind="regression"), graph)
-    expected = (passed[0] * slope).sum().item()
     assert found.by_layer[1].sum() == pytest.approx(expected, rel=1e-8)

@@ -11,7 +11,6 @@ from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv, global_mean_pool
 
 import graphxai as gx
-from graphxai.adapters.engine.switch import READING
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import HeadStatistics, get_explainer
@@ -21,7 +20,6 @@ from graphxai.rules.positive import CHEFER, PLAIN
 from other_models import GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 from toy import random_graphormer
 
-recorded = pytest.mark.skipif(not READING, reason="needs the recorded list")
 METHODS = ("transformer_attribution", "lrp_zplus", "partial_lrp", "masked_lrp")
 
 
@@ -95,7 +93,6 @@ class Encoder(nn.Module):
         return self.inner.encode(x, self.batch)
 
 
-@recorded
 @pytest.mark.parametrize("pre_layernorm", [True, False])
 def test_a_wrapped_graphormer_is_explained_as_itself(pre_layernorm):
     model = random_graphormer(pre_layernorm=pre_layernorm)
@@ -429,7 +426,6 @@ class Scaled(nn.Module):
         return self.head(h).mean(1)
 
 
-@recorded
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_a_norm_that_is_written_out_anywhere_is_a_norm(method):
     x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2))
@@ -439,7 +435,6 @@ def test_a_norm_that_is_written_out_anywhere_is_a_norm(method):
     np.testing.assert_allclose(scores(one, x, method), scores(other, x, method), rtol=1e-5)
 
 
-@recorded
 def test_a_mean_of_neighbours_is_not_the_mean_of_a_norm():
     """The difference of a node and its neighbours is a sum: both have relevance."""
 
@@ -454,7 +449,6 @@ def test_a_mean_of_neighbours_is_not_the_mean_of_a_norm():
     np.testing.assert_allclose(found, [0.4, 0.6], rtol=1e-6)
 
 
-@recorded
 def test_a_signal_that_was_cut_off_is_named():
     class Cut(nn.Module):
         def forward(self, x, edge_index, batch):
@@ -464,7 +458,6 @@ def test_a_signal_that_was_cut_off_is_named():
         scores(gx.wrap(Cut(), kind="regression"), complete_graph(), "lrp_zplus")
 
 
-@recorded
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_a_softmax_by_logarithms_is_a_softmax(method):
     class Mixing(nn.Module):

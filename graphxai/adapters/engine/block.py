@@ -16,26 +16,32 @@ from torch.utils._pytree import tree_flatten
 from graphxai.rules.conservative import current_rules, current_tape
 from graphxai.rules.scope import Blocks
 
+from ..compiled import uncompiled
 from ..layout import Layout
 from .marks import marked
 from .passing import reading, warn_of_chance, warn_of_curves
 from .replay import plan, replay
-from .switch import left_to_the_other
 from .trace import Recording, is_recording
 
 
 @contextmanager
-def intercepted(model: nn.Module) -> Iterator[None]:
-    """Rules and recordings of this thread act on `model`, or parts of it, within the block."""
+def intercepted(model: nn.Module, *, layout: Layout | None = None) -> Iterator[None]:
+    """Rules and recordings of this thread act on `model`, or parts of it, within the block.
+
+    A call of the model is recorded as a list of PyTorch's basic operations, and the list runs again
+    under the rules in force. layout: the positions of nodes, for recordings of attention; by
+    default the first input has the nodes of one graph (n, D), behind an empty graph token, or the
+    tokens of several (B, S, D). Raises TypeError for anything but a module.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
-    watch = _Watch(model)
+    watch = _Watch(model, layout)
     handles = (
         register_module_forward_pre_hook(watch.before),
         register_module_forward_hook(watch.after, always_call=True),
     )
     try:
-        with _watching.block(watch):
+        with uncompiled(model), _watching.block(watch):
             yield
     finally:
         for handle in handles:
@@ -57,9 +63,9 @@ def _innermost(module: nn.Module) -> "_Watch | None":
 class _Watch:
     """Records each call of the model, or of a part of it, and replays it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, layout: Layout | None) -> None:
         self.outer = _watching.get()
-        self._model = model
+        self._model, self._layout = model, layout
         self._parts = {id(module) for module in model.modules()}
         self._thread = threading.get_ident()
         self._outer: nn.Module | None = None
@@ -80,8 +86,6 @@ class _Watch:
             self._recording.enter(module)
             return
         if is_recording() or self is not _innermost(module):
-            return
-        if left_to_the_other():
             return
         floats = [t for t in tree_flatten(args)[0] if isinstance(t, Tensor)]
         floats = [t for t in floats if t.is_floating_point() and not isinstance(t, nn.Parameter)]
@@ -109,14 +113,16 @@ class _Watch:
         finally:
             for tensor in lent:
                 tensor.requires_grad_(False)
-        made, name = plan(trace, marked(trace), current_rules()), type(self._model).__name__
-        warn_of_curves(name, made, self._warned)
+        name, tape = type(self._model).__name__, current_tape()
         warn_of_chance(name, trace)
-        tape = current_tape()
         if tape is not None and not tape.with_biases and trace.inputs:
             slot = next(iter(trace.inputs))
             rows = trace.tensors[slot]
-            return reading(made, slot, rows, _layout(rows), name).output()
+            layout = self._layout or _layout(rows)
+            again = reading(trace, current_rules(), slot, rows, layout, name, self._warned)
+            return again.output()
+        made = plan(trace, marked(trace), current_rules())
+        warn_of_curves(name, made, self._warned)
         return replay(made, {slot: trace.tensors[slot] for slot in trace.inputs}).output()
 
     def end(self) -> None:
@@ -127,6 +133,7 @@ class _Watch:
 
 
 def _layout(rows: Tensor) -> Layout:
-    """Rows (n, D) of one graph, or (B, S, D)."""
-    mask = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device)
-    return Layout.of(mask if rows.dim() == 3 else mask.reshape(1, -1))
+    """Rows (n, D) of one graph, or (B, S, D), of which the first has the graph token's place."""
+    if rows.dim() != 3:
+        return Layout.of(rows.new_ones(1, rows[..., 0].numel(), dtype=torch.bool))
+    return Layout.of(rows.new_ones(len(rows), rows.shape[1] - 1, dtype=torch.bool), True)

@@ -61,12 +61,14 @@ class Nonlinearity:
 class Meeting(NamedTuple):
     """Weights meet values in a product: the product, the weights, where they come from.
 
-    origin: the operation that made the weights, such as the softmax.
+    origin: the operation that made the weights, such as the softmax, or that divides the result by
+    their sums; divisor: in that case these sums, or their reciprocals, by value.
     """
 
     product: Op
     weights: int
     origin: Op
+    divisor: int | None = None
 
 
 @dataclass(eq=False)
@@ -327,6 +329,8 @@ class _Marking:
                 self.marks.hold(product, weights, "attention")
             if found:
                 self.marks.hold(op, below, "attention")
+                if len(found) == 1:  # with a matrix
+                    self.marks.attention.append(Meeting(*found[0], op, below))
                 return True
         return False
 
@@ -351,7 +355,10 @@ class _Marking:
         ]
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
-        """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`."""
+        """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.
+
+        If the list has the matrix: the product `(q k^T) v` with the matrix.
+        """
         of_sum = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
         sums = [self.behind(value, of_sum) for value in self.factors(below)]
         own = [self.behind(value, SAME) for value in self.factors(below)]
@@ -359,15 +366,22 @@ class _Marking:
             if outer is below:
                 continue
             for query, rest in _both_ways(self.factors(outer)):
-                alike = [bool(self.behind(query, SAME) & values) for values in own]
-                if not any(alike):
-                    continue
-                of_keys = sums[1 - alike.index(True)]
                 for inner in self._products_behind(rest):
-                    for key, _ in _both_ways(self.factors(inner)):
-                        if inner is not outer and self.behind(key, SAME) & of_keys:
+                    if inner is outer or inner is below:
+                        continue
+                    for key, other in _both_ways(self.factors(inner)):
+                        if self._are_query_and_key(query, key, own, sums):
                             return [(outer, query), (inner, key)]
+                        if self._are_query_and_key(other, key, own, sums):
+                            return [(outer, rest)]
         return None
+
+    def _are_query_and_key(
+        self, query: int, key: int, own: list[set[int]], sums: list[set[int]]
+    ) -> bool:
+        """Whether q is a factor of the divisor, and k is summed in the other one."""
+        alike = [bool(self.behind(query, SAME) & values) for values in own]
+        return any(alike) and bool(self.behind(key, SAME) & sums[1 - alike.index(True)])
 
     # -- factors of the signal itself ----------------------------------------------------------
 

@@ -117,7 +117,7 @@ class _Walk:
         shape = self.trace.tensors[made[0].slot].shape
         if op.name in MOVES:
             return self._moved(op, known, len(made))
-        if op.name in MATRIX_PRODUCTS:
+        if op.name in MATRIX_PRODUCTS - {"convolution"}:
             return [self._multiplied(op, shape, known)]
         if op.name in REDUCE:
             return [self._reduced(op, shape, known)] * len(made)
@@ -130,7 +130,18 @@ class _Walk:
             dim = dim[0] if isinstance(dim, tuple) else dim
             full = self.trace.shape(op.reads[0].value)
             return [numbers.map(lambda t: t.expand(full).gather(dim, index))]
+        if op.name == "_cdist_forward":
+            return [self._of_distances(*(known.get(ref.value) for ref in op.reads[:2]))]
+        if op.name == "convolution":
+            (numbers,) = known.values()
+            ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
+            return [numbers if ones and numbers.query.shape[1] == 1 else None]
         return [self._entrywise(op, shape, known)]
+
+    def _of_distances(self, a: Numbers | None, b: Numbers | None) -> Numbers | None:
+        """Distances between rows (..., P, D) and (..., R, D), of pairs."""
+        alone = a is not None and b is not None and a.key is None and b.key is None
+        return Numbers(a.query, b.query.mT) if a and b and alone else None
 
     # -- moves ---------------------------------------------------------------------------------
 
@@ -232,6 +243,8 @@ class _Walk:
         if numbers.key is None:
             return Numbers(self._settled(query))
         key = reduced(numbers.key)
+        if query.numel() and bool((query == NONE).all()) and bool((key == NONE).all()):
+            return Numbers(query)  # as of a graph without edges
         if bool((query >= NONE).all()) and bool((key >= NONE).all()):
             return Numbers(query, key)
         if bool((query >= NONE).all()):
@@ -291,7 +304,12 @@ class _Walk:
             values = values.expand([size[a] if a == dim else n for a, n in enumerate(own)])
             return self._groups(values, dim, by, shape[dim])
 
-        return self._of_one(numbers, summed)
+        found = self._of_one(numbers, summed)
+        if found.key is not None and dim == 0 and shape[0] == len(self.rows):
+            own = self.rows.view(-1, *(1,) * (found.query.dim() - 1))
+            if agree(found.query, own) or agree(found.key, own):
+                return Numbers(own)  # each node has one edge at most
+        return found
 
     def _groups(self, values: Tensor, dim: int, by: Tensor, count: int) -> Tensor:
         place = by.view([-1 if a == dim else 1 for a in range(values.dim())]).expand(values.shape)
@@ -315,7 +333,7 @@ class _Walk:
     def _multiplied(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
         """A product of matrices (..., Q, K) and (..., K, D), or of a matrix and a vector."""
         args = op.args[1:] if op.name in PLUS_PRODUCT else op.args
-        if op.name in ("convolution", "_trilinear", "addr"):
+        if op.name in ("_trilinear", "addr"):
             return None
         first, second = args[0], args[1]
         a, b = known.get(first.value), known.get(second.value)
@@ -351,7 +369,8 @@ class _Walk:
     def _of_two(self, a: Tensor, b: Tensor) -> Numbers | None:
         """A product of signals of single nodes: of pairs, or summed over the nodes."""
         if a.shape[-1] == 1 and b.shape[-2] == 1:
-            return Numbers(a, b)
+            of_graph = [bool((numbers <= NONE).all()) for numbers in (a, b)]
+            return Numbers(a, b) if not any(of_graph) else Numbers(b if of_graph[0] else a)
         if a.shape[-1] > 1 and b.shape[-2] > 1 and not agree(a, b.mT):
             return None
         summed = self._sum(a, [a.dim() - 1]) if a.shape[-1] > 1 else self._sum(b, [b.dim() - 2])
@@ -420,7 +439,11 @@ class _Walk:
         if one.key is not None:
             alike = agree(pair.query, one.query) and agree(pair.key, one.key)
             swapped = agree(pair.query, one.key) and agree(pair.key, one.query)
-            return pair if alike or swapped else None
+            if alike or swapped:
+                return pair
+            if agree(pair.query, one.query):  # a number for each query, such as a threshold
+                return next((b for a, b in ((one, pair), (pair, one)) if _is_wider(b, a)), None)
+            return None
         if agree(pair.key, one.query) or self._is_graph_of(one.query, pair.query):
             return pair
         if agree(pair.query, one.query):  # the key is the other one
@@ -460,6 +483,17 @@ def agree(a: Tensor, b: Tensor) -> bool:
     except RuntimeError:
         return False
     return bool(((a == b) | (a == NONE) | (b == NONE)).all())
+
+
+def _is_wider(wide: Numbers, narrow: Numbers) -> bool:
+    """Whether some axis has several entries in one, while the other has none of its own."""
+    shapes = [
+        torch.broadcast_shapes(n.query.shape, n.key.shape)
+        for n in (wide, narrow)
+        if n.key is not None
+    ]
+    pairs = list(zip(*shapes, strict=False))
+    return any(a > 1 == b for a, b in pairs) and not any(b > 1 == a for a, b in pairs)
 
 
 def compressed(numbers: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from graphxai.rules.conservative import Rules, Tape, current_tape
 
+from ..compiled import uncompiled
 from ..layer_inputs import current_layer_inputs
 from ..layout import Layout
 from .marks import Meeting, curves, marked
+from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
 from .recording import Placed, exposed, placed
 from .relevance import ALL_CONSTANT, RelevancePass, passed_back, plan_of
@@ -31,7 +33,9 @@ from .replay import (
     share_along,
 )
 from .shares import affine_share
+from .softless import softless
 from .trace import Running, Trace, recording
+from .vocabulary import MATRIX_PRODUCTS
 
 # errors of code that was written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
@@ -53,17 +57,18 @@ def explained_pass(
     """
     name = type(module).__name__
     trace = recorded(module, call, rows, others)
+    warn_of_chance(name, trace)
+    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
+    if tape is not None and not tape.with_biases:
+        outputs: Tensor = reading(trace, rules, slot, rows, layout, name).output()
+        return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
     marks = marked(trace)
     made = plan(trace, marks, rules, NODES)
-    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
     warn_of_curves(name, made)
-    warn_of_chance(name, trace)
-    reads = tape is not None and not tape.with_biases
-    again = reading(made, slot, rows, layout, name) if reads else replay(made, {slot: rows})
-    outputs: Tensor = again.output()
+    outputs = replay(made, {slot: rows}).output()
     if not outputs.requires_grad:
         outputs = outputs + 0 * rows.sum()  # no gradient reaches the nodes
-    if tape is not None and tape.with_biases:
+    if tape is not None:
         wide = plan(trace, marks, rules)  # with the ways of all inputs
         outputs = _with_shares(outputs, wide, {slot: rows}, names_by_bit(others), name, tape)
     return outputs
@@ -84,16 +89,25 @@ def relevant_pass(
     """Outputs (B, C) of node rows, from which relevance passes back by positive rules."""
     name, size = type(module).__name__, len(layout.mask)
     trace = recorded(module, call, rows, {})
+    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
+    nodes = with_numbers(trace, slot, rows, layout)
     marks = marked(trace)
     made = plan_of(trace, marks, state.rules, NODES)
-    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
-    nodes = numbered(trace, slot, numbers_of_rows(layout, rows), layout.tokens)
     seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
     warn_of_chance(name, trace)
     if cut := places_of_cuts(plan(trace, marks, ALL_CONSTANT, NODES)):
         warn_of_cuts(name, cut, in_ledger=False)
     outputs = passed_back(made, nodes, {slot: rows}, size, seen, state, name)
     return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
+
+
+def with_numbers(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Nodes:
+    """The numbers of a list in which linear attention has its matrix from here on."""
+    numbers = numbers_of_rows(layout, rows)
+    nodes = numbered(trace, slot, numbers, layout.tokens)
+    if not write_matrices(trace, nodes):
+        return nodes
+    return numbered(trace, slot, numbers, layout.tokens)
 
 
 class Seen(NamedTuple):
@@ -104,7 +118,10 @@ class Seen(NamedTuple):
 
 
 def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> list[Seen]:
-    """Attention that the output depends on, in order; a warning names what is not between nodes."""
+    """Attention that the output depends on, in order; a warning names what is not between nodes.
+
+    Raises NotTogether if the graphs of the batch have to be alone for it.
+    """
     found: list[Seen] = []
     left_out: set[str] = set()
     known: set[int] = set()
@@ -116,16 +133,29 @@ def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> l
         place = placed(made.trace, met, nodes, size)
         if place is not None:
             found.append(Seen(met, place))
-        elif not _pools(nodes, met.weights):
+        elif met.divisor is not None and size > 1:
+            raise NotTogether  # padding may be among what it is divided by
+        elif not _pools(made.trace, nodes, met):
             left_out.add(met.product.place or "the model")
+    left_out |= {op.place or "the model" for op in softless(made, nodes)}
     if left_out:
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
-            " nodes of the graphs (it involves latents, clusters, experts or an extra token);"
-            f" methods that read attention leave it out: {'; '.join(sorted(left_out))}.",
+            " nodes of the graphs (it involves latents, clusters, experts or an extra token, or it"
+            " has no softmax); methods that read attention leave it out:"
+            f" {'; '.join(sorted(left_out))}.",
             stacklevel=8,
         )
+    if size > 1 and any(len(seen.place.positions[0].unique()) < size for seen in found):
+        raise NotTogether
     return found
+
+
+class NotTogether(Exception):
+    """Attention of a batch cannot be read, but may be in each graph alone.
+
+    The model attends in one graph after the other, or counts padding.
+    """
 
 
 class Entering:
@@ -167,10 +197,15 @@ def entering(
     return None
 
 
-def _pools(nodes: Nodes, weights: int) -> bool:
-    """Whether weights are of single nodes, as in a readout."""
-    numbers = nodes.by_value.get(weights)
-    return numbers is not None and numbers.key is None
+def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
+    """Whether weights are of single nodes and make one row of them, as in a readout."""
+    numbers = nodes.by_value.get(met.weights)
+    if numbers is None or numbers.key is not None:
+        return False
+    if met.product.name not in MATRIX_PRODUCTS:
+        return True
+    first = met.product.reads[0].value == met.weights
+    return trace.shape(met.weights)[-2 if first else -1] == 1
 
 
 class _Expose:
@@ -202,9 +237,19 @@ def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
     return numbers[:, first : first + rows.shape[1], None]
 
 
-def reading(made: Plan, slot: int, rows: Tensor, layout: Layout, name: str) -> Replayed:
+def reading(
+    trace: Trace,
+    rules: Rules,
+    slot: int,
+    rows: Tensor,
+    layout: Layout,
+    name: str,
+    known: set[str] | None = None,
+) -> Replayed:
     """The pass again, with attention between nodes put on the tape in force."""
-    nodes = numbered(made.trace, slot, numbers_of_rows(layout, rows), layout.tokens)
+    nodes = with_numbers(trace, slot, rows, layout)
+    made = plan(trace, marked(trace), rules, NODES)
+    warn_of_curves(name, made, known)
     attention = attention_between_nodes(made, nodes, len(layout.mask), name)
     read = {
         seen.met.product.number: Reading(seen.met.weights, _Expose(seen.place, layout, made.rules))
@@ -227,13 +272,13 @@ def recorded(
     """The list of one pass; the nodes have the bit `NODES`, each other input one of its own."""
     leaf = rows.detach().requires_grad_()
     try:
-        with recording(module, [leaf, *others.values()]) as done:
+        with uncompiled(module), recording(module, [leaf, *others.values()]) as done:
             return done(call(leaf, others))
     except RuntimeError as error:
         if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
             raise
     leaf = rows.detach()
-    with recording(module, [leaf, *others.values()], graded=False) as done:
+    with uncompiled(module), recording(module, [leaf, *others.values()], graded=False) as done:
         return done(call(leaf, others))
 
 

@@ -1,7 +1,7 @@
 """Attention of a recorded pass as (B, H, T, T), in the way of the gradient."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class Placed:
     """Where entries of weights stand: heads behind the other axes, and positions of the rest.
 
     order: axes with heads last. positions: graph, query, key of each entry that is between two
-    nodes; valid (R,): which entries these are.
+    nodes; valid (R,): which entries these are. divisor: what each of them is divided by later.
     """
 
     split: tuple[int, tuple[int, int]] | None
@@ -26,6 +26,12 @@ class Placed:
     heads: int
     valid: Tensor
     positions: tuple[Tensor, Tensor, Tensor]
+    divisor: Tensor | None = None
+
+    def apart(self, weights: Tensor) -> Tensor:
+        """Weights (R, H), with heads behind all other axes."""
+        split = weights if self.split is None else weights.unflatten(*self.split)
+        return split.permute(self.order).reshape(-1, self.heads)
 
 
 def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None:
@@ -33,7 +39,7 @@ def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None
 
     The key is the node whose values the weights meet.
     """
-    weights, numbers = trace.tensor(met.weights), nodes.by_value.get(met.weights)
+    numbers = nodes.by_value.get(met.weights)
     if numbers is None or numbers.key is None:
         return None
     others = (ref.value for ref in met.product.reads if ref.value != met.weights)
@@ -42,6 +48,31 @@ def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None
         mixed = values[0].query if met.product.name == "mul" else values[0].query.mT
         if not agree(numbers.key, mixed) and agree(numbers.query, mixed):
             numbers = Numbers(numbers.key, numbers.query)
+    place = _place(trace.tensor(met.weights), numbers, nodes, size)
+    if place is None or met.divisor is None:
+        return place
+    divisor = _by_query(trace, met, nodes, size)
+    graph, query, _ = place.positions
+    return None if divisor is None else replace(place, divisor=divisor[graph, query])
+
+
+def _by_query(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Tensor | None:
+    """What the weights of every query are divided by, (B, T, H)."""
+    assert met.divisor is not None
+    divisor, numbers = trace.tensor(met.divisor).detach(), nodes.by_value.get(met.divisor)
+    divisor = divisor if met.origin.name == "div" else 1 / divisor
+    if numbers is None or numbers.key is not None:
+        return None
+    place = _place(divisor, Numbers(numbers.query, numbers.query), nodes, size)
+    if place is None:
+        return None
+    graph, query, _ = place.positions
+    empty = divisor.new_ones(size, nodes.tokens, place.heads)
+    return empty.index_put((graph, query), place.apart(divisor)[place.valid])
+
+
+def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed | None:
+    """The places of entries with numbers of two nodes each."""
     assert numbers.key is not None
     query, key = (_padded(t, weights.dim()) for t in (numbers.query, numbers.key))
     for axis in range(weights.dim()):
@@ -77,41 +108,53 @@ def exposed(
     It is (B, H, 1, T) if only the graph token attends. leaf: attention is a leaf that requires a
     gradient, with nothing behind it.
     """
-    split = weights if place.split is None else weights.unflatten(*place.split)
-    moved = split.permute(place.order)
-    flat = moved.reshape(-1, place.heads)  # (R, H)
+    flat = place.apart(weights)
     inside = flat[place.valid]
+    if place.divisor is not None:
+        inside = inside / place.divisor
     where = place.positions
     rows = 1 if len(inside) and not where[1].any() else tokens
     empty = flat.new_zeros(size, rows, tokens, place.heads)
     attention = empty.index_put(where, inside, accumulate=True).permute(0, 3, 1, 2)
     if leaf:
         attention = attention.detach().requires_grad_()
-    summed = attention.permute(0, 2, 3, 1)[where]
-    count = empty[..., 0].detach().index_put(where, inside.new_ones(len(inside)), accumulate=True)
-    if len(inside) and float(count.max()) > 1:
-        total = summed.detach()
-        even = 1 / count[where][:, None]
-        summed = summed * torch.where(total == 0, even, inside.detach() / total)
-    back = flat.index_put((place.valid.nonzero()[:, 0],), summed)
-    return attention, _put_back(back.view(moved.shape), place, weights.shape)
+    used = attention.permute(0, 2, 3, 1)[where]
+    if (share := shares_of_parallel(inside, attention, place)) is not None:
+        used = used * share
+    if place.divisor is not None:
+        used = used * place.divisor
+    back = flat.index_put((place.valid.nonzero()[:, 0],), used)
+    return attention, put_back(back, place, weights.shape)
+
+
+def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tensor | None:
+    """The share that each of the weights (R, H) has of its entry; None: no edges are parallel."""
+    where = place.positions
+    count = inside.new_zeros(attention.permute(0, 2, 3, 1).shape[:3])
+    count.index_put_(where, inside.new_ones(len(inside)), accumulate=True)
+    if not len(inside) or float(count.max()) <= 1:
+        return None
+    total = attention.detach().permute(0, 2, 3, 1)[where]
+    return torch.where(total == 0, 1 / count[where][:, None], inside.detach() / total)
 
 
 def entries(weights: Tensor, place: Placed) -> tuple[Tensor, Tensor, Tensor]:
     """For every entry of weights its graph, its head, and one if it is between nodes, else zero."""
-    split = weights if place.split is None else weights.unflatten(*place.split)
-    moved = split.permute(place.order)
     inside = place.valid[:, None].expand(-1, place.heads).long()
     graph = inside.clone()
     graph[place.valid] = place.positions[0][:, None].expand(-1, place.heads)
     head = torch.arange(place.heads, device=weights.device) * inside
-    parts = (part.reshape(moved.shape) for part in (graph, head, inside))
-    graph, head, inside = (_put_back(part, place, weights.shape) for part in parts)
+    graph, head, inside = (put_back(t, place, weights.shape) for t in (graph, head, inside))
     return graph, head, inside
 
 
-def _put_back(moved: Tensor, place: Placed, shape: torch.Size) -> Tensor:
-    """Entries with heads last in the order of the weights' own axes."""
+def put_back(flat: Tensor, place: Placed, shape: torch.Size) -> Tensor:
+    """Entries (R, H) in the order of the weights' own axes."""
+    own = list(shape)
+    if place.split is not None:
+        axis, parts = place.split
+        own[axis : axis + 1] = parts
+    moved = flat.reshape([own[axis] for axis in place.order])
     order = sorted(range(len(place.order)), key=place.order.__getitem__)
     return moved.permute(order).reshape(shape)
 

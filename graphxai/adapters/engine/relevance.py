@@ -35,7 +35,7 @@ from graphxai.rules.scope import Blocks
 
 from .marks import Marks, Meeting
 from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .recording import Placed, entries, exposed
+from .recording import Placed, entries, exposed, put_back, shares_of_parallel
 from .replay import Plan, Reading, out_of_place, plan, refs_in, replay
 from .trace import Op, Ref, Trace
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
@@ -470,7 +470,7 @@ class Positive:
     def graphs_of(self, call: Call) -> Tensor:
         """The graph (R,) of each row of a result, or as many of its first axes as have several."""
         shape, numbers = call.value.shape, self.nodes.by_value.get(call.op.out)
-        if numbers is None:
+        if numbers is None or not call.value.numel():
             return torch.zeros(1, dtype=torch.long, device=call.value.device)
         graph = compressed(self.nodes.graph(numbers.query))
         graph = graph.reshape((*(1,) * (len(shape) - graph.dim()), *graph.shape))
@@ -482,11 +482,35 @@ class Positive:
     # -- attention -----------------------------------------------------------------------------
 
     def _exposing(self, place: Placed) -> Callable[[Tensor], Tensor]:
+        """Attention as (B, H, T, T), in the way of the relevance."""
+
         def read(weights: Tensor) -> Tensor:
             leaf = not self.rules.into_queries_and_keys
-            attention, found = exposed(weights, place, self.size, self.nodes.tokens, leaf)
+            attention, _ = exposed(weights.detach(), place, self.size, self.nodes.tokens, leaf)
+            inside = place.apart(weights.detach())[place.valid]
+            if place.divisor is not None:
+                inside = inside / place.divisor
+            share = shares_of_parallel(inside, attention, place)
+            nothing = weights.new_zeros(len(place.valid), place.heads)
+
+            def to_weights(relevance: Tensor) -> tuple[Tensor, ...]:
+                each = relevance.permute(0, 2, 3, 1)[place.positions]
+                each = each if share is None else each * share
+                return (put_back(_filled(nothing, place.valid, each), place, weights.shape),)
+
+            def to_attention(relevance: Tensor) -> tuple[Tensor, ...]:
+                flat = place.apart(relevance)
+                size = attention.permute(0, 2, 3, 1).shape
+                found = flat.new_zeros(size).index_put(
+                    place.positions, flat[place.valid], accumulate=True
+                )
+                rest = flat.masked_fill(place.valid[:, None], 0.0)
+                return found.permute(0, 3, 1, 2), put_back(rest, place, weights.shape)
+
+            if not leaf:
+                attention = handed(attention, to_weights, weights)
             self.state.attention.append(attention)
-            return found
+            return handed(weights, to_attention, attention, weights)
 
         return read
 
@@ -503,6 +527,11 @@ class Positive:
         graph, head, inside = (f(part.to(ones), ones) for part in entries(weights, place))
         inside = inside.clamp(min=1)
         return (graph / inside).round().long(), (head / inside).round().long(), chosen
+
+
+def _filled(nothing: Tensor, valid: Tensor, each: Tensor) -> Tensor:
+    """Zeros (R, H) with the entries that are valid."""
+    return nothing.index_put((valid.nonzero()[:, 0],), each)
 
 
 def _last_map(made: Plan) -> int | None:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.contract.randomness import DRAWING, current_draws, draws_numbers
 
-from ..vocabulary import name_of
+from .vocabulary import name_of
 from .written_out import WRITTEN_OUT
 
 VALUELESS = {  # the result does not depend on the values of the arguments
@@ -542,7 +542,9 @@ class _Assembly:
             if not (depends := trace.depends[ref.value]):
                 continue
             tensor = trace.tensors[ref.slot]
-            if op.name in CUTS:
+            if op.name == "detach" and _is_of_script(tensor):
+                passes, arriving = True, self._rewritten_script(op)
+            elif op.name in CUTS:
                 passes = False
             elif not self.mode.graded:
                 passes = is_real(tensor)
@@ -563,6 +565,28 @@ class _Assembly:
         if value in self.trace.joined and not live[value]:
             live[value] = live[self.trace.joined[value][0]] | live[self.trace.joined[value][1]]
         return live[value]
+
+    def _rewritten_script(self, op: Op) -> int:
+        """Gradients in what TorchScript ran with its own backward pass to end with this `detach`.
+
+        There inputs are detached, and so are the outputs, which then get that backward pass.
+        """
+        trace = self.trace
+        todo, arriving = [op], 0
+        while todo:
+            now = todo.pop()
+            for ref in now.reads:
+                maker = trace.made(ref.value)
+                inside = now.name != "detach" or now is op
+                if inside and maker is not None and not trace.live[ref.value]:
+                    trace.live[ref.value] = trace.depends[ref.value]
+                    todo.append(maker)
+                arriving |= trace.live[ref.value]
+            if now.name == "detach":
+                now.func, now.name = torch.ops.aten.alias.default, "alias"
+                if now is not op:
+                    trace.live[now.out] = trace.live[now.reads[0].value]
+        return arriving
 
     def _revived(self, op: Op) -> int:
         """Gradients on in what a custom function did to end with this operation.
@@ -585,6 +609,11 @@ class _Assembly:
 def is_input(tensor: Tensor) -> bool:
     """Whether a tensor from outside is what is explained, and no parameter."""
     return tensor.requires_grad and not isinstance(tensor, nn.Parameter)
+
+
+def _is_of_script(tensor: Tensor) -> bool:
+    """Whether a tensor has the backward pass that TorchScript writes for its code."""
+    return tensor.grad_fn is not None and "DifferentiableGraph" in tensor.grad_fn.name()
 
 
 def is_real(tensor: Tensor) -> bool:

@@ -1,5 +1,7 @@
 """Names of ATen operations, grouped by what they do to a signal."""
 
+from typing import Any
+
 SAME = {  # only the shape, the order or the type changes, or entries are removed
     "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "transpose", "permute", "t",
     "unsqueeze", "squeeze", "clone", "select", "slice", "index", "index_select", "_to_copy",
@@ -56,3 +58,9 @@ LINEAR = {
     "view_as_complex", "_fft_r2c", "_fft_c2r", "_fft_c2c", "imag", "hardtanh_relu", "nanmedian",
 }  # fmt: skip
 KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
+
+
+def name_of(func: Any) -> str:
+    """The name of a Python function or method of PyTorch: `__array__` and `array` are alike."""
+    name: str = getattr(func, "__name__", "")
+    return name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")

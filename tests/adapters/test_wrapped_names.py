@@ -1,0 +1,113 @@
+"""No result depends on what a class or a submodule is called."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GPSConv, MessagePassing, ResGatedGraphConv, global_mean_pool
+from torch_geometric.nn.models import Polynormer, SGFormer
+
+import graphxai as gx
+from other_models import Bert, GpsModel, SparseModel, explainers, molecules
+
+GRAPHS = [g for g in molecules() if g.num_nodes < 20][:2]
+FEW = ("lrp", "attn_lrp", "gae", "transformer_attribution", "lrp_zplus")
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # which find their parts by name
+
+
+def renamed(model: nn.Module) -> nn.Module:
+    """A copy in which every class, and every submodule, has a name that says nothing.
+
+    PyG writes code for each class of its convolutions, so these keep their names.
+    """
+    model = copy.deepcopy(model)
+    for k, module in enumerate(list(model.modules())):
+        if isinstance(module, MessagePassing):
+            continue
+        names: dict[str, str] = {}
+        if not isinstance(module, CONTAINERS):
+            names = {name: f"part_{k}_{i}" for i, name in enumerate(module._modules)}
+            parts = {names[name]: part for name, part in module._modules.items()}
+            module._modules.clear()
+            module._modules.update(parts)
+
+        def found(self, name, names=names, kind=type(module)):
+            return kind.__getattr__(self, names.get(name, name))
+
+        module.__class__ = type(f"Kind{k}", (type(module),), {"__getattr__": found})
+    return model
+
+
+class Pooled(nn.Module):
+    """A model of nodes, and the mean over them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.head = model, nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch):
+        return self.head(global_mean_pool(self.model(x, edge_index, batch), batch))
+
+
+class NormGatedConv(nn.Module):
+    """A gated convolution that is called a norm; its root is no scale of a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Linear(9, 8), GPSConv(8, ResGatedGraphConv(8, 8), heads=2)
+
+    def forward(self, x, edge_index, batch):
+        h = self.norm(self.embed(x), edge_index, batch)
+        return h * (h.square() + 1).sqrt()
+
+
+def switched_on() -> nn.Module:
+    model = Polynormer(9, 8, 8, local_layers=1, global_layers=1)
+    model._global = True
+    return model
+
+
+ZOO = {
+    "gps": GpsModel,
+    "transformer": SparseModel,
+    "gat": lambda: SparseModel("gat"),
+    "performer": lambda: GpsModel("layer_norm", "silu", "performer"),
+    "sgformer": lambda: Pooled(SGFormer(9, 8, 8, trans_num_heads=2)),
+    "polynormer": lambda: Pooled(switched_on()),
+    "a norm by name": lambda: Pooled(NormGatedConv()),
+}
+
+
+def relevances(module: nn.Module, method) -> list[np.ndarray]:
+    model = gx.wrap(module, kind="regression")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they name the classes
+        return [found.relevance for found in gx.explain(model, GRAPHS, method)]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_renaming_classes_and_submodules_changes_no_relevance(name):
+    torch.manual_seed(0)
+    model = ZOO[name]().eval()
+    methods = explainers() if name == "gps" else FEW
+    as_named = [relevances(model, method) for method in methods]
+    other = renamed(model)
+    for method, expected in zip(methods, as_named, strict=True):
+        for one, two in zip(expected, relevances(other, method), strict=True):
+            np.testing.assert_array_equal(one, two, err_msg=str(method))
+
+
+def test_renaming_changes_no_relevance_of_tokens():
+    model, ids = Bert().eval(), torch.tensor([0, 5, 3, 7])
+    other = renamed(model)
+    options = {"kind": "multiclass", "classes": 3, "inputs": "tokens", "graph_token": True}
+    at = next(path for path, module in other.named_modules() if isinstance(module, nn.Identity))
+    assert at != "embeddings"
+    one = gx.wrap(model, **options, at="embeddings")
+    two = gx.wrap(other, **options, at=at)
+    for method in FEW:
+        found = [gx.explain(each, ids, method).relevance for each in (one, two)]
+        np.testing.assert_array_equal(*found, err_msg=method)
