@@ -25,7 +25,7 @@ from graphxai.rules.conservative import Rules
 
 from .marks import curves, marked, numbers_among
 from .replay import Lines, Plan, Replayed, lines_in, plan, replay
-from .shares import Shares, is_affine
+from .shares import Affine, Shares, affine
 from .trace import WEIGHTS, Op, Ref, Running, Trace, ids_of_kept, kind_of, memory_of, watched
 
 NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
@@ -77,9 +77,9 @@ class Program:
         return None if value < 0 or self.wide.signal[value] else self.lines.of(value)
 
     @cached_property
-    def affine(self) -> bool:
-        """Whether shares of constants can be carried along."""
-        return self.whole is None and is_affine(self.wide)
+    def affine(self) -> Affine | None:
+        """What is known of the pass, if shares of constants can be carried along."""
+        return None if self.whole else affine(self.wide, self.lines, self.places)
 
 
 def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> Program:
@@ -104,9 +104,9 @@ def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: boo
 def explained_again(program: Program, rows: Tensor) -> tuple[Tensor, dict[str, Tensor] | None]:
     """Outputs of a recorded pass under the rules, and the share of each line, if that is known."""
     inputs = {program.slot: rows}
-    if not (program.places and program.affine):
-        return replay(program.made, inputs).output(), None
     shares = _shares(program, program.trace.tensors)
+    if shares is None:
+        return replay(program.made, inputs).output(), None
     if program.wide is program.made:
         outputs = replay(program.made, inputs, heard=shares).output()
     else:
@@ -116,8 +116,10 @@ def explained_again(program: Program, rows: Tensor) -> tuple[Tensor, dict[str, T
     return outputs, shares.of_output(outputs)
 
 
-def _shares(program: Program, tensors: list[Any]) -> Shares:
-    shares = Shares(program.wide, program.lines, program.places)
+def _shares(program: Program, tensors: list[Any]) -> Shares | None:
+    if not program.places or program.affine is None:
+        return None
+    shares = Shares(program.affine)
     for slot in program.trace.inputs:
         shares.begin(slot, tensors[slot])
     return shares
@@ -155,13 +157,13 @@ _kept: "weakref.WeakKeyDictionary[nn.Module, list[_Kept]]" = weakref.WeakKeyDict
 def keep(module: nn.Module, asked: Hashable, program: Program) -> None:
     """Keep a program for the next passes, if these can be checked."""
     trace = program.trace
-    if (program.places and not program.affine) or not _can_be_checked(program):
+    if (program.places and program.affine is None) or not _can_be_checked(program):
         return
     graded = [tensor.requires_grad for tensor in trace.tensors]
     alike = (trace.ops[number] for group in program.made.marks.alike for number in group)
     numbers = {op.number: numbers_among(op, op.args, op.kwargs) for op in alike}
     needed = {op.number for op in program.made.ops}
-    heard = {op.number for op in program.wide.passing} - needed
+    heard = {op.number for op in program.wide.passing} if program.places else set()
     size = trace.tensors[program.slot].shape[:-1].numel()
     made = _Kept(asked, size, _without_tensors(program), graded, numbers, needed, heard)
     known = (one for one in _kept.get(module, ()) if one.asked != asked or one.calls != made.calls)
@@ -255,8 +257,8 @@ class _Following(TorchDispatchMode):
             if id(tensor) not in self._slots:
                 self._put(len(self._slots), tensor)
         self._lost = len(self._slots) != len(self._program.trace.inputs)
-        self.shares = _shares(self._program, self._tensors) if self._program.places else None
-        self.again = Replayed(self._program.made, self._tensors, heard=self.shares)
+        self.shares = _shares(self._program, self._tensors)
+        self.again = Replayed(self._program.made, self._tensors)
         self.again.begin(self._program.slot, rows)
 
     def __torch_dispatch__(
@@ -272,15 +274,23 @@ class _Following(TorchDispatchMode):
             self._lost = True
         if self._lost:
             return func(*args, **kwargs)
-        if op.number in self._kept.needed:
-            out = self._by_rule(op, args, kwargs)
-        else:
-            out = self._as_it_is(op, args, kwargs)
+        shares = self.shares if op.number in self._kept.heard else None
+        if shares is not None and op.in_place:
+            shares.hear(op, self._value, (args, kwargs), None)
+        by_rule = op.number in self._kept.needed
+        out = self._by_rule(op, args, kwargs) if by_rule else func(*args, **kwargs)
         try:
             self._note(op.result, out)
         except _Another:
             self._lost = True
+        if shares is not None and not op.in_place:
+            shares.hear(op, self._value, (args, kwargs), out)
         return out
+
+    def _value(self, ref: Ref) -> Tensor:
+        tensor = self._tensors[ref.slot]
+        assert tensor is not None
+        return tensor
 
     def leaves(self, tensor: Any) -> None:
         """A value leaves PyTorch."""
@@ -401,19 +411,11 @@ class _Following(TorchDispatchMode):
             for one, part in zip(result, out, strict=True):
                 self._note(one, part)
 
-    def _as_it_is(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        heard = self.shares if op.number in self._kept.heard else None
-        if heard is not None and op.in_place:
-            heard.hear(op, self.again.value, (args, kwargs), None)
-        out = op.called(*args, **kwargs)
-        if heard is not None and not op.in_place:
-            heard.hear(op, self.again.value, (args, kwargs), out)
-        return out
-
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = self.again.arguments(op, args, kwargs)
         # the model's call has arrived below autograd; tensors made of nothing do not need it
         with enable_reentrant_dispatch() if op.reads else nullcontext():
-            out = self.again.run(op, args, kwargs)
+            out = self.again.applied(op, *given)
         parts = out if isinstance(out, tuple | list) else (out,)
         if any(part is None for part in parts):  # the rule does without
             return op.func(*args, **kwargs)

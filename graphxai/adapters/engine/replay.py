@@ -233,7 +233,7 @@ def replay(
 
 
 class Heard(Protocol):
-    """What is told of operations as they run, with their tensors as they are at the time.
+    """What is told of operations that relevance passes through, with their tensors at the time.
 
     An operation that writes to an argument is told of before it runs, others afterwards.
     """
@@ -307,15 +307,25 @@ class Replayed:
                 drawn = self.value(op.reads[0]).copy_(drawn)
             self._put(op.result, drawn)
             return drawn
+        heard = self.heard if op.number in self.passing else None
+        if heard is not None and op.in_place:
+            heard.hear(op, self.value, given, None)
+        out = self.applied(op, *self.arguments(op, args, kwargs))
+        if heard is not None and not op.in_place:
+            heard.hear(op, self.value, given, out)
+        return out
+
+    def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of an operation that runs again."""
         value: Value = self.value
         if op.number in self.marks.held or op.name in PRODUCTS:
             value = self._holding(op)
         if (reading := self.reading.get(op.number)) is not None:
             value = _reading(reading, value)
-        if self.heard is not None and op.in_place:
-            self.heard.hear(op, self.value, given, None)
-        args = filled(op.args, args, value)
-        kwargs = filled(op.kwargs, kwargs, value) if kwargs else {}
+        return filled(op.args, args, value), filled(op.kwargs, kwargs, value) if kwargs else {}
+
+    def applied(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation under the rules, which is put into its slot."""
         if op.number in self.plan.halved:
             args = self._halved(op, args)
         if self.along is not None and (op.number in self.passing or self._writes_to_signal(op)):
@@ -326,8 +336,6 @@ class Replayed:
             args = self._with_constants(op, args)
         out = (self.apply or self._by_rule)(op, args, kwargs)
         self._put(op.result, out)
-        if self.heard is not None and not op.in_place:
-            self.heard.hear(op, self.value, given, out)
         return out
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

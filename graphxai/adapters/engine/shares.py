@@ -7,6 +7,7 @@ no such short way: `replay.share_along` differentiates instead.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,12 +24,36 @@ LINEAR = (SAME | MATRIX_PRODUCTS | {
 FLAG = {"native_layer_norm": "layernorm"} | dict.fromkeys(RATIO, "activation")
 
 
-def is_affine(plan: Plan) -> bool:
-    """Whether the output is an affine function of the nodes, by operations known here."""
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """A plan whose output is an affine function of the nodes, by operations known here.
+
+    own: by the number of an operation and line, the constants that are added there.
+    """
+
+    plan: Plan
+    lines: Lines
+    names: tuple[str, ...]
+    own: dict[tuple[int, str], list[Ref]]
+
+
+def affine(plan: Plan, lines: Lines, names: Iterable[str]) -> Affine | None:
+    """What is known of the plan, if it is affine; names: of all lines."""
     last = plan.trace.output
     if type(last) is not Ref or last.value in plan.trace.joined or plan.halved:
-        return False
-    return all(_is_affine(plan, op) for op in plan.passing)
+        return None
+    if not all(_is_affine(plan, op) for op in plan.passing):
+        return None
+    own: dict[tuple[int, str], list[Ref]] = {}
+    for op in plan.passing:
+        for place in ADDITIVE.get(op.name, ()):
+            for ref in refs_in(op.args[place : place + 1]):
+                constant = ref.value not in plan.taken[op.number]
+                if constant and is_real(plan.trace.tensors[ref.slot]):
+                    own.setdefault((op.number, lines.of(ref.value)), []).append(ref)
+        if op.name in ("add", "sub", "rsub") and type(op.args[1]) is not Ref and op.args[1]:
+            own.setdefault((op.number, lines.of_numbers()), [])
+    return Affine(plan, lines, tuple(names), own)
 
 
 def _is_affine(plan: Plan, op: Op) -> bool:
@@ -49,57 +74,55 @@ def _is_affine(plan: Plan, op: Op) -> bool:
 class Shares:
     """What the constants of each line contribute to every value that a gradient passes through.
 
-    It hears of each operation of an affine plan as it runs (see `replay.Heard`). found: by line and
-    value; a signal that is not in there has no share.
+    It hears of each operation as it runs (see `replay.Heard`). found: by line and value; a signal
+    that is not in there has no share.
     """
 
-    def __init__(self, plan: Plan, lines: Lines, names: Iterable[str]) -> None:
-        self.plan, self.lines = plan, lines
-        self.found: dict[str, dict[int, Tensor]] = {name: {} for name in names}
-        self._passing = {op.number for op in plan.passing}
+    def __init__(self, known: Affine) -> None:
+        self.known = known
+        self.found: dict[str, dict[int, Tensor]] = {name: {} for name in known.names}
 
     def begin(self, slot: int, tensor: Tensor) -> None:
         """An input beside the nodes is its own share."""
-        name = self.lines.names.get(self.plan.trace.inputs[slot])
+        trace = self.known.plan.trace
+        name = self.known.lines.names.get(trace.inputs[slot])
         if name in self.found and is_real(tensor):
-            value = self.plan.trace.slot_of_value.index(slot)
-            self.found[name][value] = tensor.detach()
+            self.found[name][trace.slot_of_value.index(slot)] = tensor.detach()
 
     def of_output(self, outputs: Tensor) -> dict[str, Tensor]:
         """The share of each line in the outputs (B, C)."""
-        last, zeros = self.plan.trace.output.value, torch.zeros_like(outputs)
+        last, zeros = self.known.plan.trace.output.value, torch.zeros_like(outputs)
         return {name: found.get(last, zeros) for name, found in self.found.items()}
 
     def hear(self, op: Op, value: Value, given: tuple[Any, Any], out: Any) -> None:
-        """Carry the shares through one operation."""
-        if op.number not in self._passing:
-            return
-        with torch.no_grad():
-            for name, found in self.found.items():
-                step = _Step(self, name, op, value)
-                if step.signal or step.own:
-                    made = step.through(given, out)
-                    parts = made if isinstance(made, tuple | list) else [made]
-                    found.update({r.value: t for r, t in zip(op.makes, parts, strict=False)})
+        """Carry the shares through one operation of the plan that relevance passes through."""
+        taken = self.known.plan.taken[op.number]
+        for name, found in self.found.items():
+            own = self.known.own.get((op.number, name))
+            if own and name != BIASES:
+                own = [ref for ref in own if bool(value(ref).any())] or None
+            if own is None and found.keys().isdisjoint(taken):
+                continue
+            step = _Step(op, taken, found, own, value)
+            with torch.no_grad():
+                made = step.through(given, out)
+            parts = made if isinstance(made, tuple | list) else [made]
+            found.update({r.value: t for r, t in zip(op.makes, parts, strict=False)})
 
 
+@dataclass(frozen=True, eq=False)
 class _Step:
-    """One operation and one line: which of its constants and signals have a share there."""
+    """One operation and one line.
 
-    def __init__(self, shares: Shares, name: str, op: Op, value: Value) -> None:
-        self.op, self.found, self.value = op, shares.found[name], value
-        self.taken = shares.plan.taken[op.number]
-        self.signal = any(v in self.found for v in self.taken)
-        self.numbers = name == shares.lines.of_numbers()
-        self.own: set[int] = set()
-        for k in ADDITIVE.get(op.name, ()):
-            for ref in refs_in(op.args[k : k + 1]):
-                if ref.value not in self.taken and shares.lines.of(ref.value) == name:
-                    tensor = value(ref)
-                    if is_real(tensor) and (name == BIASES or bool(tensor.any())):
-                        self.own.add(ref.value)
-        if op.name in ("add", "sub", "rsub") and type(op.args[1]) is not Ref and op.args[1]:
-            self.own |= {-1} if self.numbers else set()
+    taken: its signals; found: the share of values; own: the constants of this line that are added,
+    None if there are none, not even numbers.
+    """
+
+    op: Op
+    taken: frozenset[int]
+    found: dict[int, Tensor]
+    own: list[Ref] | None
+    value: Value
 
     def through(self, given: tuple[Any, Any], out: Any) -> Any:
         """The share in the results."""
@@ -108,7 +131,9 @@ class _Step:
             return self._signal(op.reads[0]) * self._factor(given, out)
         if op.name == "native_layer_norm":
             x, axes = self._signal(op.args[0]), tuple(range(-len(op.args[1]), 0))
-            return self._affine((x - x.mean(axes, keepdim=True)) * out[2], *op.args[2:4], None)
+            y = (x - x.mean(axes, keepdim=True)) * out[2]
+            y = y if op.args[2] is None else y * self.value(op.args[2])
+            return y + self._added(op.args[3]) if op.args[3] in (self.own or ()) else y
         if op.name == "native_batch_norm":
             return self._batch_norm()
         return self._linear(given)
@@ -121,7 +146,7 @@ class _Step:
     def _added(self, ref: Ref) -> Tensor:
         """A constant that is added: itself in its own line, otherwise zeros."""
         tensor = self.value(ref)
-        if ref.value not in self.own:
+        if ref not in (self.own or ()):
             return torch.zeros_like(tensor)
         return tensor.nan_to_num(torch.nan, 0.0, 0.0)  # masks of minus infinity add nothing
 
@@ -140,13 +165,15 @@ class _Step:
             for k, (known, now) in enumerate(zip(op.args, given[0], strict=True))
         ]
         if op.name in ("add", "sub", "rsub") and not isinstance(args[1], Tensor):
-            args[1] = args[1] if self.numbers else 0
+            args[1] = 0 if self.own is None else args[1]
         func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func
         return func(*args, **filled(op.kwargs, given[1], put))
 
     def _factor(self, given: tuple[Any, Any], y: Tensor | None) -> Tensor:
         """`f(x) / x`, the slope near zero at zero; y: what has become of x, if that is known."""
         x, (args, kwargs) = self.value(self.op.reads[0]), given
+        if self.op.name == "relu":
+            return x > 0
         func = out_of_place(self.op.func) if self.op.in_place else self.op.func
         y = func(x, *args[1:], **kwargs) if y is None else y
         at_zero = func(x.new_full((1,), 1e-4), *args[1:], **kwargs) / 1e-4
@@ -155,16 +182,9 @@ class _Step:
     def _batch_norm(self) -> Tensor:
         _, weight, bias, mean, var, *_, eps = self.op.args
         x = self._signal(self.op.args[0])
+        scale = (self.value(var) + eps).rsqrt()
+        scale = scale if weight is None else scale * self.value(weight)
+        shift = -self._added(mean) * scale
+        shift = shift if bias is None else shift + self._added(bias)
         shape = (1, -1) + (1,) * (x.dim() - 2)
-        y = (x - self._added(mean).view(shape)) * (self.value(var) + eps).rsqrt().view(shape)
-        return self._affine(y, weight, bias, shape)
-
-    def _affine(
-        self, y: Tensor, weight: Ref | None, bias: Ref | None, shape: tuple[int, ...] | None
-    ) -> Tensor:
-        w = None if weight is None else self.value(weight)
-        b = None if bias is None else self._added(bias)
-        if shape is not None:
-            w, b = (None if t is None else t.view(shape) for t in (w, b))
-        y = y if w is None else y * w
-        return y if b is None else y + b
+        return torch.addcmul(shift.view(shape), x, scale.view(shape))
