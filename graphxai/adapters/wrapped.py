@@ -304,8 +304,9 @@ class WrappedModel:
                 if self.goes_alone(batch.singles[0]):
                     return outputs_of_nothing(self, batch)
                 last = int(batch.num_nodes.argmax())
-                rest = batch.without(nothing, last, self.read_of_graphs())
-                return self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
+                rest = batch.emptied(last, self.read_of_graphs())
+                found = self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
+                return found.expand(len(batch), -1)
         except (RuntimeError, ValueError, IndexError):
             return None
 

@@ -234,10 +234,6 @@ def followed(
     return kept.program, outputs, mode.shares and mode.shares.of_output(outputs)
 
 
-class _Another(Exception):
-    """The pass is not like the one that is known."""
-
-
 class _Following(TorchDispatchMode):
     """Goes along the list of a program while the model runs, checks it and applies the rules."""
 
@@ -252,11 +248,9 @@ class _Following(TorchDispatchMode):
         self._left = 0
         self._numbers: dict[int, str] = {}
         self._tensors: list[Tensor | None] = [None] * len(kept.graded)
-        self._slots: dict[int, int] = {}  # by id of the tensor
-        for tensor in inputs:
-            if id(tensor) not in self._slots:
-                self._put(len(self._slots), tensor)
-        self._lost = len(self._slots) != len(self._program.trace.inputs)
+        distinct = list({id(tensor): tensor for tensor in inputs}.values())
+        self._lost = len(distinct) != len(self._program.trace.inputs)
+        self._tensors[: len(distinct)] = distinct
         self.shares = _shares(self._program, self._tensors)
         self.again = Replayed(self._program.made, self._tensors)
         self.again.begin(self._program.slot, rows)
@@ -268,21 +262,17 @@ class _Following(TorchDispatchMode):
         if (parts := kind_of(func).parts) is not None:
             with self:
                 return parts(*args, **kwargs)
-        try:
-            op = self._checked(func, args, kwargs)
-        except _Another:
-            self._lost = True
+        self._lost = self._lost or not self._goes_on(func, args, kwargs)
         if self._lost:
             return func(*args, **kwargs)
+        op = self._ops[self._next]
+        self._next += 1
         shares = self.shares if op.number in self._kept.heard else None
         if shares is not None and op.in_place:
             shares.hear(op, self._value, (args, kwargs), None)
         by_rule = op.number in self._kept.needed
         out = self._by_rule(op, args, kwargs) if by_rule else func(*args, **kwargs)
-        try:
-            self._note(op.result, out)
-        except _Another:
-            self._lost = True
+        self._lost = not self._note(op.result, out)
         if shares is not None and not op.in_place:
             shares.hear(op, self._value, (args, kwargs), out)
         return out
@@ -294,8 +284,10 @@ class _Following(TorchDispatchMode):
 
     def leaves(self, tensor: Any) -> None:
         """A value leaves PyTorch."""
-        expected = self._program.trace.leaving[self._left :][:1]
-        self._lost |= expected != [(self._next, self._slots.get(id(tensor)))]
+        expected = self._program.trace.leaving[self._left :]
+        number, slot = expected[0] if expected else (-1, None)
+        same = slot is None or self._tensors[slot] is tensor
+        self._lost |= number != self._next or not same
         self._left += 1
 
     def draws(self, name: str) -> None:
@@ -309,7 +301,7 @@ class _Following(TorchDispatchMode):
         trace, marks, tensors = self._program.trace, self._program.made.marks, self._tensors
         if self._lost or self._next != len(self._ops) or self._left != len(trace.leaving):
             return False
-        if self._slots.get(id(output)) != trace.output.slot:
+        if output is not tensors[trace.output.slot]:
             return False
         if any(
             t is None or t.requires_grad != g
@@ -328,88 +320,73 @@ class _Following(TorchDispatchMode):
 
     # -- one operation -------------------------------------------------------------------------
 
-    def _checked(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
-        if self._lost or self._next == len(self._ops):
-            raise _Another
+    def _goes_on(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this is the operation that comes next."""
+        if self._next == len(self._ops):
+            return False
         op = self._ops[self._next]
-        self._next += 1
         if op.called is not func or op.graded != torch.is_grad_enabled():
-            raise _Another
-        self._compare(op.args, args)
+            return False
+        if len(args) != len(op.args) or not all(map(self._alike, op.args, args)):
+            return False
         if kwargs or op.kwargs:
             if op.called is not op.func:
                 kwargs = dict(kwargs)
-                self._compare(op.makes[0], kwargs.pop("out", None))
-            self._compare(op.kwargs, kwargs)
+                if not self._alike(op.makes[0], kwargs.pop("out", None)):
+                    return False
+            if not self._alike(op.kwargs, kwargs):
+                return False
         if op.number in self._kept.numbers:
             self._numbers[op.number] = numbers_among(op, args, kwargs)
-        return op
+        return True
 
-    def _compare(self, known: Any, given: Any) -> None:
+    def _alike(self, known: Any, given: Any) -> bool:
         """Whether arguments are the same tensors, and the same settings but for sizes."""
         kind = type(known)
         if kind is Ref:
-            slot = self._slots.get(id(given), -1) if isinstance(given, Tensor) else -2
-            if slot == -1 and self._tensors[known.slot] is None:
-                self._from_outside(known.slot, given)
-            elif slot != known.slot:
-                raise _Another
-        elif kind is not type(given):
-            raise _Another
-        elif kind is int:  # a size, or a place
-            if bool(known) != bool(given):
-                raise _Another
-        elif kind is list or kind is tuple:
-            if len(known) != len(given):
-                raise _Another
-            for one, other in zip(known, given, strict=True):
-                self._compare(one, other)
-        elif kind is dict:
-            if known.keys() != given.keys():
-                raise _Another
-            for key, one in known.items():
-                self._compare(one, given[key])
-        elif known != given and not (known != known and given != given):
-            raise _Another
+            tensor = self._tensors[known.slot]
+            return tensor is given or (tensor is None and self._comes_in(known.slot, given))
+        if kind is not type(given):
+            return False
+        if kind is int:  # a size, or a place
+            return bool(known) == bool(given)
+        if kind is list or kind is tuple:
+            return len(known) == len(given) and all(map(self._alike, known, given))
+        if kind is dict:
+            same = known.keys() == given.keys()
+            return same and all(self._alike(one, given[key]) for key, one in known.items())
+        return bool(known == given or (known != known and given != given))
 
-    def _from_outside(self, slot: int, tensor: Tensor) -> None:
-        """A tensor that no operation made, seen for the first time."""
-        trace = self._program.trace
-        if slot not in trace.outside or slot in trace.inputs:
-            raise _Another
-        kept = trace.outside[slot]
+    def _comes_in(self, slot: int, tensor: Any) -> bool:
+        """Whether a tensor that no operation made, first seen here, is as the known one was."""
+        if slot not in self._program.trace.outside or not isinstance(tensor, Tensor):
+            return False
+        kept = self._program.trace.outside[slot]
         if kept is not None and kept() is not tensor:
-            raise _Another
+            return False
         if kept is None and (
             tensor.grad_fn is not None
             or isinstance(tensor, nn.Parameter)
             or id(tensor) in self._own
             or memory_of(tensor) in {memory_of(t) for t in self._tensors if t is not None}
         ):
-            raise _Another
-        self._put(slot, tensor)
+            return False
+        self._tensors[slot] = tensor
+        return True
 
     @cached_property
     def _own(self) -> set[int]:
         return ids_of_kept(self._module.modules())
 
-    def _put(self, slot: int, tensor: Tensor) -> None:
-        self._tensors[slot] = tensor
-        self._slots[id(tensor)] = slot
-
-    def _note(self, result: Any, out: Any) -> None:
-        """Remember what an operation returned."""
+    def _note(self, result: Any, out: Any) -> bool:
+        """Remember what an operation returned; whether it is as expected."""
         if type(result) is Ref:
-            known = self._slots.get(id(out))
-            if known is None and self._tensors[result.slot] is None:
-                self._put(result.slot, out)
-            elif known != result.slot:
-                raise _Another
-        elif isinstance(result, list):
-            if len(result) != len(out):
-                raise _Another
-            for one, part in zip(result, out, strict=True):
-                self._note(one, part)
+            known = self._tensors[result.slot]
+            self._tensors[result.slot] = out
+            return known is None or known is out
+        if isinstance(result, list):
+            return len(result) == len(out) and all(map(self._note, result, out))
+        return True
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = self.again.arguments(op, args, kwargs)

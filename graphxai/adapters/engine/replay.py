@@ -315,16 +315,16 @@ class Replayed:
             heard.hear(op, self.value, given, out)
         return out
 
-    def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of an operation that runs again."""
         value: Value = self.value
         if op.number in self.marks.held or op.name in PRODUCTS:
             value = self._holding(op)
         if (reading := self.reading.get(op.number)) is not None:
             value = _reading(reading, value)
-        return filled(op.args, args, value), filled(op.kwargs, kwargs, value) if kwargs else {}
+        return op.with_tensors(value, args, kwargs)
 
-    def applied(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def applied(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation under the rules, which is put into its slot."""
         if op.number in self.plan.halved:
             args = self._halved(op, args)
@@ -338,7 +338,7 @@ class Replayed:
         self._put(op.result, out)
         return out
 
-    def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         live = any(self.signal[ref.value] for ref in op.reads)
         rule = CONSERVATIVE.get(op.name) if live and vanishes_at_zero(op) else None
         if rule is not None and self._is_affine(op, args):
@@ -360,7 +360,7 @@ class Replayed:
             return out
         return out + _along_itself(out - x) - (out - x).detach()
 
-    def _is_affine(self, op: Op, args: tuple[Any, ...]) -> bool:
+    def _is_affine(self, op: Op, args: Sequence[Any]) -> bool:
         """Whether a norm uses running statistics, which count as additive constants."""
         if "batch_norm" not in op.name or args[3] is None:
             return False
@@ -376,7 +376,7 @@ class Replayed:
 
         return value
 
-    def _halved(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _halved(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
         first = int(op.name in PLUS_PRODUCT)
         factors = (first, first + 1)
         return tuple(
@@ -392,7 +392,7 @@ class Replayed:
             return type(op.args[1]) is not Ref
         return op.name in FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
 
-    def _filled(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
         """An operation that puts numbers among the signal's entries, which are constants too.
 
         It is affine: `y = J x + c` with a known slope, so that the constant is `y - J x`.
@@ -411,7 +411,7 @@ class Replayed:
         found = forward_ad.make_dual(out, share)
         return args[0].copy_(found) if op.in_place else found
 
-    def _with_constants(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_constants(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
         places = ADDITIVE.get(op.name, ())
         if op.name in PLUS_PRODUCT and len(args) > 2 and self._adds_a_product(op):
             places = (1,)  # its constant is the product

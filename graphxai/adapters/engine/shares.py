@@ -127,6 +127,9 @@ class _Step:
     def through(self, given: tuple[Any, Any], out: Any) -> Any:
         """The share in the results."""
         op = self.op
+        if op.name == "relu":
+            x = self.value(op.reads[0])
+            return torch.ops.aten.threshold_backward(self._signal(op.reads[0]), x, 0)
         if op.name in BY_ENTRY:
             return self._signal(op.reads[0]) * self._factor(given, out)
         if op.name == "native_layer_norm":
@@ -134,8 +137,6 @@ class _Step:
             y = (x - x.mean(axes, keepdim=True)) * out[2]
             y = y if op.args[2] is None else y * self.value(op.args[2])
             return y + self._added(op.args[3]) if op.args[3] in (self.own or ()) else y
-        if op.name == "native_batch_norm":
-            return self._batch_norm()
         return self._linear(given)
 
     def _signal(self, ref: Ref) -> Tensor:
@@ -160,31 +161,20 @@ class _Step:
             real = ref.value not in self.taken and is_real(self.value(ref))
             return self._added(ref) if real else put(ref)
 
-        args = [
-            filled(known, now, add if k in places else put)
-            for k, (known, now) in enumerate(zip(op.args, given[0], strict=True))
-        ]
+        args, kwargs = op.with_tensors(put, *given)
+        for k in places:
+            args[k : k + 1] = [filled(part, args[k], add) for part in op.args[k : k + 1]]
         if op.name in ("add", "sub", "rsub") and not isinstance(args[1], Tensor):
             args[1] = 0 if self.own is None else args[1]
-        func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func
-        return func(*args, **filled(op.kwargs, given[1], put))
+        # to write to is safe what `add` has made
+        made = 0 in places and op.in_place and op.args[0].value not in self.found
+        func: Callable[..., Any] = op.func if made or not op.in_place else out_of_place(op.func)
+        return func(*args, **kwargs)
 
     def _factor(self, given: tuple[Any, Any], y: Tensor | None) -> Tensor:
         """`f(x) / x`, the slope near zero at zero; y: what has become of x, if that is known."""
         x, (args, kwargs) = self.value(self.op.reads[0]), given
-        if self.op.name == "relu":
-            return x > 0
         func = out_of_place(self.op.func) if self.op.in_place else self.op.func
         y = func(x, *args[1:], **kwargs) if y is None else y
         at_zero = func(x.new_full((1,), 1e-4), *args[1:], **kwargs) / 1e-4
         return torch.where(x == 0, at_zero, y / x)
-
-    def _batch_norm(self) -> Tensor:
-        _, weight, bias, mean, var, *_, eps = self.op.args
-        x = self._signal(self.op.args[0])
-        scale = (self.value(var) + eps).rsqrt()
-        scale = scale if weight is None else scale * self.value(weight)
-        shift = -self._added(mean) * scale
-        shift = shift if bias is None else shift + self._added(bias)
-        shape = (1, -1) + (1,) * (x.dim() - 2)
-        return torch.addcmul(shift.view(shape), x, scale.view(shape))

@@ -82,6 +82,25 @@ class Op:
     in_place: bool
     graded: bool
     nested: bool
+    flat: tuple[tuple[int, Ref], ...] = field(init=False)  # the tensors in `args`, by place
+    deep: tuple[int, ...] = field(init=False)  # places of lists with tensors
+
+    def __post_init__(self) -> None:
+        places = tuple(enumerate(self.args))
+        self.flat = tuple((k, arg) for k, arg in places if type(arg) is Ref)
+        lists = ((k, arg) for k, arg in places if type(arg) is not Ref)
+        self.deep = tuple(k for k, arg in lists if isinstance(arg, tuple | list | dict))
+
+    def with_tensors(
+        self, put: Callable[[Ref], Any], args: Any, kwargs: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments with `put` of every `Ref`, and all else from those given, which are alike."""
+        made = list(args)
+        for k, ref in self.flat:
+            made[k] = put(ref)
+        for k in self.deep:
+            made[k] = filled(self.args[k], args[k], put)
+        return made, filled(self.kwargs, kwargs, put) if kwargs else kwargs
 
     @property
     def place(self) -> str:
