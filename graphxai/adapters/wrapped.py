@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -179,7 +180,7 @@ class WrappedModel:
     def parameters(self) -> Iterator[Tensor]:
         """Parameters and buffers of the module; a constant if it has none."""
         found = False
-        for value in (*self.module.parameters(), *self.module.buffers()):
+        for value in chain(self.module.parameters(), self.module.buffers()):
             found = True
             yield value
         if not found:

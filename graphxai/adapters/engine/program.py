@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.contract.randomness import current_draws
@@ -327,8 +326,13 @@ class _Following(TorchDispatchMode):
         op = self._ops[self._next]
         if op.called is not func or op.graded != torch.is_grad_enabled():
             return False
-        if len(args) != len(op.args) or not all(map(self._alike, op.args, args)):
+        if len(args) != len(op.args):
             return False
+        for known, one in zip(op.args, args, strict=True):
+            if type(known) is Ref and self._tensors[known.slot] is one:
+                continue
+            if not self._alike(known, one):
+                return False
         if kwargs or op.kwargs:
             if op.called is not op.func:
                 kwargs = dict(kwargs)
@@ -361,16 +365,18 @@ class _Following(TorchDispatchMode):
         """Whether a tensor that no operation made, first seen here, is as the known one was."""
         if slot not in self._program.trace.outside or not isinstance(tensor, Tensor):
             return False
-        kept = self._program.trace.outside[slot]
+        kept, literal = self._program.trace.outside[slot], self._ops[self._next].name == "lift_fresh"
         if kept is not None and kept() is not tensor:
             return False
-        if kept is None and (
-            tensor.grad_fn is not None
-            or isinstance(tensor, nn.Parameter)
-            or id(tensor) in self._own
-            or memory_of(tensor) in {memory_of(t) for t in self._tensors if t is not None}
-        ):
-            return False
+        if kept is None and not literal:
+            known = (t for t in self._tensors if t is not None)
+            if (
+                tensor.grad_fn is not None
+                or isinstance(tensor, nn.Parameter)
+                or id(tensor) in self._own
+                or memory_of(tensor) in map(memory_of, known)
+            ):
+                return False
         self._tensors[slot] = tensor
         return True
 
@@ -390,8 +396,9 @@ class _Following(TorchDispatchMode):
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = self.again.arguments(op, args, kwargs)
-        # the model's call has arrived below autograd; tensors made of nothing do not need it
-        with enable_reentrant_dispatch() if op.reads else nullcontext():
+        # the model's call has arrived below autograd (see `torch.overrides.
+        # enable_reentrant_dispatch`); tensors made of nothing do not need it
+        with torch._C._RestorePythonTLSSnapshot() if op.reads else nullcontext():
             out = self.again.applied(op, *given)
         parts = out if isinstance(out, tuple | list) else (out,)
         if any(part is None for part in parts):  # the rule does without

@@ -309,10 +309,12 @@ class Replayed:
             return drawn
         heard = self.heard if op.number in self.passing else None
         if heard is not None and op.in_place:
-            heard.hear(op, self.value, given, None)
+            with torch.no_grad():
+                heard.hear(op, self.value, given, None)
         out = self.applied(op, *self.arguments(op, args, kwargs))
         if heard is not None and not op.in_place:
-            heard.hear(op, self.value, given, out)
+            with torch.no_grad():
+                heard.hear(op, self.value, given, out)
         return out
 
     def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -104,8 +104,7 @@ class Shares:
             if own is None and found.keys().isdisjoint(taken):
                 continue
             step = _Step(op, taken, found, own, value)
-            with torch.no_grad():
-                made = step.through(given, out)
+            made = step.through(given, out)
             parts = made if isinstance(made, tuple | list) else [made]
             found.update({r.value: t for r, t in zip(op.makes, parts, strict=False)})
 
