@@ -25,9 +25,23 @@ from graphxai.rules.conservative import Rules
 from .marks import curves, marked, numbers_among
 from .replay import Lines, Plan, Replayed, lines_in, plan, replay
 from .shares import Affine, Shares, affine
-from .trace import WEIGHTS, Op, Ref, Running, Trace, ids_of_kept, kind_of, memory_of, watched
+from .trace import (
+    WEIGHTS,
+    Op,
+    Ref,
+    Running,
+    Trace,
+    ids_of_kept,
+    kind_of,
+    memory_of,
+    saves_elsewhere,
+    watched,
+)
 
 NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
+_PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.PythonTLSSnapshot
+)
 MOST = 4  # programs of a model, for as many ways that its control flow goes
 
 
@@ -174,7 +188,7 @@ def _can_be_checked(program: Program) -> bool:
     trace = program.trace
     if trace.drawn or trace.chance or trace.left is not None or type(trace.output) is not Ref:
         return False
-    if not any(op.graded for op in trace.ops):
+    if trace.hooked or not any(op.graded for op in trace.ops):
         return False
     if any(torch.Tag.inplace_view in op.called.tags for op in trace.ops):
         return False
@@ -324,7 +338,7 @@ class _Following(TorchDispatchMode):
         if self._next == len(self._ops):
             return False
         op = self._ops[self._next]
-        if op.called is not func or op.graded != torch.is_grad_enabled():
+        if op.called is not func or op.graded != torch.is_grad_enabled() or saves_elsewhere():
             return False
         if len(args) != len(op.args):
             return False
@@ -365,7 +379,10 @@ class _Following(TorchDispatchMode):
         """Whether a tensor that no operation made, first seen here, is as the known one was."""
         if slot not in self._program.trace.outside or not isinstance(tensor, Tensor):
             return False
-        kept, literal = self._program.trace.outside[slot], self._ops[self._next].name == "lift_fresh"
+        kept, literal = (
+            self._program.trace.outside[slot],
+            self._ops[self._next].name == "lift_fresh",
+        )
         if kept is not None and kept() is not tensor:
             return False
         if kept is None and not literal:
@@ -396,10 +413,10 @@ class _Following(TorchDispatchMode):
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = self.again.arguments(op, args, kwargs)
-        # the model's call has arrived below autograd (see `torch.overrides.
-        # enable_reentrant_dispatch`); tensors made of nothing do not need it
-        with torch._C._RestorePythonTLSSnapshot() if op.reads else nullcontext():
-            out = self.again.applied(op, *given)
+        # the model's call has arrived below autograd, which is on again within this block
+        with torch._C._RestorePythonTLSSnapshot(), torch._C._ExcludeDispatchKeyGuard(_PYTHON):
+            with nullcontext() if op.graded else torch.enable_grad():
+                out = self.again.applied(op, *given)
         parts = out if isinstance(out, tuple | list) else (out,)
         if any(part is None for part in parts):  # the rule does without
             return op.func(*args, **kwargs)

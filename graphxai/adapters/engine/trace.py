@@ -143,6 +143,7 @@ class Trace:
     drawn: dict[int, Tensor] = field(default_factory=dict)  # results of random operations
     inputs: dict[int, int] = field(default_factory=dict)  # slot: bit
     chance: set[tuple[str, str]] = field(default_factory=set)  # modules that drew random numbers
+    hooked: bool = False  # whether what autograd saves was handled by the model, as in checkpoints
     left: int | None = None  # the operation after which a signal left PyTorch
     output: Any = None
 
@@ -178,6 +179,7 @@ class _Recorder(TorchDispatchMode):
         self.before: dict[int, Tensor] = {}  # copies of tensors that are written to
         self.made: set[int] = set()
         self.drawn: dict[int, Tensor] = {}
+        self.hooked = False
         self.modules: list[nn.Module] = []
 
     def __torch_dispatch__(
@@ -194,6 +196,7 @@ class _Recorder(TorchDispatchMode):
         out = func(*args, **kwargs)
         if kind.draws:
             self.drawn[len(self.calls)] = out.detach().clone() if kind.writes is not None else out
+        self.hooked = self.hooked or saves_elsewhere()
         graded = torch.is_grad_enabled()
         self.calls.append((func, args, kwargs, out, self.within, graded, self._nested > 0))
         if isinstance(out, Tensor):
@@ -217,6 +220,11 @@ class _Recorder(TorchDispatchMode):
                 return parts(*args, **kwargs)
         finally:
             self._nested -= 1
+
+
+def saves_elsewhere() -> bool:
+    """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class _Kind(NamedTuple):
@@ -266,9 +274,11 @@ def _argument(place: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str
 class Watcher(Protocol):
     """What is told of values that leave PyTorch, and of random numbers."""
 
-    def leaves(self, tensor: Any) -> None: ...
+    def leaves(self, tensor: Any) -> None:
+        """A value leaves PyTorch."""
 
-    def draws(self, name: str) -> None: ...
+    def draws(self, name: str) -> None:
+        """The running module draws random numbers."""
 
 
 class _Python(TorchFunctionMode):
@@ -388,7 +398,7 @@ def _assembled(mode: _Recorder, inputs: list[Tensor] | None, output: Any) -> Tra
     for number, call in enumerate(mode.calls):
         build.add(number, *call)
     trace.output = build.refs(output, [])
-    trace.chance = mode.chance
+    trace.chance, trace.hooked = mode.chance, mode.hooked
     build.finish()
     return trace
 
@@ -530,8 +540,8 @@ class _Assembly:
         called = func
         if writes and kwargs.pop("out", None) is not None:  # as if it made a new tensor
             func, writes = getattr(torch.ops.aten, kind.name), False
-        op = Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(made), result, within,
-                writes, graded, nested)  # fmt: skip
+        op = Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(made), result,
+                within, writes, graded, nested)  # fmt: skip
         trace.ops.append(op)
         depends = 0
         if not kind.valueless:
