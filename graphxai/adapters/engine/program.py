@@ -414,9 +414,12 @@ class _Following(TorchDispatchMode):
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = self.again.arguments(op, args, kwargs)
         # the model's call has arrived below autograd, which is on again within this block
-        with torch._C._RestorePythonTLSSnapshot(), torch._C._ExcludeDispatchKeyGuard(_PYTHON):
-            with nullcontext() if op.graded else torch.enable_grad():
-                out = self.again.applied(op, *given)
+        with (
+            torch._C._RestorePythonTLSSnapshot(),
+            torch._C._ExcludeDispatchKeyGuard(_PYTHON),
+            nullcontext() if op.graded else torch.enable_grad(),
+        ):
+            out = self.again.applied(op, *given)
         parts = out if isinstance(out, tuple | list) else (out,)
         if any(part is None for part in parts):  # the rule does without
             return op.func(*args, **kwargs)

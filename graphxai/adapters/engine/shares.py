@@ -28,13 +28,15 @@ FLAG = {"native_layer_norm": "layernorm"} | dict.fromkeys(RATIO, "activation")
 class Affine:
     """A plan whose output is an affine function of the nodes, by operations known here.
 
-    own: by the number of an operation and line, the constants that are added there.
+    own: by the number of an operation and line, the constants that are added there. done: by
+    number, the signals that no later operation reads.
     """
 
     plan: Plan
     lines: Lines
     names: tuple[str, ...]
     own: dict[tuple[int, str], list[Ref]]
+    done: dict[int, list[int]]
 
 
 def affine(plan: Plan, lines: Lines, names: Iterable[str]) -> Affine | None:
@@ -53,7 +55,11 @@ def affine(plan: Plan, lines: Lines, names: Iterable[str]) -> Affine | None:
                     own.setdefault((op.number, lines.of(ref.value)), []).append(ref)
         if op.name in ("add", "sub", "rsub") and type(op.args[1]) is not Ref and op.args[1]:
             own.setdefault((op.number, lines.of_numbers()), [])
-    return Affine(plan, lines, tuple(names), own)
+    latest = {value: op.number for op in plan.passing for value in plan.taken[op.number]}
+    done: dict[int, list[int]] = {}
+    for value, number in latest.items():
+        done.setdefault(number, []).append(value)
+    return Affine(plan, lines, tuple(names), own, done)
 
 
 def _is_affine(plan: Plan, op: Op) -> bool:
@@ -107,6 +113,8 @@ class Shares:
             made = step.through(given, out)
             parts = made if isinstance(made, tuple | list) else [made]
             found.update({r.value: t for r, t in zip(op.makes, parts, strict=False)})
+            for value_ in self.known.done.get(op.number, ()):
+                found.pop(value_, None)
 
 
 @dataclass(frozen=True, eq=False)

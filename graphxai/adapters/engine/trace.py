@@ -65,8 +65,9 @@ class Op:
     """One operation. In `args` and `kwargs` a `Ref` stands for every tensor.
 
     called: as the model called it, perhaps with `out=`; func: without. name: the ATen name without
-    the mark of an in-place variant. reads, makes: values, in the order of the tensors. within: the running module. graded: whether gradients were on. nested:
-    whether it is part of an operation that was written out, below PyTorch's gradients.
+    the mark of an in-place variant. reads, makes: values, in the order of the tensors. within: the
+    running module. graded: whether gradients were on. nested: whether it is part of an operation
+    that was written out, below PyTorch's gradients.
     """
 
     number: int
