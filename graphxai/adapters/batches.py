@@ -15,7 +15,7 @@ from graphxai.contract.inputs import Input, InputError, check_edges
 from graphxai.models.graphormer.paths import IntArray, shortest_paths
 
 from .layout import Layout
-from .subgraphs import part, roles_of
+from .subgraphs import part, roles_of, same_without_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,18 @@ class WrappedBatch:
         pairs = enumerate(zip(graphs, counts, strict=True))
         kept = [part(g, keep[b, :n], roles) for b, (g, n) in pairs]
         return collate_graphs(kept if last is None else [*kept, graphs[last]])
+
+    def emptied(self, last: int, read: Collection[str] | None = None) -> "WrappedBatch":
+        """The graphs without their nodes, one for all if they are equal, and graph number `last`.
+
+        read: as for `without`.
+        """
+        graphs = self.examples()
+        roles = roles_of(graphs, read)
+        kept = graphs[:1] if same_without_nodes(graphs, roles, read) else graphs
+        none = [graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool) for graph in kept]
+        parts = [part(graph, keep, roles) for graph, keep in zip(kept, none, strict=True)]
+        return collate_graphs([*parts, graphs[last]])
 
 
 @dataclass(frozen=True, eq=False)

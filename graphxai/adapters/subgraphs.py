@@ -75,6 +75,22 @@ def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
     return made
 
 
+def same_without_nodes(graphs: Sequence[Data], roles: Roles, read: Collection[str] | None) -> bool:
+    """Whether these graphs are equal once their nodes are gone, in all that is read (None: all)."""
+    for key, role in roles.items():
+        if read is not None and key not in read:
+            continue
+        if role.along in (NODES, EDGES, PAIRS):
+            continue
+        value = graphs[0][key]
+        if role.along is not None or role.names is not None or not _is_tensor(value):
+            return False
+        others = (graph[key] for graph in graphs)
+        if not all(_is_tensor(other) and torch.equal(value, other) for other in others):
+            return False
+    return True
+
+
 def several(graph: Data, times: int) -> Data:
     """Disconnected copies of a graph as one graph."""
     roles, _ = roles_and_doubts([graph])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -175,7 +176,7 @@ class WrappedModel:
     def parameters(self) -> Iterator[Tensor]:
         """Parameters and buffers of the module; a constant if it has none."""
         found = False
-        for value in (*self.module.parameters(), *self.module.buffers()):
+        for value in chain(self.module.parameters(), self.module.buffers()):
             found = True
             yield value
         if not found:
@@ -184,7 +185,6 @@ class WrappedModel:
     def to(self, device: torch.device | str) -> "WrappedModel":
         """Move the module to a device, in place."""
         self.module.to(device)
-        self.readings = Readings()  # what was read before lies where the module was
         return self
 
     @property
@@ -313,8 +313,9 @@ class WrappedModel:
                 if not self.shares_passes(batch):
                     return outputs_of_nothing(self, batch)
                 last = int(batch.num_nodes.argmax())
-                rest = batch.without(nothing, last, self.read_of_graphs())
-                return self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
+                rest = batch.emptied(last, self.read_of_graphs())
+                found = self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
+                return found.expand(len(batch), -1)
         except (RuntimeError, ValueError, IndexError):
             return None
 

@@ -10,15 +10,16 @@ that a product gives each factor half of its relevance:
 * activation: of `x g(x)`, entry by entry, the factor `g(x)`.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import torch
 
 from graphxai.rules.conservative import Rules
 
-from .trace import Op, Ref, Trace
+from .trace import Op, Ref, Trace, filled
 from .vocabulary import (
     ADDITIONS,
     GATES,
@@ -35,7 +36,6 @@ from .vocabulary import (
 )
 
 Rule = Literal["attention", "layernorm", "activation"]
-_UNREF = re.compile(r"Ref\(slot=\d+, value=\d+\)")
 ENTRYWISE = {
     "abs", "add", "rsub", "sub", "sigmoid", "tanh", "erf", "exp", "mul", "div", "pow", "neg",
     "reciprocal", "clamp", "clamp_min", "clamp_max", "softplus", "_to_copy", "view", "square",
@@ -71,17 +71,30 @@ class Meeting(NamedTuple):
     divisor: int | None = None
 
 
+class Sizes(NamedTuple):
+    """Two values whose sizes were compared, and the answer."""
+
+    test: Callable[[torch.Size, torch.Size], bool]
+    first: int
+    second: int
+    answer: bool
+
+
 @dataclass(eq=False)
 class Marks:
     """Values held constant by the operations that read them, and products that are halved.
 
     held: by number of the operation, each value with its rule. attention: where weights that sum
-    to one meet values. products: numbers of products of two signals.
+    to one meet values. products: numbers of products of two signals. The marks of another pass with
+    the same operations are the same, if the answers about `sizes` are, and if in each of `alike`,
+    groups of operations on the same values, equal numbers are given to the same ones.
     """
 
     held: dict[int, dict[int, Rule]] = field(default_factory=dict)
     attention: list[Meeting] = field(default_factory=list)
     products: set[int] = field(default_factory=set)
+    sizes: set[Sizes] = field(default_factory=set)
+    alike: list[list[int]] = field(default_factory=list)
 
     def hold(self, op: Op, value: int, rule: Rule) -> None:
         """Mark a value as constant where `op` reads it."""
@@ -99,7 +112,7 @@ class _Marking:
         self.live = [live & 1 for live in trace.live]  # of the nodes
         self.marks = Marks()
         self._roots: dict[int, int] = {}
-        self._first = _first_of_equals(trace)
+        self._first, self.marks.alike = _first_of_equals(trace)
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
             for origin in self._weights_made_by(op):
@@ -114,6 +127,14 @@ class _Marking:
         self.marks.products = {op.number for op in products if len(self.factors(op)) == 2}
 
     # -- queries -------------------------------------------------------------------------------
+
+    def sizes(
+        self, test: Callable[[torch.Size, torch.Size], bool], first: int, second: int
+    ) -> bool:
+        """A question about the shapes of two values."""
+        answer = test(self.trace.shape(first), self.trace.shape(second))
+        self.marks.sizes.add(Sizes(test, first, second, answer))
+        return answer
 
     def factors(self, op: Op) -> list[int]:
         """The live factors of a product; a value twice if it is squared."""
@@ -208,8 +229,7 @@ class _Marking:
         others = [value for value in factors if value not in mine]
         if len(own) != 1 or len(others) != 1:
             return False
-        weights, other = (self.trace.tensor(value) for value in (own[0], others[0]))
-        if other.numel() > weights.numel():
+        if self.sizes(_is_smaller, own[0], others[0]):
             return False
         if not self._is_of_gates(others[0]) and not self._products_behind(others[0]):
             return False
@@ -293,9 +313,7 @@ class _Marking:
                 op = self.trace.ops[number]
                 if op.name == "mul" and len(self.factors(op)) == 1 and len(op.reads) == 2:
                     (other,) = (r.value for r in op.reads if r.value not in seen)
-                    if self.trace.maker[other] >= 0 and self.trace.shape(other) == self.trace.shape(
-                        value
-                    ):
+                    if self.trace.maker[other] >= 0 and self.sizes(torch.Size.__eq__, other, value):
                         yield op
                 elif op.name in SAME | {"rsub"}:
                     new = {ref.value for ref in op.makes} - seen
@@ -399,14 +417,16 @@ class _Marking:
         """Whether g is made of x and constants alone, entry by entry, and is no multiple of x."""
         if self.root(g) == x:
             return False
-        size, todo, seen, found = self.trace.shape(g), [g], {g}, False
+        todo, seen, found = [g], {g}, False
         while todo:
             value = todo.pop()
             if self.root(value) == x:
                 found = True
                 continue
             op = self.trace.made(value)
-            if op is None or op.name not in ENTRYWISE or self.trace.shape(value) != size:
+            if op is None or op.name not in ENTRYWISE:
+                return False
+            if not self.sizes(torch.Size.__eq__, value, g):
                 return False
             for read in self.live_reads(op):
                 if read not in seen:
@@ -453,10 +473,14 @@ class _Marking:
         return True
 
 
-def _first_of_equals(trace: Trace) -> list[int]:
-    """For every value the first that the same operation made of the same arguments."""
+def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
+    """For every value the first that the same operation made of the same arguments.
+
+    Also groups of operations that are the same but for their numbers.
+    """
     first = list(range(len(trace.maker)))
     known: dict[object, tuple[Ref, ...]] = {}
+    alike: dict[object, list[int]] = {}
     for op in trace.ops:
         if (
             op.in_place
@@ -464,12 +488,21 @@ def _first_of_equals(trace: Trace) -> list[int]:
             or not any(trace.live[r.value] for r in op.reads)
         ):
             continue
-        reads = tuple(first[ref.value] for ref in op.reads)
-        rest = repr([a for a in (*op.args, *op.kwargs.items()) if type(a) is not Ref])
-        equal = known.setdefault((op.func, reads, _UNREF.sub("", rest)), op.makes)
+        key = (op.func, tuple(first[ref.value] for ref in op.reads))
+        alike.setdefault(key, []).append(op.number)
+        equal = known.setdefault((key, numbers_among(op, op.args, op.kwargs)), op.makes)
         for ref, other in zip(op.makes, equal, strict=True):
             first[ref.value] = first[other.value]
-    return first
+    return first, [group for group in alike.values() if len(group) > 1]
+
+
+def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """All that is no tensor among an operation's arguments."""
+    return repr(filled((op.args, op.kwargs), (args, kwargs), lambda ref: "tensor"))
+
+
+def _is_smaller(first: torch.Size, second: torch.Size) -> bool:
+    return first.numel() < second.numel()
 
 
 def _both_ways(pair: list[int]) -> list[tuple[int, int]]:

@@ -169,7 +169,7 @@ def _add(
         trace.live[ref.value] |= trace.live[read.value]
         trace.uses[read.value].append(number)
     trace.ops.append(
-        Op(number, func, name, args, {}, args, (ref,), ref, like.within, False, like.graded,
+        Op(number, func, func, name, args, {}, args, (ref,), ref, like.within, False, like.graded,
            like.nested)
     )  # fmt: skip
     return ref
@@ -180,5 +180,6 @@ def _reread(trace: Trace, op: Op, args: tuple[Ref, Ref]) -> None:
     for ref in op.reads:
         trace.uses[ref.value].remove(op.number)
     op.args = op.reads = args
+    op.note_places()
     for ref in args:
         trace.uses[ref.value].append(op.number)

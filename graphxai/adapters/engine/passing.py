@@ -16,6 +16,7 @@ from ..layout import Layout
 from .marks import Meeting, curves, marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
+from .program import NODES, Program, explained_again, followed, keep, programmed
 from .recording import Placed, exposed, placed
 from .relevance import ALL_CONSTANT, RelevancePass, passed_back, plan_of
 from .replay import (
@@ -32,14 +33,12 @@ from .replay import (
     replay,
     share_along,
 )
-from .shares import affine_share
 from .softless import softless
 from .trace import Running, Trace, recording
 from .vocabulary import MATRIX_PRODUCTS
 
 # errors of code that was written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
-NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
 
 
 def explained_pass(
@@ -56,21 +55,29 @@ def explained_pass(
     call: runs the module on rows and other inputs; others: the graph's other attributes by name.
     """
     name = type(module).__name__
-    trace = recorded(module, call, rows, others)
-    warn_of_chance(name, trace)
-    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
     if tape is not None and not tape.with_biases:
+        trace = recorded(module, call, rows, others)
+        warn_of_chance(name, trace)
+        (slot,) = (slot for slot, bit in trace.inputs.items() if bit == NODES)
         outputs: Tensor = reading(trace, rules, slot, rows, layout, name).output()
         return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
-    marks = marked(trace)
-    made = plan(trace, marks, rules, NODES)
-    warn_of_curves(name, made)
-    outputs = replay(made, {slot: rows}).output()
+    inputs = ((key, t.dtype, t.dim(), t.device) for key, t in {"": rows, **others}.items())
+    asked = (rules, tape is not None, tuple(inputs))
+    found = followed(module, asked, call, rows, others)
+    if found is None:
+        trace = recorded(module, call, rows, others)
+        program = programmed(trace, rules, names_by_bit(others), tape is not None)
+        warn_of_chance(name, trace)
+        outputs, shares = explained_again(program, rows)
+        keep(module, asked, program)
+    else:
+        program, outputs, shares = found
+    if program.curved:
+        warn_of_curves(name, program.made)
     if not outputs.requires_grad:
         outputs = outputs + 0 * rows.sum()  # no gradient reaches the nodes
     if tape is not None:
-        wide = plan(trace, marks, rules)  # with the ways of all inputs
-        outputs = _with_shares(outputs, wide, {slot: rows}, names_by_bit(others), name, tape)
+        outputs = _with_shares(outputs, program, rows, shares, name, tape)
     return outputs
 
 
@@ -310,33 +317,28 @@ def warn_of_chance(name: str, trace: Trace) -> None:
 
 def _with_shares(
     outputs: Tensor,
-    wide: Plan,
-    inputs: Mapping[int, Tensor],
-    names: Mapping[int, str],
+    program: Program,
+    rows: Tensor,
+    known: Mapping[str, Tensor] | None,
     name: str,
     tape: Tape,
 ) -> Tensor:
     """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line.
 
     The share of every constant c that enters by addition is `sum c * df/dc`: the directional
-    derivative of f along the constants themselves, for all graphs and outputs at once.
+    derivative of f along the constants themselves, for all graphs and outputs at once. known: by
+    line, what was found while the pass ran.
     """
-    lines = Lines(wide.trace, names)
-    found = lines_in(wide, lines)
-    for bit, other in names.items():
-        if any(live & bit for live in map(wide.trace.live.__getitem__, _values(wide))):
-            found.setdefault(other, set())
-    (output,) = refs_in(wide.trace.output)
-    whole = None if wide.signal[output.value] else lines.of(output.value)
-    if whole is not None:
-        found = {whole: {""}}
-    for line in sorted(found):
+    places = program.places if program.whole is None else {program.whole: {""}}
+    if program.whole is not None:
+        known = {program.whole: outputs}
+    for line in sorted(places):
         try:
-            along = Along(line, lines)
-            shares = outputs if whole else affine_share(wide, along)
-            if shares is None:
-                shares = share_along(wide, inputs, along)
-            shares = shares.detach()
+            if known is not None:
+                shares = known[line].detach()
+            else:
+                along = Along(line, program.lines)
+                shares = share_along(program.wide, {program.slot: rows}, along).detach()
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
             warnings.warn(
                 f"the share of {line} in {name} is unknown; the ledger lists it as unexplained:"
@@ -351,13 +353,8 @@ def _with_shares(
         elif bool(shares.any()):
             tape.others[line] = ones
             if line == CUT_OFF:
-                warn_of_cuts(name, found[line])
+                warn_of_cuts(name, places[line])
     return outputs
-
-
-def _values(made: Plan) -> list[int]:
-    """What the operations that run again read."""
-    return [ref.value for op in made.ops for ref in op.reads]
 
 
 def places_of_cuts(made: Plan) -> set[str]:

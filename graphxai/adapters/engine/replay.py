@@ -6,8 +6,8 @@ Only what the output's gradient passes through runs again; the rest is taken fro
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -17,12 +17,13 @@ from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 
 from .marks import Marks, halves, signals, unheld, vanishes_at_zero
-from .trace import WEIGHTS, Op, Ref, Trace, is_real
+from .trace import WEIGHTS, Op, Ref, Trace, filled, is_real
 from .vocabulary import ADDITIVE, FILLS, PLUS_PRODUCT, PRODUCTS, RATIO
 
 aten = torch.ops.aten
 _forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
 Run = Callable[..., Any]
+Value = Callable[[Ref], Tensor]
 
 
 # -- the rules -------------------------------------------------------------------------------------
@@ -31,10 +32,12 @@ Run = Callable[..., Any]
 def layer_norm(
     func: Run, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
     eps: float = 1e-5,
-) -> tuple[Tensor, None, None]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """LayerNorm over the last axes of x (..., *shape), with a constant scale."""
     axes = tuple(range(-len(shape), 0))
-    return _affine(_standardised(x, axes, eps), weight, bias), None, None
+    mean, centred = _centred(x, axes)
+    scale = _scale(centred, axes, eps)
+    return _affine(centred * scale, weight, bias), mean, scale
 
 
 def group_norm(
@@ -98,10 +101,18 @@ CONSERVATIVE: dict[str, tuple[str, Run]] = {
 }
 
 
+def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    mean = x.mean(axes, keepdim=True)
+    return mean, x - mean
+
+
+def _scale(centred: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    return (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
+
+
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    centred = x - x.mean(axes, keepdim=True)
-    variance = centred.detach().square().mean(axes, keepdim=True)
-    return centred * (variance + eps).rsqrt()
+    _, centred = _centred(x, axes)
+    return centred * _scale(centred, axes, eps)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -129,14 +140,19 @@ class Plan:
     signal: bytearray  # by value: whether a gradient flows to it
     ops: tuple[Op, ...]
     passing: tuple[Op, ...]  # those among them that a gradient passes through
+    taken: dict[int, frozenset[int]]  # by number: the signals that an operation does not hold
+    halved: frozenset[int]  # numbers of products that halve relevance
 
 
 def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
     """The operations that the gradient of the output by these inputs passes through, in order."""
     signal = signals(trace, marks, rules, bits)
     needed = _Needed(trace, marks, rules, signal)
-    ops = (tuple(trace.ops[k] for k in sorted(found)) for found in (needed.ops, needed.passing))
-    return Plan(trace, marks, rules, signal, *ops)
+    ops, passing = (
+        tuple(trace.ops[k] for k in sorted(found)) for found in (needed.ops, needed.passing)
+    )
+    halved = {op.number for op in ops if halves(op, signal, trace.live, marks, rules)}
+    return Plan(trace, marks, rules, signal, ops, passing, needed.taken, frozenset(halved))
 
 
 class _Needed:
@@ -150,6 +166,7 @@ class _Needed:
         self.trace, self.marks, self.rules, self.signal = trace, marks, rules, signal
         self.ops: set[int] = set()
         self.passing: set[int] = set()
+        self.taken: dict[int, frozenset[int]] = {}
         self._touching: dict[int, list[int]] | None = None
         self._todo: list[tuple[int, bool]] = []
         for ref in refs_in(trace.output):
@@ -177,7 +194,9 @@ class _Needed:
             self._todo.append((number, passing))
 
     def _take(self, op: Op, passing: bool) -> None:
-        signals = unheld(op, self.signal, self.trace.live, self.marks, self.rules)
+        if (signals := self.taken.get(op.number)) is None:
+            found = unheld(op, self.signal, self.trace.live, self.marks, self.rules)
+            signals = self.taken[op.number] = frozenset(found)
         for ref in op.reads:
             self._want(ref.slot, ref.value, passing and ref.value in signals)
 
@@ -197,14 +216,30 @@ def replay(
     along: "Along | None" = None,
     reading: Mapping[int, "Reading"] | None = None,
     apply: Run | None = None,
+    heard: "Heard | None" = None,
 ) -> "Replayed":
     """The pass, computed again from `inputs` by slot, under the rules of the plan.
 
     along: which constants get themselves as tangents (forward mode). reading: by number
     of an operation, which value to replace there, and by what. apply: runs an operation with these
-    arguments, in place of the conservative rules.
+    arguments, in place of the conservative rules. heard: is told of every operation (see `Heard`).
     """
-    return Replayed(plan, inputs, along, reading or {}, apply)
+    again = Replayed(plan, plan.trace.tensors, along, reading, apply, heard)
+    for slot, tensor in inputs.items():
+        again.begin(slot, tensor)
+    for op in plan.ops:
+        again.run(op, op.args, op.kwargs)
+    return again
+
+
+class Heard(Protocol):
+    """What is told of operations that relevance passes through, with their tensors at the time.
+
+    An operation that writes to an argument is told of before it runs, others afterwards.
+    """
+
+    def hear(self, op: Op, value: "Value", given: tuple[Any, Any], out: Any) -> None:
+        """value: the tensor of a `Ref`; given: arguments, whose numbers count; out: result."""
 
 
 class Reading(NamedTuple):
@@ -215,87 +250,104 @@ class Reading(NamedTuple):
 
 
 class Replayed:
-    """A pass that ran again; `now` has the tensors by slot, None where the recording's will do."""
+    """A pass that runs again; `now` has the tensors by slot, None where those of the pass will do.
+
+    tensors: those of the pass, by slot.
+    """
 
     def __init__(
         self,
         plan: Plan,
-        inputs: Mapping[int, Tensor],
-        along: "Along | None",
-        reading: Mapping[int, Reading],
-        apply: Run | None,
+        tensors: Sequence[Tensor | None],
+        along: "Along | None" = None,
+        reading: Mapping[int, Reading] | None = None,
+        apply: Run | None = None,
+        heard: Heard | None = None,
     ) -> None:
-        self.apply = apply or self._by_rule
+        self.apply = apply
         self.trace, self.marks, self.rules = plan.trace, plan.marks, plan.rules
-        self.reading = reading
-        self.signal = plan.signal
+        self.reading, self.heard = reading or {}, heard
+        self.plan, self.signal, self.tensors = plan, plan.signal, tensors
+        self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
         self.passing = {op.number for op in plan.passing}
         self.with_signal: set[int] = set()  # storages that were filled with constants first
         self.along = along
         self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
-        for slot, tensor in inputs.items():
-            self.now[slot] = tensor.clone() if slot in self.trace.unstable else tensor
-        for op in plan.ops:
-            self._run(op)
+
+    def begin(self, slot: int, tensor: Tensor) -> None:
+        """Put an input into its slot."""
+        self.now[slot] = tensor.clone() if slot in self.trace.unstable else tensor
 
     def output(self) -> Any:
         """What the model returned, with the new values."""
-        return self._with(self.trace.output, self._value)
+        return filled(self.trace.output, self.trace.output, self.value)
 
-    def _value(self, ref: Ref) -> Tensor:
+    def value(self, ref: Ref) -> Tensor:
         """The present value of a tensor: computed again, or as recorded."""
         tensor = self.now[ref.slot]
         if tensor is None:
-            before = self.trace.before.get(ref.slot)
-            if before is not None and ref.slot in self.trace.unstable:
-                tensor = self.now[ref.slot] = before.clone()
-            else:
-                tensor = self.trace.tensors[ref.slot]
-                if tensor.requires_grad and self.trace.depends[ref.value] & ~WEIGHTS:
-                    tensor = tensor.detach()
+            tensor = self.tensors[ref.slot]
+            assert tensor is not None
+            if ref.slot in self.trace.unstable and self.follows:
+                tensor = self.now[ref.slot] = tensor.detach()
+            elif ref.slot in self.trace.unstable and ref.slot in self.trace.before:
+                tensor = self.now[ref.slot] = self.trace.before[ref.slot].clone()
+            elif tensor.requires_grad and (
+                self.follows or self.trace.depends[ref.value] & ~WEIGHTS
+            ):
+                tensor = tensor.detach()
         return tensor
 
-    def _with(self, given: Any, value: Callable[[Ref], Any]) -> Any:
-        kind = type(given)
-        if kind is Ref:
-            return value(given)
-        if kind is list:
-            return [self._with(part, value) for part in given]
-        if kind is dict:
-            return {key: self._with(part, value) for key, part in given.items()}
-        if isinstance(given, tuple):
-            parts = [self._with(part, value) for part in given]
-            return kind(*parts) if hasattr(given, "_fields") else tuple(parts)
-        return given
-
-    def _run(self, op: Op) -> None:
-        trace = self.trace
+    def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation again, with the numbers among these arguments."""
+        trace, given = self.trace, (args, kwargs)
         if op.number in trace.drawn:
             drawn = trace.drawn[op.number]
             if op.in_place:
-                drawn = self._value(op.reads[0]).copy_(drawn)
+                drawn = self.value(op.reads[0]).copy_(drawn)
             self._put(op.result, drawn)
-            return
-        value: Callable[[Ref], Tensor] = self._value
+            return drawn
+        heard = self.heard if op.number in self.passing else None
+        if heard is not None and op.in_place:
+            with torch.no_grad():
+                heard.hear(op, self.value, given, None)
+        out = self.applied(op, *self.arguments(op, args, kwargs))
+        if heard is not None and not op.in_place:
+            with torch.no_grad():
+                heard.hear(op, self.value, given, out)
+        return out
+
+    def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of an operation that runs again."""
+        value: Value = self.value
         if op.number in self.marks.held or op.name in PRODUCTS:
             value = self._holding(op)
         if (reading := self.reading.get(op.number)) is not None:
             value = _reading(reading, value)
-        args = tuple([self._with(arg, value) for arg in op.args])
-        kwargs = {k: self._with(arg, value) for k, arg in op.kwargs.items()} if op.kwargs else {}
-        if halves(op, self.signal, trace.live, self.marks, self.rules):
+        return op.with_tensors(value, args, kwargs)
+
+    def applied(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation under the rules, which is put into its slot."""
+        if op.number in self.plan.halved:
             args = self._halved(op, args)
         if self.along is not None and (op.number in self.passing or self._writes_to_signal(op)):
             if self._fills(op):
-                self._put(op.result, self._filled(op, args, kwargs))
-                return
+                out = self._filled(op, args, kwargs)
+                self._put(op.result, out)
+                return out
             args = self._with_constants(op, args)
-        self._put(op.result, self.apply(op, args, kwargs))
+        out = (self.apply or self._by_rule)(op, args, kwargs)
+        self._put(op.result, out)
+        return out
 
-    def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         live = any(self.signal[ref.value] for ref in op.reads)
         rule = CONSERVATIVE.get(op.name) if live and vanishes_at_zero(op) else None
-        if rule is None or not (getattr(self.rules, rule[0]) or self._is_affine(op, args)):
+        if rule is not None and self._is_affine(op, args):
+            rule = None if self.along is None else rule
+        elif rule is not None and not getattr(self.rules, rule[0]):
+            rule = None
+        if rule is None:
             return op.func(*args, **kwargs)
         func = out_of_place(op.func) if op.in_place else op.func
         out = rule[1](func, *args, **kwargs)
@@ -310,23 +362,23 @@ class Replayed:
             return out
         return out + _along_itself(out - x) - (out - x).detach()
 
-    def _is_affine(self, op: Op, args: tuple[Any, ...]) -> bool:
+    def _is_affine(self, op: Op, args: Sequence[Any]) -> bool:
         """Whether a norm uses running statistics, which count as additive constants."""
-        if self.along is None or "batch_norm" not in op.name or args[3] is None:
+        if "batch_norm" not in op.name or args[3] is None:
             return False
         return op.name == "_native_batch_norm_legit_no_training" or args[5] is False
 
-    def _holding(self, op: Op) -> Callable[[Ref], Tensor]:
-        signals = unheld(op, self.signal, self.trace.live, self.marks, self.rules)
+    def _holding(self, op: Op) -> Value:
+        signals = self.plan.taken[op.number]
 
         def value(ref: Ref) -> Tensor:
-            tensor = self._value(ref)
+            tensor = self.value(ref)
             held = self.trace.live[ref.value] and ref.value not in signals
             return tensor.detach() if held else tensor
 
         return value
 
-    def _halved(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _halved(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
         first = int(op.name in PLUS_PRODUCT)
         factors = (first, first + 1)
         return tuple(
@@ -342,7 +394,7 @@ class Replayed:
             return type(op.args[1]) is not Ref
         return op.name in FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
 
-    def _filled(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
         """An operation that puts numbers among the signal's entries, which are constants too.
 
         It is affine: `y = J x + c` with a known slope, so that the constant is `y - J x`.
@@ -361,7 +413,7 @@ class Replayed:
         found = forward_ad.make_dual(out, share)
         return args[0].copy_(found) if op.in_place else found
 
-    def _with_constants(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_constants(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
         places = ADDITIVE.get(op.name, ())
         if op.name in PLUS_PRODUCT and len(args) > 2 and self._adds_a_product(op):
             places = (1,)  # its constant is the product
@@ -412,7 +464,7 @@ class Replayed:
                     self._put(ref, part)
 
 
-def _reading(reading: Reading, value: Callable[[Ref], Tensor]) -> Callable[[Ref], Tensor]:
+def _reading(reading: Reading, value: Value) -> Value:
     return lambda ref: reading.read(value(ref)) if ref.value == reading.value else value(ref)
 
 
@@ -443,9 +495,15 @@ class Lines:
 
     trace: Trace
     names: Mapping[int, str]
+    _known: dict[int, str] = field(default_factory=dict)
 
     def of(self, value: int) -> str:
         """The line of a value that is added to a signal."""
+        if value not in self._known:
+            self._known[value] = self._of(value)
+        return self._known[value]
+
+    def _of(self, value: int) -> str:
         depends, live = self.trace.depends[value], self.trace.live[value]
         if depends & 1:
             return BIASES if live & 1 else CUT_OFF

@@ -9,10 +9,11 @@ a gradient flows, too: `detach`, `no_grad`, rounding or a comparison cut the gra
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -63,12 +64,14 @@ class Running:
 class Op:
     """One operation. In `args` and `kwargs` a `Ref` stands for every tensor.
 
-    name: the ATen name without the mark of an in-place variant. reads, makes: values, in the order
-    of the tensors. within: the running module. graded: whether gradients were on. nested:
-    whether it is part of an operation that was written out, below PyTorch's gradients.
+    called: as the model called it, perhaps with `out=`; func: without. name: the ATen name without
+    the mark of an in-place variant. reads, makes: values, in the order of the tensors. within: the
+    running module. graded: whether gradients were on. nested: whether it is part of an operation
+    that was written out, below PyTorch's gradients.
     """
 
     number: int
+    called: Any
     func: Any
     name: str
     args: tuple[Any, ...]
@@ -80,6 +83,29 @@ class Op:
     in_place: bool
     graded: bool
     nested: bool
+    flat: tuple[tuple[int, Ref], ...] = field(init=False)  # the tensors in `args`, by place
+    deep: tuple[int, ...] = field(init=False)  # places of lists with tensors
+
+    def __post_init__(self) -> None:
+        self.note_places()
+
+    def note_places(self) -> None:
+        """Note where the tensors are among the arguments."""
+        places = tuple(enumerate(self.args))
+        self.flat = tuple((k, arg) for k, arg in places if type(arg) is Ref)
+        lists = ((k, arg) for k, arg in places if type(arg) is not Ref)
+        self.deep = tuple(k for k, arg in lists if isinstance(arg, tuple | list | dict))
+
+    def with_tensors(
+        self, put: Callable[[Ref], Any], args: Any, kwargs: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments with `put` of every `Ref`, and all else from those given, which are alike."""
+        made = list(args)
+        for k, ref in self.flat:
+            made[k] = put(ref)
+        for k in self.deep:
+            made[k] = filled(self.args[k], args[k], put)
+        return made, filled(self.kwargs, kwargs, put) if kwargs else kwargs
 
     @property
     def place(self) -> str:
@@ -116,10 +142,14 @@ class Trace:
     )  # by slot: the slot that its storage began with
     before: dict[int, Tensor] = field(default_factory=dict)  # slots written to, as they came
     last_write: dict[int, int] = field(default_factory=dict)  # by storage: the operation
+    # slots that no operation made, with the tensor if it is the model's
+    outside: dict[int, "weakref.ref[Tensor] | None"] = field(default_factory=dict)
+    leaving: list[tuple[int, int | None]] = field(default_factory=list)  # operation, slot
     unstable: set[int] = field(default_factory=set)  # slots of storages that were written to
     drawn: dict[int, Tensor] = field(default_factory=dict)  # results of random operations
     inputs: dict[int, int] = field(default_factory=dict)  # slot: bit
     chance: set[tuple[str, str]] = field(default_factory=set)  # modules that drew random numbers
+    hooked: bool = False  # whether what autograd saves was handled by the model, as in checkpoints
     left: int | None = None  # the operation after which a signal left PyTorch
     output: Any = None
 
@@ -155,13 +185,14 @@ class _Recorder(TorchDispatchMode):
         self.before: dict[int, Tensor] = {}  # copies of tensors that are written to
         self.made: set[int] = set()
         self.drawn: dict[int, Tensor] = {}
+        self.hooked = False
         self.modules: list[nn.Module] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        kind = _kind(func)
+        kind = kind_of(func)
         if kind.parts is not None:
             return self._in_parts(kind.parts, args, kwargs)
         if kind.writes is not None:
@@ -171,6 +202,7 @@ class _Recorder(TorchDispatchMode):
         out = func(*args, **kwargs)
         if kind.draws:
             self.drawn[len(self.calls)] = out.detach().clone() if kind.writes is not None else out
+        self.hooked = self.hooked or saves_elsewhere()
         graded = torch.is_grad_enabled()
         self.calls.append((func, args, kwargs, out, self.within, graded, self._nested > 0))
         if isinstance(out, Tensor):
@@ -179,6 +211,14 @@ class _Recorder(TorchDispatchMode):
             self.made.update(id(t) for t in out if isinstance(t, Tensor))
         return out
 
+    def leaves(self, tensor: Any) -> None:
+        """A value leaves PyTorch."""
+        self.left.append((len(self.calls), tensor))
+
+    def draws(self, name: str) -> None:
+        """The running module draws random numbers."""
+        self.chance.add((self.within.path, name))
+
     def _in_parts(self, parts: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._nested += 1
         try:
@@ -186,6 +226,11 @@ class _Recorder(TorchDispatchMode):
                 return parts(*args, **kwargs)
         finally:
             self._nested -= 1
+
+
+def saves_elsewhere() -> bool:
+    """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class _Kind(NamedTuple):
@@ -202,7 +247,8 @@ class _Kind(NamedTuple):
 _kinds: dict[Any, _Kind] = {}
 
 
-def _kind(func: Any) -> _Kind:
+def kind_of(func: Any) -> _Kind:
+    """What is fixed for an operation."""
     known = _kinds.get(func)
     if known is None:
         known = _kinds[func] = _described(func)
@@ -231,19 +277,29 @@ def _argument(place: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str
     return args[place[0]] if len(args) > place[0] else kwargs.get(place[1])
 
 
+class Watcher(Protocol):
+    """What is told of values that leave PyTorch, and of random numbers."""
+
+    def leaves(self, tensor: Any) -> None:
+        """A value leaves PyTorch."""
+
+    def draws(self, name: str) -> None:
+        """The running module draws random numbers."""
+
+
 class _Python(TorchFunctionMode):
     """Sees values leave PyTorch; with it on, layers do without kernels for inference."""
 
-    def __init__(self, mode: _Recorder) -> None:
+    def __init__(self, mode: Watcher) -> None:
         super().__init__()
         self._mode = mode
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = name_of(func), kwargs or {}
         if name in LEAVING:
-            self._mode.left.append((len(self._mode.calls), args[0]))
+            self._mode.leaves(args[0])
         if name in DRAWING and draws_numbers(name, args, kwargs):
-            self._mode.chance.add((self._mode.within.path, name))
+            self._mode.draws(name)
         return func(*args, **kwargs)
 
 
@@ -253,6 +309,19 @@ _recording = threading.local()
 def is_recording() -> bool:
     """Whether a pass is being recorded in this thread."""
     return getattr(_recording, "count", 0) > 0
+
+
+@contextmanager
+def watched(mode: Any, graded: bool) -> Iterator[None]:
+    """A pass runs within the block under this mode of the dispatcher; graded: with gradients."""
+    if (draws := current_draws()) is not None:
+        draws.begin()
+    _recording.count = getattr(_recording, "count", 0) + 1
+    try:
+        with torch.set_grad_enabled(graded), _Python(mode), mode:
+            yield
+    finally:
+        _recording.count -= 1
 
 
 class Recording:
@@ -274,14 +343,8 @@ class Recording:
         whether gradients are on; if not, gradients are taken to flow wherever the data does.
         """
         self._inputs = None if inputs is None else list(inputs)
-        if (draws := current_draws()) is not None:
-            draws.begin()
         self._mode.graded = graded
-        self._open.enter_context(torch.set_grad_enabled(graded))
-        _recording.count = getattr(_recording, "count", 0) + 1
-        self._open.callback(_end_recording)
-        self._open.enter_context(_Python(self._mode))
-        self._open.enter_context(self._mode)
+        self._open.enter_context(watched(self._mode, graded))
 
     def end(self, output: Any) -> Trace:
         """Stop, and put the list together."""
@@ -313,10 +376,6 @@ class Recording:
             self._mode.within = self._mode.within.outer or Running("")
 
 
-def _end_recording() -> None:
-    _recording.count -= 1
-
-
 @contextmanager
 def recording(
     model: nn.Module, inputs: Iterable[Tensor], graded: bool = True
@@ -345,7 +404,7 @@ def _assembled(mode: _Recorder, inputs: list[Tensor] | None, output: Any) -> Tra
     for number, call in enumerate(mode.calls):
         build.add(number, *call)
     trace.output = build.refs(output, [])
-    trace.chance = mode.chance
+    trace.chance, trace.hooked = mode.chance, mode.hooked
     build.finish()
     return trace
 
@@ -374,8 +433,9 @@ class _Assembly:
         self.storage.append(slot if base is None else self.storage[base])
         if outside:
             self._from_outside(slot, tensor)
+            trace.outside[slot] = weakref.ref(tensor) if self._is_kept(tensor) else None
         self.latest[slot] = self.value(slot, -1)
-        if outside and self._is_kept(tensor):
+        if trace.outside.get(slot) is not None:
             trace.depends[self.latest[slot]] = WEIGHTS
         elif outside and self._has_come_back(tensor):
             trace.depends[self.latest[slot]] = 1
@@ -409,8 +469,8 @@ class _Assembly:
         if self._real is None:
             self._real = {}
         for other in range(len(self._real), slot):
-            self._real.setdefault(_memory(self.trace.tensors[other]), other)
-        shared = self._real.get(_memory(tensor))
+            self._real.setdefault(memory_of(self.trace.tensors[other]), other)
+        shared = self._real.get(memory_of(tensor))
         if shared is not None:
             self.storage[slot] = self.storage[shared]
 
@@ -424,14 +484,14 @@ class _Assembly:
     def _is_kept(self, tensor: Tensor) -> bool:
         """Whether the model keeps a tensor, as a parameter, a buffer or a plain attribute."""
         if self._own is None:
-            own = (value for module in self.mode.modules for value in _tensors_of(module))
-            self._own = {id(value) for value in own}
+            self._own = ids_of_kept(self.mode.modules)
         return id(tensor) in self._own or isinstance(tensor, nn.Parameter)
 
     def _note_leaving(self, number: int) -> None:
         while self.mode.left and self.mode.left[0][0] <= number:
-            _, tensor = self.mode.left.pop(0)
+            at, tensor = self.mode.left.pop(0)
             slot = self.trace.slots.get(id(tensor))
+            self.trace.leaving.append((at, slot))
             if slot is not None and self.trace.depends[self.latest[slot]] & 1:
                 self.trace.left = number if self.trace.left is None else self.trace.left
 
@@ -474,7 +534,7 @@ class _Assembly:
         nested: bool,
     ) -> None:
         """Add one call to the list."""
-        kind, trace = _kind(func), self.trace
+        kind, trace = kind_of(func), self.trace
         self._note_leaving(number)
         reads: list[Ref] = []
         args = tuple([self.refs(arg, reads) for arg in args])
@@ -483,10 +543,11 @@ class _Assembly:
         base = reads[0].slot if kind.views and reads else None
         writes = kind.writes is not None
         result = self._results(out, number, base, writes, made)
+        called = func
         if writes and kwargs.pop("out", None) is not None:  # as if it made a new tensor
             func, writes = getattr(torch.ops.aten, kind.name), False
-        op = Op(number, func, kind.name, args, kwargs, tuple(reads), tuple(made), result, within,
-                writes, graded, nested)  # fmt: skip
+        op = Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(made), result,
+                within, writes, graded, nested)  # fmt: skip
         trace.ops.append(op)
         depends = 0
         if not kind.valueless:
@@ -520,6 +581,7 @@ class _Assembly:
     def finish(self) -> None:
         """Find where gradients flow, and which tensors were written to."""
         trace = self.trace
+        trace.leaving += [(at, trace.slots.get(id(tensor))) for at, tensor in self.mode.left]
         for op in trace.ops:
             self._find_live(op)
         for value in trace.joined:
@@ -606,6 +668,18 @@ class _Assembly:
         return arriving
 
 
+def filled(known: Any, given: Any, put: Callable[[Ref], Any]) -> Any:
+    """Nested arguments: `put` of every `Ref` in `known`, all else from `given`, which is alike."""
+    if type(known) is Ref:
+        return put(known)
+    if isinstance(known, list | tuple):
+        parts = [filled(k, g, put) for k, g in zip(known, given, strict=True)]
+        return type(known)(*parts) if hasattr(known, "_fields") else type(known)(parts)
+    if type(known) is dict:
+        return {key: filled(part, given[key], put) for key, part in known.items()}
+    return given
+
+
 def is_input(tensor: Tensor) -> bool:
     """Whether a tensor from outside is what is explained, and no parameter."""
     return tensor.requires_grad and not isinstance(tensor, nn.Parameter)
@@ -621,13 +695,14 @@ def is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """Tensors that a module keeps, as parameters, buffers or plain attributes."""
-    for kept in (vars(module), module._parameters, module._buffers):
-        yield from (value for value in kept.values() if isinstance(value, Tensor))
+def ids_of_kept(modules: Iterable[nn.Module]) -> set[int]:
+    """Of the tensors that modules keep, as parameters, buffers or plain attributes."""
+    kept = (names for m in modules for names in (vars(m), m._parameters, m._buffers))
+    return {id(value) for names in kept for value in names.values() if isinstance(value, Tensor)}
 
 
-def _memory(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
+    """The address of a tensor's storage."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse tensors have none

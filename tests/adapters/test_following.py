@@ -1,0 +1,230 @@
+"""A pass that is explained while it runs, by what is known of an earlier one."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GINConv, GPSConv, global_add_pool, global_mean_pool
+
+import graphxai as gx
+
+DIM = 8
+
+
+def ring(nodes: int, seed: int = 0, scale: float = 1.0) -> Data:
+    draw = torch.Generator().manual_seed(seed)
+    one = torch.arange(nodes)
+    edges = torch.cat([torch.stack([one, one.roll(k)]) for k in (1, -1)], dim=1)
+    return Data(x=scale * torch.randn(nodes, DIM, generator=draw), edge_index=edges)
+
+
+class Gps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        conv = GINConv(nn.Linear(DIM, DIM))
+        self.layers = nn.ModuleList(GPSConv(DIM, conv, heads=2, act="gelu") for _ in range(2))
+        self.head, self.calls = nn.Linear(DIM, 1), []
+
+    def forward(self, x, edge_index, batch):
+        self.calls.append(len(x))
+        for layer in self.layers:
+            x = layer(x, edge_index, batch)
+        return self.head(global_mean_pool(x, batch))
+
+
+class Function(nn.Module):
+    """Two linear maps and what is between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.other = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+        self.head, self.between = nn.Linear(DIM, 1), between
+
+    def forward(self, x, edge_index, batch):
+        x = self.between(self, self.first(x), edge_index, batch)
+        return self.head(global_add_pool(x, batch))
+
+
+def on_a_value(m, h, edge_index, batch):
+    return m.other(h).relu() if float(h.detach().sum()) > 0 else F.gelu(h)
+
+
+def on_a_list(m, h, edge_index, batch):
+    return m.other(h) if sum(map(sum, h.detach().tolist())) > 0 else -h
+
+
+def as_deep_as_large(m, h, edge_index, batch):
+    for _ in range(len(h) % 3 + 1):
+        h = h + m.other(h).tanh()
+    return h
+
+
+def as_often_as_neighbours(m, h, edge_index, batch):
+    for k in range(int(edge_index[0].bincount().max())):
+        h = h * F.silu(m.other(h)) if k else m.other(h)
+    return h
+
+
+def in_place(m, h, edge_index, batch):
+    kept = h.clone()
+    kept[: len(h) // 2] = m.other(h)[: len(h) // 2]
+    return kept.add_(h).relu_()
+
+
+def attention_by_size(m, h, edge_index, batch):
+    own = batch[:, None] == batch
+    scores = (h @ m.other(h).T).masked_fill(~own, -torch.inf)
+    return (scores.softmax(-1) if len(h) < 9 else scores.sigmoid()) @ h
+
+
+def detached_if_small(m, h, edge_index, batch):
+    return m.other(h.detach() if len(h) < 9 else h) + h
+
+
+def through_memory(m, h, edge_index, batch):
+    return m.other(h.data if len(h) < 9 else h) + h
+
+
+def without_gradients_if_small(m, h, edge_index, batch):
+    with torch.set_grad_enabled(len(h) >= 9):
+        found = m.other(h)
+    return found + h
+
+
+def slices(m, h, edge_index, batch):
+    cut = 2 if len(h) < 9 else 4
+    a, b = h[:, :2], h[:, :cut]
+    return F.pad(a * b.sigmoid().sum(-1, keepdim=True), (0, DIM - 2)) + m.other(h)
+
+
+BETWEEN = [
+    on_a_value, on_a_list, as_deep_as_large, as_often_as_neighbours, in_place, attention_by_size,
+    detached_if_small, through_memory, without_gradients_if_small, slices,
+]  # fmt: skip
+
+
+def batches():
+    star = ring(6, 5)
+    star.edge_index = torch.tensor([[0, 0, 0, 0, 0, 1, 2], [1, 2, 3, 4, 5, 0, 0]])
+    return [
+        [ring(4)], [ring(5, 1, 4.0), ring(3, 2)], [ring(9, 3)], [ring(4, 4, -1.0)], [star],
+        [ring(5, 6)], [ring(9, 7, -3.0)],
+    ]  # fmt: skip
+
+
+def same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.relevance, other.relevance, rtol=1e-5, atol=1e-6)
+        assert one.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-5)
+        assert one.ledger.others == pytest.approx(other.ledger.others, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("between", BETWEEN)
+def test_control_flow_that_depends_on_data_is_noticed(between):
+    seen = gx.wrap(Function(between).eval(), kind="regression")
+    for graphs in batches() * 2:
+        fresh = gx.wrap(Function(between).eval(), kind="regression")
+        same(gx.explain(seen, graphs), gx.explain(fresh, graphs))
+
+
+def test_the_model_runs_once_for_a_batch_and_once_without_nodes():
+    module = Gps().eval()
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, [ring(4), ring(6, 1)])
+    module.calls.clear()
+    gx.explain(model, [ring(5, 2), ring(3, 3), ring(7, 4)])
+    assert module.calls == [15, 7]  # the second time with no nodes but those of one graph
+
+
+def replaced(m):
+    m.first.weight = nn.Parameter(-m.first.weight.detach())
+
+
+def written(m):
+    with torch.no_grad():
+        m.other.weight.mul_(-2)
+
+
+def swapped(m):
+    m.other = nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh())
+
+
+def frozen(m):
+    m.requires_grad_(False)
+
+
+def doubled(m):
+    m.double()
+
+
+@pytest.mark.parametrize("change", [replaced, written, swapped, frozen, doubled])
+def test_a_model_that_changed_is_explained_as_it_is(change):
+    torch.manual_seed(1)
+    module = Function(lambda m, h, *_: h + m.other(h).relu()).eval()
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, ring(5))
+    change(module)
+    again = gx.explain(model, ring(6, 1))
+    same([again], [gx.explain(gx.wrap(module, kind="regression"), ring(6, 1))])
+    assert again.ledger.unexplained == pytest.approx(0, abs=1e-4)
+
+
+def test_hooks_that_come_later_take_part():
+    module = Function(lambda m, h, *_: m.other(h)).eval()
+    model = gx.wrap(module, kind="regression")
+    before = gx.explain(model, ring(5))
+    module.other.register_forward_hook(lambda m, args, output: 3 * output)
+    after = gx.explain(model, ring(5))
+    torch.testing.assert_close(after.relevance, 3 * before.relevance)
+
+
+@pytest.mark.filterwarnings("ignore:Function draws random numbers")
+def test_dropout_that_comes_later_is_one_draw():
+    module = Function(lambda m, h, *_: F.dropout(m.other(h), 0.5, m.on)).eval()
+    module.on = False
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, ring(5))
+    module.on = True
+    drawn = gx.explain(model, ring(5))
+    assert drawn.ledger.unexplained == pytest.approx(0, abs=1e-4)
+
+
+def test_nothing_of_a_batch_is_kept_alive():
+    found = []
+
+    def between(m, h, *_):
+        found.append(weakref.ref(h))
+        return m.other(h).relu()
+
+    model = gx.wrap(Function(between).eval(), kind="regression")
+    for seed in range(3):
+        gx.explain(model, ring(5, seed))
+    gc.collect()
+    assert not [one for one in found if one() is not None]
+
+
+def test_threads_explain_one_model():
+    model = gx.wrap(Gps().eval(), kind="regression")
+    graphs = [[ring(3 + k, k)] for k in range(4)]
+    alone = [gx.explain(gx.wrap(Gps().eval(), kind="regression"), one) for one in graphs]
+    found = [None] * len(graphs)
+
+    def work(k):
+        for _ in range(2):
+            found[k] = gx.explain(model, graphs[k])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(graphs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, other in zip(found, alone, strict=True):
+        same(one, other)
