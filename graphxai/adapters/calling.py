@@ -8,9 +8,10 @@ from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, HeteroData
 
 from .batches import Tokens
+from .node_level import CHOSEN, chosen_rows, needs_node
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
@@ -29,8 +30,10 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
         return model(batch)
     given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
     values: dict[str, Any] = {}
+    kinds = {p.kind for p in _given_to(model)}
+    in_order = kinds == {Parameter.VAR_POSITIONAL}  # takes *args only
     for parameter in wanted:
-        value = batch.get(parameter.name, given.get(parameter.name))
+        value = _attribute(batch, parameter.name, given.get(parameter.name))
         if value is not None:
             values[parameter.name] = value
         elif parameter.default is Parameter.empty:
@@ -38,7 +41,16 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
                 f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
                 " have: pass wrap(..., forward=lambda model, batch: ...)."
             )
-    return model(**values)
+        elif in_order:
+            values[parameter.name] = parameter.default
+    return model(*values.values()) if in_order else model(**values)
+
+
+def _attribute(batch: Any, name: str, default: Any = None) -> Any:
+    """An attribute of a batch, in a heterogeneous one also by type (`x_dict`)."""
+    if name.endswith("_dict") and isinstance(batch, HeteroData):
+        return batch.collect(name.removesuffix("_dict"), allow_empty=True) or default
+    return batch.get(name, default)
 
 
 def names_read(model: nn.Module) -> set[str] | None:
@@ -85,9 +97,20 @@ def without_fused_attention(model: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def as_outputs(answer: Any, size: int, columns: int) -> Tensor:
-    """The model's result as outputs (B, columns). Raises ValueError for anything else."""
-    answer = getattr(answer, "logits", answer)
+def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None) -> Tensor:
+    """The model's result as outputs (B, columns). Raises ValueError for anything else.
+
+    graphs: what it is of; if they say which node is explained, the result has a row per node.
+    """
+    answer, advice = getattr(answer, "logits", answer), ""
+    if graphs is not None and CHOSEN in graphs:
+        if (rows := chosen_rows(answer, graphs)) is None:
+            raise ValueError("node= is for models that return one row per node: leave it out.")
+        answer = rows
+    elif graphs is not None:
+        advice = needs_node(answer, graphs, size)
+    if advice:
+        raise ValueError(f"the model returns one row per node, not one per graph: {advice}.")
     if not isinstance(answer, Tensor):
         raise ValueError(
             f"the model returns {type(answer).__name__}, not a tensor: pass a"
@@ -99,8 +122,8 @@ def as_outputs(answer: Any, size: int, columns: int) -> Tensor:
     if outputs.shape != (size, columns):
         raise ValueError(
             f"the model returns shape {tuple(answer.shape)} for {size} inputs; the tasks need"
-            f" ({size}, {columns}). If it returns one row per node, pick or pool rows with"
-            " wrap(..., forward=...)."
+            f" ({size}, {columns}). If it returns one row per node, choose one with"
+            " explain(..., node=...), or pick or pool rows with wrap(..., forward=...)."
         )
     return outputs
 
@@ -118,5 +141,16 @@ def module_named(model: nn.Module, name: str) -> nn.Module:
 
 
 def _parameters(model: nn.Module) -> list[Parameter]:
+    """Named parameters of `forward`; if it takes `*args` or `**kwargs` only, of what it wraps.
+
+    That is its only child.
+    """
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    return [p for p in signature(model.forward).parameters.values() if p.kind in kinds]
+    given = _given_to(model)
+    named = [p for p in given if p.kind in kinds]
+    children = list(model.children())
+    return _parameters(children[0]) if given and not named and len(children) == 1 else named
+
+
+def _given_to(model: nn.Module) -> list[Parameter]:
+    return list(signature(model.forward).parameters.values())

@@ -44,6 +44,19 @@ def one_by_one(
     return torch.cat(outputs)
 
 
+def tokens_one_by_one(
+    model: Wrapped, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None
+) -> Tensor:
+    """As `one_by_one`, for rows of tokens."""
+    outputs = []
+    for row, own in enumerate(tokens):
+        one = batch.alone(row % len(batch))
+        nodes = one.mask.shape[1]
+        shown = None if keep is None else keep[row : row + 1, :nodes]
+        outputs.append(model.encode(own[None, : nodes + 1], one, shown))
+    return torch.cat(outputs)
+
+
 def _of_nothing(model: Wrapped, graph: Data, empty: Data, like: Tensor) -> Tensor:
     """Output (1, C) of a graph with all nodes hidden; like (N, D)."""
     if (found := _finite_output(model, empty, like[:0])) is not None:

@@ -241,7 +241,7 @@ def _one_more(batch: Any) -> Any:
 def _copied(model: Any) -> Any:
     """A copy of a wrapped model, which may keep state from a pass; None: it cannot be copied."""
     try:
-        return copied(model)
+        return copied(model).eval()
     except Exception:  # the user's code may raise anything
         return None
 

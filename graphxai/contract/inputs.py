@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 
 from graphxai.datasets.graph import Graph, is_batch, is_data
 from graphxai.models.graphormer.config import GraphormerConfig
@@ -63,7 +64,10 @@ def reads_molecules(config: GraphormerConfig) -> bool:
 
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
-    """The inputs as a list, and whether the user passed several."""
+    """The inputs as a list, and whether the user passed several.
+
+    Batches in a list, or from a `DataLoader`, count as their parts.
+    """
     if is_batch(inputs):
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
@@ -71,7 +75,17 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor) or is_data(inputs)
     if single or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
-    return list(inputs), True
+    rows = isinstance(inputs, DataLoader)
+    return [value for part in inputs for value in _parts(part, rows)], True
+
+
+def _parts(value: Any, rows: bool) -> list[Any]:
+    """The graphs of a batch; with rows also the entries of a loader's batch of tensors."""
+    if is_batch(value):
+        return list(value.to_data_list())
+    if rows and isinstance(value, tuple | list) and value:
+        value = value[0]  # what follows are labels
+    return list(value) if rows and isinstance(value, torch.Tensor) else [value]
 
 
 def prepare_for(model: Any, value: Any) -> Input:

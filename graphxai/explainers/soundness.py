@@ -59,6 +59,6 @@ def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
     if draws is None or draws.seen or torch.equal(before, torch.get_rng_state()):
         return
     if isinstance(module, torch.nn.Module):
-        with torch.no_grad(), intercepted(module, always=True) as watch:
+        with torch.no_grad(), intercepted(model.running, always=True) as watch:
             model(batch)
             watch.warn_of_chance()

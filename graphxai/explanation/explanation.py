@@ -42,7 +42,10 @@ class Explanation(Result):
     additive: whether relevance is in units of the output, as the ledger assumes; unsigned: if no
     score is negative, what a large one says of a node, otherwise empty; caveat: what to know about
     the method's scores, if anything; features (N, F):
-    relevance split exactly by feature, one column for each of `feature_names`, or None; smiles or
+    relevance split exactly by feature, one column for each of `feature_names`, or None;
+    relevance_of, features_of: by name the relevance of each row (rows,) of the inputs that were
+    asked for, or of the nodes of each type of a heterogeneous graph, and its parts (rows, ...) in
+    the input's own shape, where the method splits by feature; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
     options, versions. Raises NotFiniteError if relevance or ledger are not finite.
     """
@@ -60,6 +63,8 @@ class Explanation(Result):
     unsigned: str = ""
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
+    relevance_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
+    features_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     smiles: str | None = None
     mol: "Mol | None" = None
     image: NDArray[np.floating] | None = None
@@ -68,6 +73,7 @@ class Explanation(Result):
 
     def __post_init__(self) -> None:
         arrays = [self.relevance] if self.features is None else [self.relevance, self.features]
+        arrays += [*self.relevance_of.values(), *self.features_of.values()]
         figures = self.ledger.to_dict().values()
         if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
             raise NotFiniteError(
@@ -317,13 +323,16 @@ class Explanation(Result):
             "ledger": self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
             "features": None if self.features is None else self.features.tolist(),
+            "relevance_of": {name: part.tolist() for name, part in self.relevance_of.items()},
+            "features_of": {name: part.tolist() for name, part in self.features_of.items()},
             "provenance": self.provenance,
         }
 
     def to_pyg(self) -> "PygExplanation":
         """As `torch_geometric.explain.Explanation`.
 
-        `node_mask` (N, 1): signed relevance. Molecules have `edge_index`, and `x` and `edge_attr`
+        `node_mask` (N, 1): signed relevance; `edge_mask` (E,): that of `edge_attr`, if it was
+        explained. Molecules have `edge_index`, and `x` and `edge_attr`
         in OGB's encoding; other graphs have only their number of nodes. Further attributes are
         `smiles`, `method`, `label` (the target in words) and `ledger`.
         """
@@ -333,6 +342,8 @@ class Explanation(Result):
         from graphxai.datasets.molecules import molecule_to_data
 
         content: dict[str, Any] = {"node_mask": torch.from_numpy(self.relevance)[:, None].clone()}
+        if "edge_attr" in self.relevance_of:
+            content["edge_mask"] = torch.from_numpy(self.relevance_of["edge_attr"]).clone()
         molecule = self.molecule
         if molecule is not None and molecule.GetNumAtoms() == len(self):
             data = molecule_to_data(molecule, max_atoms=len(self))

@@ -15,7 +15,7 @@ from ..layout import Layout
 from .marks import Meeting, curves, marked
 from .nodes import NONE, Nodes, numbered
 from .recording import Placed, exposed, placed
-from .relevance import ALL_CONSTANT, RelevancePass, passed_back, plan_of
+from .relevance import RelevancePass, passed_back, plan_of
 from .replay import (
     BIASES,
     CUT_OFF,
@@ -46,10 +46,12 @@ def explained_pass(
     rules: Rules,
     tape: Tape | None,
     layout: Layout,
+    leaves: Mapping[str, Tensor],
 ) -> Tensor:
     """Outputs (B, C) of node rows under the rules, with what the tape asks for.
 
-    call: runs the module on rows and other inputs; others: the graph's other attributes by name.
+    call: runs the module on rows and other inputs; others: the graph's other attributes by name;
+    leaves: those of them that gradients lead to, too.
     """
     name = type(module).__name__
     trace = recorded(module, call, rows, others)
@@ -63,9 +65,16 @@ def explained_pass(
     outputs: Tensor = again.output()
     if not outputs.requires_grad:
         outputs = outputs + 0 * rows.sum()  # no gradient reaches the nodes
+    if not (leaves or (tape is not None and tape.with_biases)):
+        return outputs
+    wide, names = plan(trace, marks, rules), names_by_bit(others)  # with the ways of all inputs
+    if leaves:
+        slots = {names.get(bit): slot for slot, bit in trace.inputs.items()}
+        given = {slots[key]: leaf for key, leaf in leaves.items()} | {slot: rows.detach()}
+        of_leaves = replay(wide, given).output()
+        outputs = outputs + of_leaves - of_leaves.detach()
     if tape is not None and tape.with_biases:
-        wide = plan(trace, marks, rules)  # with the ways of all inputs
-        outputs = _with_shares(outputs, wide, {slot: rows}, names_by_bit(others), name, tape)
+        outputs = _with_shares(outputs, wide, {slot: rows}, names, name, tape)
     return outputs
 
 
@@ -90,8 +99,6 @@ def relevant_pass(
     nodes = numbered(trace, slot, numbers_of_rows(layout, rows), layout.tokens)
     seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
     warn_of_chance(name, trace)
-    if cut := places_of_cuts(plan(trace, marks, ALL_CONSTANT, NODES)):
-        warn_of_cuts(name, cut, in_ledger=False)
     outputs = passed_back(made, nodes, {slot: rows}, size, seen, state, name)
     return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
 
