@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch_geometric.data import Batch, HeteroData
 
 from .batches import Tokens
@@ -15,6 +16,7 @@ from .node_level import CHOSEN, chosen_rows, needs_node
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
+UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 WHOLE = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
 EXCLUDED_AT = ("src_key_padding_mask", "key_padding_mask", "padding_mask")  # True hides
 KEPT_AT = ("attention_mask",)  # 1 keeps, as in Hugging Face's models
@@ -29,21 +31,22 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
     if names_read(model) is None:
         return model(batch)
     given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
-    values: dict[str, Any] = {}
-    kinds = {p.kind for p in _given_to(model)}
-    in_order = kinds == {Parameter.VAR_POSITIONAL}  # takes *args only
+    hands_on = {p.kind for p in _given_to(model)} <= UNNAMED
+    by_place = hands_on or isinstance(model, GraphModule)  # exported: no names
+    in_order: list[Any] = []
+    by_name: dict[str, Any] = {}
     for parameter in wanted:
         value = _attribute(batch, parameter.name, given.get(parameter.name))
-        if value is not None:
-            values[parameter.name] = value
-        elif parameter.default is Parameter.empty:
+        if value is None and parameter.default is Parameter.empty:
             raise TypeError(
                 f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
                 " have: pass wrap(..., forward=lambda model, batch: ...)."
             )
-        elif in_order:
-            values[parameter.name] = parameter.default
-    return model(*values.values()) if in_order else model(**values)
+        if by_place and parameter.kind != Parameter.KEYWORD_ONLY:
+            in_order.append(parameter.default if value is None else value)
+        elif value is not None:
+            by_name[parameter.name] = value
+    return model(*in_order, **by_name)
 
 
 def _attribute(batch: Any, name: str, default: Any = None) -> Any:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from graphxai.datasets.graph import Graph, is_batch, is_data
+from graphxai.datasets.graph import Graph, is_batch, is_data, is_heterogeneous
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import StructureEncoding
 
@@ -72,7 +72,8 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
-    single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor) or is_data(inputs)
+    single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
+    single = single or is_data(inputs) or is_heterogeneous(inputs)
     if single or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
     rows = isinstance(inputs, DataLoader)
