@@ -215,7 +215,7 @@ class Algorithm(ExplainerAlgorithm):
         return {name: value for name, value in vars(self).items() if name != "_readings"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _readings=WeakKeyDictionary())
+        self.__dict__.update(state, _readings=WeakKeyDictionary())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
