@@ -460,11 +460,12 @@ def _further(
     relevance: Arrays = {}
     features: Arrays = {}
     own = found.relevance[row, : item.num_nodes]
-    if (kinds := _nodes_by_type(item.graph)) is not None:
-        return {kind: own[nodes].copy() for kind, nodes in kinds.items()}, features
+    kinds = _nodes_by_type(item.graph)
+    for kind, nodes in (kinds or {}).items():
+        relevance[kind] = own[nodes].copy()
     if not attribution.inputs:
         return relevance, features
-    if "x" in of:
+    if "x" in of and kinds is None:
         relevance["x"] = own.copy()
         if found.features is not None:
             features["x"] = found.features[row, : item.num_nodes].copy()

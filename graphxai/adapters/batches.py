@@ -17,6 +17,8 @@ from graphxai.models.graphormer.paths import IntArray, shortest_paths
 from .layout import Layout
 from .subgraphs import part, roles_of
 
+NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}  # no further inputs
+
 
 @dataclass(frozen=True, eq=False)
 class WrappedBatch:
@@ -89,28 +91,35 @@ class WrappedBatch:
             return one
         return replace(one, readout=self.readout[row : row + 1, : one.mask.shape[1]])
 
-    def with_leaves(self, names: Sequence[str]) -> "WrappedBatch":
+    def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
         """The same batch, with gradients at these attributes of its graphs.
 
-        Raises ValueError for one that the graphs do not have, or that holds no real numbers.
+        codes: whether they may be integers, such as types of bonds; their leaf (rows,) is of ones.
+        Raises ValueError for an attribute that the graphs do not have, or that has no gradient.
         """
         if self.graphs is None:
             raise ValueError(f"rows of tokens have no inputs beside x, and so no {names[0]}.")
+        graphs = self.graphs
+        known = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
         for name in names:
-            values = self.graphs.get(name)
-            if not isinstance(values, Tensor):
-                known = [k for k, v in self.graphs.items() if _is_real(v) and k != "x"]
+            if name not in known:
                 raise ValueError(
                     f"the graphs have no input {name!r}; beside x they have"
-                    f" {', '.join(known) or 'none'} with real numbers."
+                    f" {', '.join(known) or 'none'}."
                 )
-            if not _is_real(values):
+            if not (codes or _is_real(graphs[name])):
                 raise ValueError(
-                    f"{name} has {values.dtype} values, which carry no gradient: under LRP and"
-                    " Gradient x Input the ledger has its share as a whole."
+                    f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"
+                    " by LRP or Gradient x Input."
                 )
-        leaves = {name: self.graphs[name].detach().clone().requires_grad_() for name in names}
-        return replace(self.with_values(leaves), leaves=leaves)
+        leaves = {name: self._leaf(graphs[name]) for name in names}
+        real = {name: leaf for name, leaf in leaves.items() if _is_real(graphs[name])}
+        return replace(self.with_values(real), leaves=leaves)
+
+    def _leaf(self, values: Tensor) -> Tensor:
+        real = _is_real(values)
+        leaf = values.detach().clone() if real else self.x.new_ones(len(values)).float()
+        return leaf.requires_grad_()
 
     def with_values(self, values: Mapping[str, Tensor]) -> "WrappedBatch":
         """The same batch with other values of some attributes, of the same shapes."""
@@ -126,7 +135,9 @@ class WrappedBatch:
         """The same batch, its leaves constant."""
         if not self.leaves:
             return self
-        constant = self.with_values({name: leaf.detach() for name, leaf in self.leaves.items()})
+        assert self.graphs is not None
+        real = [name for name in self.leaves if _is_real(self.graphs[name])]
+        constant = self.with_values({name: self.leaves[name].detach() for name in real})
         return replace(constant, leaves={})
 
     def split(self, name: str, values: Tensor) -> list[Tensor]:

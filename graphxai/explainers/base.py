@@ -89,6 +89,7 @@ class Explainer(ABC):
     by_gradient: ClassVar[bool] = False  # whether it needs gradients back to the nodes
     names_cuts: ClassVar[bool] = False  # whether its own passes name where those are cut off
     of_inputs: ClassVar[bool] = False  # whether it explains inputs beside the nodes' features, too
+    of_codes: ClassVar[bool] = False  # whether these may be integers, such as types of bonds
 
     def attribute(
         self,
@@ -108,7 +109,7 @@ class Explainer(ABC):
         with explaining(model), noticing_chance(model, batch):
             if self.by_gradient:
                 check_gradients(model, batch, self.names_cuts)
-            passes = [with_leaves(one, further) for one in passes_of(model, batch)]
+            passes = [with_leaves(one, further, self.of_codes) for one in passes_of(model, batch)]
             try:
                 found = [self._attribute(model, one, wanted) for one in passes]
             except OneGraphAtATime as error:

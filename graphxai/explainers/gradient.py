@@ -43,6 +43,7 @@ class GradientInput(Explainer):
     by_gradient = True
     names_cuts = True
     of_inputs = True
+    of_codes = True
     additive = True
     rules: ClassVar[Rules] = Rules()
 

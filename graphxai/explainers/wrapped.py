@@ -27,8 +27,8 @@ def further_inputs(of: Sequence[str], method: str, supported: bool) -> tuple[str
     return further
 
 
-def with_leaves(batch: Any, names: tuple[str, ...]) -> Any:
-    """The batch, with gradients at these of its inputs."""
+def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
+    """The batch, with gradients at these of its inputs; codes: also if they are integers."""
     if not names:
         return batch
     if not hasattr(batch, "with_leaves"):
@@ -36,7 +36,7 @@ def with_leaves(batch: Any, names: tuple[str, ...]) -> Any:
             f"relevance of {', '.join(names)} is not available for a Graphormer, whose ledger has"
             " the shares of its edges and distances: leave out `of`."
         )
-    return batch.with_leaves(names)
+    return batch.with_leaves(names, codes)
 
 
 def leaves_of(batch: Any) -> dict[str, Tensor]:

@@ -54,6 +54,17 @@ def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
     assert found.features_of["pe"] == pytest.approx(places.numpy(), abs=1e-6)
 
 
+@pytest.mark.parametrize("method", IN_UNITS)
+def test_types_have_relevance_by_row_although_they_are_integers(model, method):
+    module = model.module
+    for data, found in zip(GRAPHS, gx.explain(model, GRAPHS, method, of=["kind"]), strict=True):
+        scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of messages
+        with torch.no_grad():
+            expected = (module.kind(data.kind) * scale) @ module.head.weight[0]
+        assert found.relevance_of["kind"] == pytest.approx(expected.numpy(), abs=1e-6)
+        assert found.ledger.others["kind"] == pytest.approx(expected.sum().item(), abs=1e-5)
+
+
 def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
     data = GRAPHS[0].clone()
     edges = data.edge_attr.requires_grad_()
@@ -90,8 +101,12 @@ def test_by_default_only_the_nodes_features_are_explained(model):
     [
         ("occlusion", ("edge_attr",), "Occlusion explains the nodes' features x only"),
         ("gae", ALL, "explains the nodes' features x only, not edge_attr, pe"),
-        ("lrp", ("edge_weight",), "no input 'edge_weight'; beside x they have edge_attr, pe"),
-        ("lrp", ("kind",), "kind has torch.int64 values, which carry no gradient"),
+        (
+            "lrp",
+            ("edge_weight",),
+            "no input 'edge_weight'; beside x they have edge_attr",
+        ),
+        ("saliency", ("kind",), "kind has torch.int64 values, which carry no gradient: explain it"),
     ],
 )
 def test_what_cannot_be_explained_is_refused_in_a_sentence(model, method, of, message):

@@ -17,6 +17,7 @@ from .nodes import NONE, Nodes, numbered
 from .recording import Placed, exposed, placed
 from .relevance import RelevancePass, passed_back, plan_of
 from .replay import (
+    ADDITIVE,
     BIASES,
     CUT_OFF,
     Along,
@@ -31,7 +32,7 @@ from .replay import (
     share_along,
 )
 from .shares import affine_share
-from .trace import Running, Trace, recording
+from .trace import Running, Trace, is_real, recording
 
 # errors of code that was written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
@@ -69,13 +70,56 @@ def explained_pass(
         return outputs
     wide, names = plan(trace, marks, rules), names_by_bit(others)  # with the ways of all inputs
     if leaves:
-        slots = {names.get(bit): slot for slot, bit in trace.inputs.items()}
-        given = {slots[key]: leaf for key, leaf in leaves.items()} | {slot: rows.detach()}
-        of_leaves = replay(wide, given).output()
+        of_leaves = _towards(wide, leaves, names, {slot: rows.detach()})
         outputs = outputs + of_leaves - of_leaves.detach()
     if tape is not None and tape.with_biases:
         outputs = _with_shares(outputs, wide, {slot: rows}, names, name, tape)
     return outputs
+
+
+def _towards(
+    wide: Plan, leaves: Mapping[str, Tensor], names: Mapping[int, str], nodes: Mapping[int, Tensor]
+) -> Tensor:
+    """Outputs whose gradient leads to the leaves instead of the nodes.
+
+    The leaf of an input of integers has one entry per row, a one that scales whatever the model
+    makes of the row and adds to the nodes.
+    """
+    trace, lines = wide.trace, Lines(wide.trace, names)
+    slots = {names.get(bit): slot for slot, bit in trace.inputs.items()}
+    real = {name: leaf for name, leaf in leaves.items() if is_real(trace.tensors[slots[name]])}
+    codes = {name: leaf for name, leaf in leaves.items() if name not in real}
+    scaled: dict[int, Reading] = {}
+    for op in wide.passing if codes else ():
+        added = [op.args[place : place + 1] for place in ADDITIVE.get(op.name, ())]
+        for ref in refs_in(added):
+            name = lines.of(ref.value)
+            if name in codes and not wide.signal[ref.value] and is_real(trace.tensors[ref.slot]):
+                if op.number in scaled:
+                    raise _not_by_row(name)
+                scaled[op.number] = Reading(ref.value, _by_row(name, codes[name]))
+    found: Tensor = replay(
+        wide, {slots[name]: leaf for name, leaf in real.items()} | dict(nodes), reading=scaled
+    ).output()
+    return found
+
+
+def _not_by_row(name: str) -> ValueError:
+    return ValueError(
+        f"the model does not keep the rows of {name} apart, so that they have no relevance of their"
+        " own: the ledger has their share as a whole."
+    )
+
+
+def _by_row(name: str, leaf: Tensor) -> Callable[[Tensor], Tensor]:
+    """Multiply the rows of a constant by the leaf of the input that it was made of."""
+
+    def read(constant: Tensor) -> Tensor:
+        if constant.shape[:1] != leaf.shape:
+            raise _not_by_row(name)
+        return constant * leaf.to(constant).view(-1, *[1] * (constant.dim() - 1))
+
+    return read
 
 
 def names_by_bit(others: Mapping[str, Tensor]) -> dict[int, str]:
