@@ -80,16 +80,16 @@ class WrappedBatch:
         values = self.dense[row, : n + self.has_graph_token] if padded else self.dense[row]
         return Data(dense=values, num_nodes=n)
 
-    def alone(self, row: int) -> "WrappedBatch":
-        """One input as a batch, with its readout weights."""
-        data = self.data_of(row)
+    def of_rows(self, *rows: int) -> "WrappedBatch":
+        """Some of the inputs as a batch, with their readout weights."""
+        data = [self.data_of(row) for row in rows]
         if self.graphs is not None:
-            one = collate_graphs([data])
+            made = collate_graphs(data)
         else:
-            one = collate_tokens([data], None, self.has_graph_token)
+            made = collate_tokens(data, None, self.has_graph_token)
         if self.readout is None:
-            return one
-        return replace(one, readout=self.readout[row : row + 1, : one.mask.shape[1]])
+            return made
+        return replace(made, readout=self.readout[list(rows), : made.mask.shape[1]])
 
     def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
         """The same batch, with gradients at these attributes of its graphs.

@@ -50,7 +50,7 @@ def tokens_one_by_one(
     """As `one_by_one`, for rows of tokens."""
     outputs = []
     for row, own in enumerate(tokens):
-        one = batch.alone(row % len(batch))
+        one = batch.of_rows(row % len(batch))
         nodes = one.mask.shape[1]
         shown = None if keep is None else keep[row : row + 1, :nodes]
         outputs.append(model.encode(own[None, : nodes + 1], one, shown))

@@ -1,15 +1,16 @@
 """What a few passes show about a wrapped model, for the methods that do not see it themselves.
 
-Mixing: in a batch of several graphs, half of them get other rows. If the outputs of the
-others change, too, the model mixes graphs: attention without the batch vector, a norm over the
-batch. Then every method runs its graphs one at a time.
+Mixing: of two graphs in a batch, one gets other rows. If the output of the other changes, too, the
+model mixes graphs: attention without the batch vector, a norm over the batch. Then every method
+runs its graphs one at a time.
 
 Cuts: one recorded pass shows where values of the nodes are used without their gradient.
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -25,21 +26,25 @@ from .engine.relevance import ALL_CONSTANT
 from .engine.replay import plan
 
 Run = Callable[[Tensor], Tensor]
+Output = tuple[str, Tensor]  # of a module, with its path
 SAME = 10  # machine epsilons of the largest value: less is rounding
 
 
 class Survey:
-    """What is known about a model in one form; a replaced part begins another survey.
+    """What is known about a model in one form, and its copies; other parts begin another survey.
 
     mixing: the module in which it mixes the graphs of a batch, "" if that is unclear, or None.
     """
 
-    def __init__(self, form: tuple[int, ...]) -> None:
+    def __init__(self, form: tuple[Any, ...]) -> None:
         self.mixing: str | None = None
         self._form = form
         self._looked = False
         self._cuts: set[str] | None = None
         self._told: set[str] = set()
+
+    def __deepcopy__(self, _: Any) -> "Survey":
+        return self
 
     @classmethod
     def of(cls, module: nn.Module) -> "Survey":
@@ -55,9 +60,10 @@ class Survey:
         if self._looked:
             return
         self._looked = True
-        with _apart(), suppress(RuntimeError, ValueError, IndexError):
-            rows = as_rows(model.embed(batch), batch)
-            self.mixing = mixed_in(model.running, model.rows_to_outputs(batch), rows, batch)
+        with suppress(Exception), _apart(), model.evaluating():  # other rows may raise anything
+            two = batch.of_rows(0, len(batch) - 1)
+            rows = as_rows(model.embed(two), two)
+            self.mixing = mixed_in(model.running, model.rows_to_outputs(two), rows, two)
 
     def warn_of_mixing(self, name: str, method: str) -> None:
         """Say once for each method that the model mixes graphs, and what follows."""
@@ -75,16 +81,18 @@ class Survey:
     def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
         """Modules in which values of the nodes are used without their gradient."""
         if self._cuts is None:
-            with _apart():
-                rows = as_rows(model.embed(batch), batch)
-                run = model.rows_to_outputs(batch)
+            self._cuts = set()
+            with suppress(Exception), _apart():
+                one = batch.of_rows(len(batch) - 1)
+                rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one)
                 trace = recorded(model.running, lambda leaf, _: run(leaf), rows, {})
                 self._cuts = places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
         return self._cuts
 
 
-def _form(module: nn.Module) -> tuple[int, ...]:
-    return tuple(map(id, module.modules()))
+def _form(module: nn.Module) -> tuple[Any, ...]:
+    """What a module is made of."""
+    return *map(type, module.modules()), *(p.shape for p in module.parameters())
 
 
 @contextmanager
@@ -110,70 +118,59 @@ def mixed_in(module: nn.Module, run: Run, rows: Tensor, batch: WrappedBatch) -> 
     outputs. A model that draws random numbers is not examined.
     """
     graph = batch.layout.graph if rows.dim() == 2 else torch.arange(len(batch)).to(rows.device)
-    for moved in (graph >= len(batch) // 2, graph < len(batch) // 2):
+    whole = _watched(module, run, rows)
+    for moved in (graph > 0, graph == 0):
         other = rows.clone()
-        other[moved] = rows[moved][:1]  # values that the model knows
-        if torch.equal(other, rows):
-            other[moved] = rows[moved] / 2
+        for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
+            if torch.equal(other, rows):  # the first are values that the model knows
+                other[moved] = values
         apart = _Entries(batch, graph[~moved].unique())
-        seen = [_watched(module, run, given, False) for given in (rows, other, rows)]
-        if not apart.differ(seen[0][-1], seen[1][-1]) or apart.differ(seen[0][-1], seen[2][-1]):
+        if not apart.differ(whole, _watched(module, run, other)):
             continue
-        first, second = (_watched(module, run, given, True) for given in (rows, other))
-        for (path, a), (_, b) in zip(first[:-1], second[:-1], strict=False):
-            if apart.differ(("", a), ("", b)):
-                return path
-        return ""
+        if apart.differ(whole, _watched(module, run, rows)):
+            return None  # random numbers
+        first: list[Output] = []
+        second: list[Output] = []
+        _watched(module, run, rows, first)
+        _watched(module, run, other, second)
+        pairs = zip(first, second, strict=False)
+        return next((path for (path, a), (_, b) in pairs if apart.differ(a, b)), "")
     return None
 
 
-Output = tuple[str, Tensor]
-
-
-def _watched(module: nn.Module, run: Run, rows: Tensor, inside: bool) -> list[Output]:
-    """The outputs of a pass, last; inside: before that those of every module, as they end."""
+def _watched(module: nn.Module, run: Run, rows: Tensor, seen: list[Output] | None = None) -> Tensor:
+    """The outputs of a pass; seen: takes the output of every module, with its path."""
     torch.default_generator.manual_seed(0)
-    found: list[Output] = []
+    thread = threading.get_ident()
 
-    def keep(path: str) -> Callable[..., None]:
-        def hook(part: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, tuple | list) and output:
-                output = output[0]  # as multi-head attention returns
-            if isinstance(output, Tensor) and output.is_floating_point():
-                found.append((path, output.clone()))
+    def keep(path: str, output: Any) -> None:
+        if isinstance(output, tuple | list) and output:
+            output = output[0]  # as multi-head attention returns
+        ours = seen is not None and threading.get_ident() == thread
+        if ours and isinstance(output, Tensor) and output.is_floating_point():
+            assert seen is not None
+            seen.append((path, output.clone()))
 
-        return hook
-
-    parts = list(module.named_modules())[1:] if inside else []
-    hooks = [part.register_forward_hook(keep(path)) for path, part in parts]
-    try:
-        found.append(("", run(rows)))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+    with ExitStack() as hooks:
+        for path, part in list(module.named_modules())[1:] if seen is not None else ():
+            handle = part.register_forward_hook(lambda m, args, out, path=path: keep(path, out))
+            hooks.callback(handle.remove)
+        return run(rows)
 
 
 class _Entries:
     """The entries of some graphs in tensors that have an axis of nodes or of graphs."""
 
     def __init__(self, batch: WrappedBatch, graphs: Tensor) -> None:
-        self.graphs, self.size = graphs, len(batch)
-        self.nodes = torch.isin(batch.layout.graph, graphs)
+        nodes = torch.isin(batch.layout.graph, graphs)
+        self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
 
-    def differ(self, a: Output, b: Output) -> bool:
+    def differ(self, a: Tensor, b: Tensor) -> bool:
         """Whether entries of these graphs differ by more than rounding."""
-        (_, one), (_, two) = a, b
-        axis = next((k for k in (0, 1) if one.dim() > k and one.shape[k] == len(self.nodes)), None)
-        chosen = self.nodes.nonzero()[:, 0]
-        if axis is None or len(self.nodes) == self.size:
-            sized = (k for k in (0, 1) if one.dim() > k and one.shape[k] == self.size)
-            axis, chosen = next(sized, None), self.graphs
-        if axis is None or one.shape != two.shape:
+        axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
+        if axis is None or a.shape != b.shape or not a.numel():
             return False
-        one, two = one.index_select(axis, chosen).float(), two.index_select(axis, chosen).float()
-        if not one.numel():
-            return False
-        size = float(one[one.isfinite()].abs().max()) if bool(one.isfinite().any()) else 0.0
-        eps = SAME * torch.finfo(a[1].dtype).eps
+        chosen, eps = self.by_length[a.shape[axis]], SAME * torch.finfo(a.dtype).eps
+        one, two = (t.index_select(axis, chosen).float() for t in (a, b))
+        size = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max())
         return not torch.allclose(one, two, rtol=eps, atol=eps * max(size, 1e-6), equal_nan=True)

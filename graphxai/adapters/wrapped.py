@@ -238,8 +238,8 @@ class WrappedModel:
 
     def goes_alone(self, data: Data) -> bool:
         """Whether an input cannot share a batch with others."""
-        if self.survey.mixing is not None or self._dense:
-            return self.survey.mixing is not None
+        if self._survey.mixing is not None or self._dense:
+            return self._survey.mixing is not None
         text = self._forward is not None or tells_graphs(self.module)
         return not text or has_matrices(data)
 
@@ -250,18 +250,19 @@ class WrappedModel:
         """
         if len(batch) == 1 or self.shares_passes(batch):
             return [batch]
-        return [batch.alone(row) for row in range(len(batch))]
+        return [batch.of_rows(row) for row in range(len(batch))]
 
     def shares_passes(self, batch: WrappedBatch) -> bool:
         """Whether several inputs like those of a batch can go through the model together."""
+        survey = self.survey
         if self.goes_alone(batch.data_of(0)):
             return False
-        self.survey.look_for_mixing(self, batch if len(batch) > 1 else batch.repeated(2))
-        return self.survey.mixing is None
+        survey.look_for_mixing(self, batch)
+        return survey.mixing is None
 
     def cuts(self, batch: WrappedBatch) -> set[str]:
         """Modules in which values of the nodes are used without their gradient; see `survey`."""
-        return self.survey.cuts(self, self.passes(batch)[0])
+        return self.survey.cuts(self, batch)
 
     @property
     def survey(self) -> Survey:
@@ -275,7 +276,7 @@ class WrappedModel:
     def prepare(self, value: Any) -> Input:
         """Prepare one input of `explain`. Raises InputError if it cannot be used."""
         smiles = value if isinstance(value, str) else None
-        if self._read is not None and not isinstance(value, Data):
+        if self._read is not None and not isinstance(value, Data | HeteroData):
             value = self._read(value)
         if not self._dense:
             if isinstance(value, HeteroData):
