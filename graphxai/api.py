@@ -77,7 +77,7 @@ def explain(
     method: Method = "lrp",
     *,
     target: Any = None,
-    of: Sequence[str] = ("x",),
+    of: str | Sequence[str] = ("x",),
     node: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
@@ -100,7 +100,7 @@ def explain(
     instead. A single unusable input always raises ValueError.
     """
     model, explainer = _loaded(model), get_explainer(method, **options)
-    training = training_set_of(model)
+    training, of = training_set_of(model), (of,) if isinstance(of, str) else tuple(of)
 
     def work(chunk: Chunk, refuse: Refuse) -> Iterator[tuple[int, Explanation]]:
         options: dict[str, Any] = {"target": target, "training": training, "refuse": refuse}

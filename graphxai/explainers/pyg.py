@@ -46,6 +46,7 @@ UNSIGNED = {
     "DummyExplainer": "drawn at random",
     **dict.fromkeys(("GNNExplainer", "GraphMaskExplainer", "PGExplainer"), KEPT),
 }
+WITHOUT_GRADIENT = {"AttentionExplainer", "DummyExplainer"}
 
 
 class Algorithm(ExplainerAlgorithm):
@@ -121,24 +122,22 @@ class Algorithm(ExplainerAlgorithm):
         return Explanation(node_mask=None if kind is None else nodes, edge_mask=edge_mask)
 
     def _inputs_of_edges(self, whole: Data) -> list[str]:
-        """Names of the inputs with one row of real numbers per edge, if a mask of edges is asked.
+        """Names of the inputs with one row per edge, if a mask of edges is asked for.
 
         Raises ValueError if there are none.
         """
         if self.explainer_config.edge_mask_type is None:
             return []
-        count = whole.num_edges
         names = [
             key
             for key, value in whole.items()
-            if key != "x" and isinstance(value, Tensor) and value.is_floating_point()
-            and value.dim() and len(value) == count
-            and whole.is_edge_attr(key)
+            if whole.is_edge_attr(key) and key != "edge_index"
+            and (value.is_floating_point() or self.explainer.of_codes)
         ]  # fmt: skip
         if not names:
             raise ValueError(
-                "an edge mask needs an input with real numbers for every edge, such as edge_attr:"
-                " without one the relevance of messages is that of the nodes they come from."
+                "an edge mask needs an input with a row for every edge, such as edge_attr: without"
+                " one the relevance of messages is that of the nodes they come from."
             )
         return names
 
@@ -287,6 +286,7 @@ class PygExplainer(Explainer):
         self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
         self.title = kind  # type: ignore[misc]
         self.unsigned = UNSIGNED.get(kind, "")  # type: ignore[misc]
+        self.by_gradient = kind not in WITHOUT_GRADIENT  # type: ignore[misc]
 
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 

@@ -310,6 +310,11 @@ class Explanation(Result):
         Relevance follows the atom order of `smiles`. If there is a `molblock` (the input was an
         RDKit molecule), it follows the order in there, and `smiles` is only a name.
         """
+        of_inputs = {
+            field: {name: part.tolist() for name, part in getattr(self, field).items()}
+            for field in ("relevance_of", "features_of")
+            if getattr(self, field)
+        }
         return {
             "smiles": self.smiles,
             "molblock": None if self.mol is None else _molblock(self.mol),
@@ -323,8 +328,7 @@ class Explanation(Result):
             "ledger": self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
             "features": None if self.features is None else self.features.tolist(),
-            "relevance_of": {name: part.tolist() for name, part in self.relevance_of.items()},
-            "features_of": {name: part.tolist() for name, part in self.features_of.items()},
+            **of_inputs,
             "provenance": self.provenance,
         }
 

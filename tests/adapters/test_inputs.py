@@ -14,7 +14,7 @@ from torch_geometric.nn import global_add_pool, global_mean_pool
 import graphxai as gx
 from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explainers import pyg as algorithms
-from other_models import quick_explainer
+from other_models import GpsModel, molecules, quick_explainer
 
 ALL = ("x", "edge_attr", "pe")
 IN_UNITS = ("lrp", "lrp_ah", "lrp_ln", "lrp_ah_ln", "attn_lrp", "gradient_input")
@@ -52,6 +52,20 @@ def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
         places = data.pe * ((weight * scale) @ module.place.weight)
     assert found.features_of["edge_attr"] == pytest.approx(edges.numpy(), abs=1e-6)
     assert found.features_of["pe"] == pytest.approx(places.numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
+@pytest.mark.filterwarnings("ignore:.*without their gradient", "ignore:.*no rule covers")
+def test_edges_of_a_gps_sum_to_their_line(method):
+    torch.manual_seed(0)
+    gps, graphs = gx.wrap(GpsModel().eval(), kind="regression"), molecules()[1:4]
+    together = gx.explain(gps, graphs, method, of=("x", "edge_attr"))
+    for data, found in zip(graphs, together, strict=True):
+        rows = found.relevance_of["edge_attr"]
+        assert rows.shape == (data.num_edges,)
+        assert rows.sum() == pytest.approx(found.ledger.others["edge_attr"], abs=1e-5)
+        alone = gx.explain(gps, data, method, of=("edge_attr",)).relevance_of["edge_attr"]
+        assert rows == pytest.approx(alone, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", IN_UNITS)

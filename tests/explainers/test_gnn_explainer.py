@@ -99,10 +99,11 @@ def test_a_wrapped_model_has_pygs_mask_if_both_start_from_the_same(kind):
     module = Convolution({"binary": 1, "multiclass": 3, "regression": 1}[kind]).double().eval()
     model, found = gx.wrap(module, task), get_explainer("gnn_explainer", epochs=30)
     graphs = [graph(n) for n in (5, 7)]
+    for data in graphs:
+        data.x = data.x.double()
     chosen = {"binary": "active", "multiclass": "b", "regression": None}[kind]
     together = gx.explain(model, graphs, found, target=chosen)
     for data, ours in zip(graphs, together, strict=True):
-        data.x = data.x.double()
         batch = model.collate([data])
         start = found.starting_mask(batch, data.x)[0]
         zeros = torch.zeros(len(data.x), dtype=torch.long)
