@@ -281,6 +281,7 @@ class PygExplainer(Explainer):
         seed: int,
     ) -> None:
         self.algorithm, self.seed = algorithm, seed
+        self.node_mask, self.edge_mask = node_mask, edge_mask
         self.masks = ExplainerConfig("model", node_mask, edge_mask)
         kind = type(algorithm).__name__
         self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]

@@ -9,6 +9,7 @@ import torch
 from graphs_with_inputs import DIM, EDGES, Inputs, graph
 from torch import nn
 from torch_geometric.explain import Explainer as PygExplainer
+from torch_geometric.explain import GNNExplainer
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
 import graphxai as gx
@@ -311,6 +312,8 @@ def test_hiding_nodes_needs_no_gradient():
 
 def test_options_of_a_method_can_be_read():
     assert get_explainer("integrated_gradients", steps=7).get_params() == {"steps": 7, "power": 4}
+    theirs = algorithms.from_pyg(GNNExplainer(), edge_mask="object").get_params()
+    assert (theirs["node_mask"], theirs["edge_mask"], theirs["seed"]) == ("object", "object", 0)
     for name in REGISTRY:
         explainer = get_explainer(name)
         again = type(explainer)(**explainer.get_params())
