@@ -1,7 +1,7 @@
 """Call a user's module and check its output."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import Parameter, signature
@@ -113,7 +113,11 @@ def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None
     elif graphs is not None:
         advice = needs_node(answer, graphs, size)
     if advice:
-        raise ValueError(f"the model returns one row per node, not one per graph: {advice}.")
+        form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
+        raise ValueError(
+            f"the model returns {form} for {size} inputs, one row per node: {advice}, or pool rows"
+            " with wrap(..., forward=...)."
+        )
     if not isinstance(answer, Tensor):
         raise ValueError(
             f"the model returns {type(answer).__name__}, not a tensor: pass a"
