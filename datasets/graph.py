@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch_geometric.data import Batch, Data
+    from torch_geometric.data import Batch, Data, HeteroData
 
 
 class Graph(SimpleNamespace):
@@ -56,6 +56,12 @@ def is_data(value: object) -> TypeGuard[Data]:
     """Whether a value is a PyG `Data`."""
     pyg = sys.modules.get("torch_geometric.data")
     return pyg is not None and isinstance(value, pyg.Data)
+
+
+def is_heterogeneous(value: object) -> TypeGuard[HeteroData]:
+    """Whether a value is a PyG `HeteroData`."""
+    pyg = sys.modules.get("torch_geometric.data")
+    return pyg is not None and isinstance(value, pyg.HeteroData)
 
 
 def is_batch(value: object) -> TypeGuard[Batch]:

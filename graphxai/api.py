@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 OnError = Literal["warn", "raise"]
 Model: TypeAlias = "Graphormer | WrappedModel"
 Chunk: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their index
+Arrays: TypeAlias = dict[str, NDArray[np.floating]]
 Result = TypeVar("Result")
 Refuse: TypeAlias = Callable[[Any, NotFiniteError], None]  # called with an input's key
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
@@ -81,6 +82,8 @@ def explain(
     method: Method = "lrp",
     *,
     target: Any = None,
+    of: str | Sequence[str] = ("x",),
+    node: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
     workers: int | None = 1,
@@ -90,10 +93,14 @@ def explain(
     """Explain one input, or every input in a list.
 
     model: from `load` or `wrap`, or a name. inputs: a SMILES, an RDKit molecule, a digit as a path
-    or array, a PyG `Data` or `Batch`, or a list of these. method: see `methods()`, or your own
-    function `(model, batch, target) -> scores`; options go to the method's constructor.
+    or array, a PyG `Data` or `Batch`, a `DataLoader`, or a list of these. method: see `methods()`,
+    or your own function `(model, batch, target) -> scores`; options go to the method's constructor.
     target: see `Target`; by default the predicted class, for two classes the second one, for a
-    regression its value. progress: whether to show a bar on stderr; by default only on a terminal.
+    regression its value. of: the inputs of a wrapped model that get relevance, by the names of the
+    graph's attributes, such as ("x", "edge_attr", "pe"); see `Explanation.relevance_of`. node: for
+    wrapped models with one output per node, the number of the node to explain (for `HeteroData`
+    its type and number), or a list with one for each input. progress: whether to show a bar on
+    stderr; by default only on a terminal.
     workers: processes for a list of more than 512 inputs; None takes the free cores if that is
     faster (see `datasets.workers.work_through`). Each computes with one thread, as this process
     does during the call, and the result is the same for any number of them. Model, method and
@@ -105,7 +112,9 @@ def explain(
     instead. A single unusable input always raises ValueError.
     """
     model, explainer = on_device(_loaded(model), device), get_explainer(method, **options)
-    each = partial(_explained, explainer=explainer, target=target)
+    of = (of,) if isinstance(of, str) else tuple(of)
+    inputs = inputs if node is None else _at_node(model, inputs, node)
+    each = partial(_explained, explainer=explainer, target=target, of=of)
     found, several = _for_each(model, inputs, each, "explaining", on_error, progress, workers)
     training = training_set_of(model)
     for one in found:
@@ -115,10 +124,16 @@ def explain(
 
 
 def _explained(
-    model: "Model", chunk: Chunk, refuse: Refuse, *, explainer: Explainer, target: Any
+    model: "Model",
+    chunk: Chunk,
+    refuse: Refuse,
+    *,
+    explainer: Explainer,
+    target: Any,
+    of: tuple[str, ...],
 ) -> Iterator[tuple[int, Explanation]]:
     """Explanations that do not know yet how near their molecules are to the training set."""
-    return explain_prepared(model, chunk, explainer, target=target, refuse=refuse)
+    return explain_prepared(model, chunk, explainer, target=target, of=of, refuse=refuse)
 
 
 def compare(
@@ -206,6 +221,24 @@ def predict(
 
     found, several = _for_each(model, inputs, work, "predicting", on_error, progress)
     return found if several else found[0]
+
+
+def _at_node(model: "Model", inputs: Any, node: Any) -> Any:
+    """The inputs with the node to explain of each. Raises ValueError for a Graphormer."""
+    if isinstance(model, Graphormer):
+        raise ValueError("a Graphormer has one output per graph: leave out node=.")
+    from graphxai.adapters.node_level import at_node  # needs PyG
+
+    return at_node(inputs, node)
+
+
+def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
+    """The numbers of a heterogeneous graph's nodes by their type; None for other graphs."""
+    if graph.get("schema") is None:
+        return None
+    from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
+
+    return nodes_by_type(graph)
 
 
 def _loaded(model: "Model | str | Path") -> "Model":
@@ -313,12 +346,14 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
+    of: Sequence[str] = ("x",),
     training: TrainingSet | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs.
 
-    training: the model's training set, to tell how near each molecule is; None for "unknown".
+    of: the inputs explained, see `explain`; training: the model's training set, to tell how near
+    each molecule is; None for "unknown".
     refuse: called with the key and the error of an input whose results are not finite; by default
     the error is raised.
     """
@@ -328,14 +363,17 @@ def explain_prepared(
     for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             batch = collated(model, part)
-            attribution = explainer.attribute(model, batch, wanted)
+            attribution = explainer.attribute(model, batch, wanted, of)
         if nothing is None or not isinstance(model, Graphormer):  # whose are always the same
             nothing = _outputs_without_nodes(model, batch)
         empty = _without_nodes(model, nothing, attribution.outputs, wanted)
         found = _in_numbers(attribution)
         for row, (key, item) in enumerate(part):
             near = _nearness_when_read(item, training)
-            described = (model, item, found, row, explainer, wanted, origin, empty[row], near)
+            further = _further(of, item, attribution, found, row)
+            described = (
+                model, item, found, row, explainer, wanted, origin, empty[row], near, *further
+            )  # fmt: skip
             yield from _unless_refused(key, partial(_explanation, *described), refuse)
 
 
@@ -481,6 +519,8 @@ def _explanation(
     origin: dict[str, Any],
     without_nodes: float | None,
     nearness: Nearness | Callable[[], Nearness] | None,
+    relevance_of: Arrays,
+    features_of: Arrays,
 ) -> Explanation:
     n = item.num_nodes
     relevance = found.relevance[row, :n].copy()
@@ -507,12 +547,38 @@ def _explanation(
         features=features,
         feature_names=model.feature_names if features is not None else (),
         spread=None if found.spread is None else found.spread[row, :n].copy(),
+        relevance_of=relevance_of,
+        features_of=features_of,
         smiles=item.smiles,
         mol=item.molecule,
         image=item.image,
         segments=item.segments,
         provenance=origin,
     )
+
+
+def _further(
+    of: Sequence[str], item: Input, attribution: Attribution, found: _Numbers, row: int
+) -> tuple[Arrays, Arrays]:
+    """Relevance by input, if more than the nodes' features were asked for, or by type of node."""
+    relevance: Arrays = {}
+    features: Arrays = {}
+    own = found.relevance[row, : item.num_nodes]
+    kinds = _nodes_by_type(item.graph)
+    for kind, nodes in (kinds or {}).items():
+        relevance[kind] = own[nodes].copy()
+    if not attribution.inputs:
+        return relevance, features
+    if "x" in of and kinds is None:
+        relevance["x"] = own.copy()
+        if found.features is not None:
+            features["x"] = found.features[row, : item.num_nodes].copy()
+    for name, graphs in attribution.inputs.items():
+        values = graphs[row].double().cpu().numpy()
+        relevance[name] = values.reshape(len(values), -1).sum(-1)
+        if values.ndim > 1:
+            features[name] = values
+    return relevance, features
 
 
 def _share_of(

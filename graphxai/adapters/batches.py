@@ -1,8 +1,8 @@
 """Turn a user's inputs into batches for a wrapped model: PyG graphs, or dense rows of tokens."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from graphxai.models.graphormer.paths import IntArray, shortest_paths
 from .layout import Layout
 from .subgraphs import part, roles_of, same_without_nodes
 
+NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}  # no further inputs
+
 
 @dataclass(frozen=True, eq=False)
 class WrappedBatch:
@@ -25,7 +27,8 @@ class WrappedBatch:
     mask (B, N), True at nodes; x (B, N, ...): each node's input; graphs: the PyG batch, for graph
     models; dense: the model's input (B, ...), for token models. `has_graph_token`: whether the
     model's sequence begins with one; if not, attention methods start from `readout` (B, N), the
-    weights with which nodes enter the output. singles: the graphs one by one.
+    weights with which nodes enter the output. singles: the graphs one by one. leaves: attributes of
+    the graphs that are to be explained, with gradients.
     """
 
     mask: Tensor
@@ -36,6 +39,7 @@ class WrappedBatch:
     has_graph_token: bool = False
     readout: Tensor | None = None
     singles: tuple[Data, ...] = ()
+    leaves: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.readout is None and not self.has_graph_token:
@@ -65,6 +69,80 @@ class WrappedBatch:
         """The graphs one by one, on the batch's device. PyG cannot split sparse matrices."""
         device = self.mask.device
         return [g if g.x.device == device else copy(g).to(device) for g in self.singles]
+
+    def data_of(self, row: int) -> Data:
+        """One input as it was collated; a row of tokens without its padding."""
+        if self.graphs is not None:
+            return self.examples()[row]
+        assert self.dense is not None
+        n = int(self.num_nodes[row])
+        padded = self.dense.shape[1] == self.mask.shape[1] + self.has_graph_token
+        values = self.dense[row, : n + self.has_graph_token] if padded else self.dense[row]
+        return Data(dense=values, num_nodes=n)
+
+    def of_rows(self, *rows: int) -> "WrappedBatch":
+        """Some of the inputs as a batch, with their readout weights."""
+        data = [self.data_of(row) for row in rows]
+        if self.graphs is not None:
+            made = collate_graphs(data)
+        else:
+            made = collate_tokens(data, None, self.has_graph_token)
+        if self.readout is None:
+            return made
+        return replace(made, readout=self.readout[list(rows), : made.mask.shape[1]])
+
+    def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
+        """The same batch, with gradients at these attributes of its graphs.
+
+        codes: whether they may be integers, such as types of bonds; their leaf (rows,) is of ones.
+        Raises ValueError for an attribute that the graphs do not have, or that has no gradient.
+        """
+        if self.graphs is None:
+            raise ValueError(f"rows of tokens have no inputs beside x, and so no {names[0]}.")
+        graphs = self.graphs
+        known = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"the graphs have no input {name!r}; beside x they have"
+                    f" {', '.join(known) or 'none'}."
+                )
+            if not (codes or _is_real(graphs[name])):
+                raise ValueError(
+                    f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"
+                    " by LRP or Gradient x Input."
+                )
+        leaves = {name: self._leaf(graphs[name]) for name in names}
+        real = {name: leaf for name, leaf in leaves.items() if _is_real(graphs[name])}
+        return replace(self.with_values(real), leaves=leaves)
+
+    def _leaf(self, values: Tensor) -> Tensor:
+        real = _is_real(values)
+        leaf = values.detach().clone() if real else self.x.new_ones(len(values)).float()
+        return leaf.requires_grad_()
+
+    def with_values(self, values: Mapping[str, Tensor]) -> "WrappedBatch":
+        """The same batch with other values of some attributes, of the same shapes."""
+        graphs, singles = copy(self.graphs), [copy(graph) for graph in self.examples()]
+        assert graphs is not None
+        for name, value in values.items():
+            graphs[name] = value
+            for graph, own in zip(singles, self.split(name, value), strict=True):
+                graph[name] = own
+        return replace(self, graphs=graphs, singles=tuple(singles))
+
+    def without_gradients(self) -> "WrappedBatch":
+        """The same batch, its leaves constant."""
+        if not self.leaves:
+            return self
+        assert self.graphs is not None
+        real = [name for name in self.leaves if _is_real(self.graphs[name])]
+        constant = self.with_values({name: self.leaves[name].detach() for name in real})
+        return replace(constant, leaves={})
+
+    def split(self, name: str, values: Tensor) -> list[Tensor]:
+        """The rows of each graph, of an attribute of the batch or of what belongs to it."""
+        return list(values.split([g[name].shape[0] if g[name].dim() else 1 for g in self.singles]))
 
     def to(self, device: torch.device | str) -> "WrappedBatch":
         """The same batch on `device`."""
@@ -221,6 +299,10 @@ def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
     if batch.graphs is not None:
         return tokens[:, 1:][batch.mask]
     return tokens if batch.has_graph_token else tokens[:, 1:]
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _edges(graph: Data) -> Tensor:

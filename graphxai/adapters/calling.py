@@ -1,19 +1,22 @@
 """Call a user's module and check its output."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.data import Batch
+from torch.fx import GraphModule
+from torch_geometric.data import Batch, HeteroData
 
 from .batches import Tokens
+from .node_level import CHOSEN, chosen_rows, needs_node
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
+UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 WHOLE = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
 EXCLUDED_AT = ("src_key_padding_mask", "key_padding_mask", "padding_mask")  # True hides
 KEPT_AT = ("attention_mask",)  # 1 keeps, as in Hugging Face's models
@@ -28,17 +31,29 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
     if names_read(model) is None:
         return model(batch)
     given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
-    values: dict[str, Any] = {}
+    hands_on = {p.kind for p in _given_to(model)} <= UNNAMED
+    by_place = hands_on or isinstance(model, GraphModule)  # exported: no names
+    in_order: list[Any] = []
+    by_name: dict[str, Any] = {}
     for parameter in wanted:
-        value = batch.get(parameter.name, given.get(parameter.name))
-        if value is not None:
-            values[parameter.name] = value
-        elif parameter.default is Parameter.empty:
+        value = _attribute(batch, parameter.name, given.get(parameter.name))
+        if value is None and parameter.default is Parameter.empty:
             raise TypeError(
                 f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
                 " have: pass wrap(..., forward=lambda model, batch: ...)."
             )
-    return model(**values)
+        if by_place and parameter.kind != Parameter.KEYWORD_ONLY:
+            in_order.append(parameter.default if value is None else value)
+        elif value is not None:
+            by_name[parameter.name] = value
+    return model(*in_order, **by_name)
+
+
+def _attribute(batch: Any, name: str, default: Any = None) -> Any:
+    """An attribute of a batch, in a heterogeneous one also by type (`x_dict`)."""
+    if name.endswith("_dict") and isinstance(batch, HeteroData):
+        return batch.collect(name.removesuffix("_dict"), allow_empty=True) or default
+    return batch.get(name, default)
 
 
 def names_read(model: nn.Module) -> set[str] | None:
@@ -85,9 +100,24 @@ def without_fused_attention(model: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def as_outputs(answer: Any, size: int, columns: int) -> Tensor:
-    """The model's result as outputs (B, columns). Raises ValueError for anything else."""
-    answer = getattr(answer, "logits", answer)
+def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None) -> Tensor:
+    """The model's result as outputs (B, columns). Raises ValueError for anything else.
+
+    graphs: what it is of; if they say which node is explained, the result has a row per node.
+    """
+    answer, advice = getattr(answer, "logits", answer), ""
+    if graphs is not None and CHOSEN in graphs:
+        if (rows := chosen_rows(answer, graphs)) is None:
+            raise ValueError("node= is for models that return one row per node: leave it out.")
+        answer = rows
+    elif graphs is not None:
+        advice = needs_node(answer, graphs, size)
+    if advice:
+        form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
+        raise ValueError(
+            f"the model returns {form} for {size} inputs, one row per node: {advice}, or pool rows"
+            " with wrap(..., forward=...)."
+        )
     if not isinstance(answer, Tensor):
         raise ValueError(
             f"the model returns {type(answer).__name__}, not a tensor: pass a"
@@ -99,8 +129,8 @@ def as_outputs(answer: Any, size: int, columns: int) -> Tensor:
     if outputs.shape != (size, columns):
         raise ValueError(
             f"the model returns shape {tuple(answer.shape)} for {size} inputs; the tasks need"
-            f" ({size}, {columns}). If it returns one row per node, pick or pool rows with"
-            " wrap(..., forward=...)."
+            f" ({size}, {columns}). If it returns one row per node, choose one with"
+            " explain(..., node=...), or pick or pool rows with wrap(..., forward=...)."
         )
     return outputs
 
@@ -118,5 +148,16 @@ def module_named(model: nn.Module, name: str) -> nn.Module:
 
 
 def _parameters(model: nn.Module) -> list[Parameter]:
+    """Named parameters of `forward`; if it takes `*args` or `**kwargs` only, of what it wraps.
+
+    That is its only child.
+    """
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    return [p for p in signature(model.forward).parameters.values() if p.kind in kinds]
+    given = _given_to(model)
+    named = [p for p in given if p.kind in kinds]
+    children = list(model.children())
+    return _parameters(children[0]) if given and not named and len(children) == 1 else named
+
+
+def _given_to(model: nn.Module) -> list[Parameter]:
+    return list(signature(model.forward).parameters.values())

@@ -13,9 +13,11 @@ _stances = ExitStack()  # holds what the stance was before
 
 
 def as_written(model: nn.Module) -> nn.Module:
-    """The module inside one that `torch.compile` returned; the weights are the same."""
+    """The module inside `torch.compile`'s, or inside `DataParallel`; the weights are the same."""
     inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = model.module
+    return as_written(inner) if isinstance(inner, nn.Module) and inner is not model else model
 
 
 @contextmanager

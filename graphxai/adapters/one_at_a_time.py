@@ -1,7 +1,6 @@
 """Pass graphs through the model one at a time if they cannot share a pass."""
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,18 +25,7 @@ class OneGraphAtATime(ValueError):
             f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
             " one at a time."
         )
-        self.batches: list[Any] = [_alone(model, batch, row) for row in range(len(batch))]
-
-
-def _alone(model: Wrapped, batch: WrappedBatch, row: int) -> WrappedBatch:
-    """One input of a batch, with its readout weights."""
-    if batch.graphs is None:
-        own = {k: v[row : row + 1] for k, v in vars(batch).items() if isinstance(v, Tensor)}
-        return replace(batch, **own)
-    one: WrappedBatch = model.collate([batch.examples()[row]])
-    if batch.readout is None:
-        return one
-    return replace(one, readout=batch.readout[row : row + 1, : one.mask.shape[1]])
+        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
 
 
 def one_by_one(
@@ -67,6 +55,19 @@ def one_by_one(
             outputs.append(
                 _of_nothing(model, graph, rest, of_tokens) if nothing is None else nothing
             )
+    return torch.cat(outputs)
+
+
+def tokens_one_by_one(
+    model: Wrapped, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None
+) -> Tensor:
+    """As `one_by_one`, for rows of tokens."""
+    outputs = []
+    for row, own in enumerate(tokens):
+        one = batch.of_rows(row % len(batch))
+        nodes = one.mask.shape[1]
+        shown = None if keep is None else keep[row : row + 1, :nodes]
+        outputs.append(model.encode(own[None, : nodes + 1], one, shown))
     return torch.cat(outputs)
 
 

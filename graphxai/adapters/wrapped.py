@@ -1,13 +1,13 @@
 """A user's model under the contract of `contract.model`, without changes to its code."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import Input, InputError
 from graphxai.contract.model import evaluating
@@ -40,19 +40,23 @@ from .compiled import as_written, uncompiled
 from .copying import leaving_no_trace
 from .engine.passing import NotTogether, explained_pass, relevant_pass
 from .engine.relevance import current_relevance
-from .mixing import Sharing
+from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
 from .one_at_a_time import (
     OneGraphAtATime,
     one_by_one,
     outputs_of_nothing,
+    tokens_one_by_one,
     warn_of_empty,
     warn_of_nothing,
 )
+from .padding import Padding
+from .replica import evaluated, in_eval_mode
 from .subgraphs import has_matrices, part, several
+from .survey import Survey
 from .tasks import tasks_told
 
-NO_INPUTS = {"x", "num_nodes", "y"}  # or no inputs of their own
-Replaced = Callable[[Tensor, Mapping[str, Tensor]], Tensor]  # a pass as a function of its rows
+NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # or no inputs of their own
+Replaced = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 
 
 def wrap(
@@ -140,14 +144,15 @@ class WrappedModel:
     ) -> None:
         self.module, self.config = module, config
         self.origin = Origin(name or type(module).__name__)
-        self._at = None if at is None else module_named(module, at)
+        if at is not None:
+            module_named(module, at)
         self._at_name = at
         self._forward = forward
         self._dense, self._graph_token = dense, graph_token
         self._read, self._transform = read, transform
         self._features = features
-        self._modes: dict[nn.Module, bool] = {}
-        self.sharing = Sharing()
+        self.padding = Padding()
+        self._survey = Survey.of(module)
         self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
 
     # -- as a module ---------------------------------------------------------------------------
@@ -158,20 +163,20 @@ class WrappedModel:
         return any(m.training for m in self.module.modules())
 
     def train(self, mode: bool = True) -> "WrappedModel":
-        """Eval mode for every part; `train(True)` restores the mode that each part had."""
-        if not mode:
-            self._modes = {m: m.training for m in self.module.modules()}
-            self.module.eval()
-        elif self._modes:
-            for part_, was in self._modes.items():
-                part_.training = was
-        else:
-            self.module.train()
+        """Training mode, or eval mode, for every part of the module.
+
+        Explanations do not depend on it: they run the module in eval mode (see `replica`).
+        """
+        self.module.train(mode)
         return self
 
     def eval(self) -> "WrappedModel":
-        """Eval mode for every part."""
+        """Eval mode for every part of the module."""
         return self.train(False)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Within the block passes are in eval mode, whatever the module's own mode."""
+        return in_eval_mode(self.module)
 
     def parameters(self) -> Iterator[Tensor]:
         """Parameters and buffers of the module; a constant if it has none."""
@@ -182,10 +187,36 @@ class WrappedModel:
         if not found:
             yield torch.zeros(())
 
-    def to(self, device: torch.device | str) -> "WrappedModel":
-        """Move the module to a device, in place."""
-        self.module.to(device)
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.parameters()).device
+
+    def to(self, *args: Any, **kwargs: Any) -> "WrappedModel":
+        """Move or convert the module's weights, as `torch.nn.Module.to`."""
+        self.module.to(*args, **kwargs)
         return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The module's weights by name, as `torch.nn.Module.state_dict`."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load weights into the module, as `torch.nn.Module.load_state_dict`."""
+        return self.module.load_state_dict(*args, **kwargs)
+
+    @property
+    def quantised_layer(self) -> str | None:
+        """The first layer with weights packed as integers, which pass no gradient on."""
+        for path, layer in self.module.named_modules():
+            if any(isinstance(value, torch.ScriptObject) for value in vars(layer).values()):
+                return path.removesuffix("._packed_params") or type(self.module).__name__
+        return None
+
+    @property
+    def running(self) -> nn.Module:
+        """What runs in a pass: the module, or within `evaluating` its replica in eval mode."""
+        return evaluated(self.module)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -199,33 +230,59 @@ class WrappedModel:
 
     def goes_alone(self, data: Data) -> bool:
         """Whether an input cannot share a batch with others."""
-        if self._dense:
-            return False
+        if self._survey.mixing is not None or self._dense:
+            return self._survey.mixing is not None
         text = self._forward is not None or tells_graphs(self.module)
         return not text or has_matrices(data)
 
+    def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
+        """The batch, or each of its inputs by itself if they cannot share a pass.
+
+        The first batch of several shows whether the model mixes its graphs (see `survey`).
+        """
+        if len(batch) == 1 or self.shares_passes(batch):
+            return [batch]
+        return [batch.of_rows(row) for row in range(len(batch))]
+
     def shares_passes(self, batch: WrappedBatch) -> bool:
-        """Whether the graphs of a batch can share a pass without changing each other's outputs."""
-        return not self.goes_alone(batch.singles[0]) and not self.sharing.is_refused(self, batch)
+        """Whether several inputs like those of a batch can go through the model together."""
+        survey = self.survey
+        if self.goes_alone(batch.data_of(0)):
+            return False
+        survey.look_for_mixing(self, batch)
+        return survey.mixing is None and not self.padding.counts(self, batch)
+
+    def cuts(self, batch: WrappedBatch) -> set[str]:
+        """Modules in which values of the nodes are used without their gradient; see `survey`."""
+        return self.survey.cuts(self, batch)
+
+    @property
+    def survey(self) -> Survey:
+        """What earlier passes have shown about the module as it is now."""
+        if not self._survey.is_of(self.module):
+            self._survey = Survey.of(self.module)
+        return self._survey
 
     # -- inputs --------------------------------------------------------------------------------
 
     def prepare(self, value: Any) -> Input:
         """Prepare one input of `explain`. Raises InputError if it cannot be used."""
         smiles = value if isinstance(value, str) else None
-        if self._read is not None and not isinstance(value, Data):
+        if self._read is not None and not isinstance(value, Data | HeteroData):
             value = self._read(value)
         if not self._dense:
-            found = read_graph(value, categorical=self._at is not None)
+            if isinstance(value, HeteroData):
+                value = as_one_graph(value)
+            found = read_graph(value, categorical=self._at_name is not None)
             return Input(found.data, smiles or found.smiles)
         if isinstance(value, Data):
             value = value.get("dense", value.x)
-        x = read_tokens(value, categorical=self._at is not None)
+        x = read_tokens(value, categorical=self._at_name is not None)
         nodes = len(x) - int(self._graph_token)
-        if self._at is not None:
+        if self._at_name is not None:
             one = Data(dense=x, num_nodes=nodes)
             with evaluating(self), torch.no_grad():
-                tokens = self._embedded(self.collate([one]).to(self._device))
+                tokens = self._embedded(self.collate([one]).to(self.device))
             nodes = tokens.shape[1] - int(self._graph_token)
         if nodes < 1:
             raise InputError("there are no tokens besides the graph token.")
@@ -255,7 +312,7 @@ class WrappedModel:
 
     def embed(self, batch: WrappedBatch) -> Tensor:
         """Tokens (B, T, D) that get the relevance, with a graph token or zeros first."""
-        if self._at is not None:
+        if self._at_name is not None:
             rows = self._embedded(batch)
         elif batch.graphs is not None:
             rows = batch.graphs.x
@@ -277,12 +334,13 @@ class WrappedModel:
         times, rest = divmod(len(tokens), len(batch))
         if rest or not times:
             raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
-        alone = len(tokens) == 1 and keep is None
-        if batch.graphs is not None and not alone and not self.shares_passes(batch):
+        several = len(tokens) > 1 or (keep is not None and batch.graphs is not None)
+        if several and not self.shares_passes(batch):
             recorded = current_tape() is not None or current_relevance() is not None
             if recorded and len(batch) > 1:
                 raise OneGraphAtATime(self, batch)
-            return one_by_one(self, tokens, batch, keep)
+            apart = tokens_one_by_one if batch.graphs is None else one_by_one
+            return apart(self, tokens, batch, keep)
         batch = batch.repeated(times)
         if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
             return self._outputs_of_rest(tokens, batch, batch.mask if keep is None else keep)
@@ -305,7 +363,7 @@ class WrappedModel:
         None if the model cannot run on them, or hides nodes by setting them to zero.
         """
         try:
-            with leaving_no_trace(self.module):
+            with leaving_no_trace(self.running):
                 tokens, nothing = self.embed(batch), torch.zeros_like(batch.mask)
                 if batch.graphs is None:
                     hides = self._graph_token and self._masks_padding
@@ -321,26 +379,22 @@ class WrappedModel:
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
         """Parts (B, N, F) of each node's `x . gradient`, if `x` gets it and has feature names."""
-        if self._at is not None or not self._features:
+        if self._at_name is not None or not self._features:
             return None
         parts = batch.x.to(gradient) * gradient
         return parts if parts.shape[-1] == len(self._features) else None
 
     def __call__(self, batch: WrappedBatch) -> Tensor:
         """Outputs (B, C), as the module itself returns them."""
-        if self._at is None:
+        if self._at_name is None:
             return self.encode(self.embed(batch), batch)
-        if batch.graphs is not None and len(batch) > 1 and not self.shares_passes(batch):
-            return torch.cat([self(self.collate([graph])) for graph in batch.examples()])
+        if len(passes := self.passes(batch)) > 1:
+            return torch.cat([self(one) for one in passes])
         if not self._masks_padding and not bool(batch.mask.all()):
             raise ValueError("inputs of different lengths cannot share a batch of this model.")
         return self._pass(None, batch, batch.mask)
 
     # -- passes --------------------------------------------------------------------------------
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.parameters()).device
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -352,13 +406,13 @@ class WrappedModel:
         tape, state = current_tape(), current_relevance()
         if rows is None:
             return self._call(None, batch, shown)
-        call = self._replaced_call(batch, shown)
         if tape is None and state is None and current_rules() == Rules():
-            return call(rows, {})
+            return self._replaced_call(batch, shown)(rows, {})
         try:
             if state is not None:
-                return relevant_pass(self.module, call, rows, state, batch.layout)
-            outputs = self._recorded_pass(call, rows, batch, tape)
+                call = self._replaced_call(batch, shown)
+                return relevant_pass(self.running, call, rows, state, batch.layout)
+            outputs = self._recorded_pass(rows, batch, shown, tape)
         except NotTogether:
             raise OneGraphAtATime(self, batch) from None
         self._require_attention(tape)
@@ -374,8 +428,10 @@ class WrappedModel:
             )
 
     def _recorded_pass(
-        self, call: Replaced, rows: Tensor, batch: WrappedBatch, tape: Tape | None
+        self, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape | None
     ) -> Tensor:
+        leaves, batch = batch.leaves, batch.without_gradients()
+        call = self._replaced_call(batch, shown)
         others: dict[str, Tensor] = {}
         if batch.graphs is not None:
             others = {
@@ -383,7 +439,9 @@ class WrappedModel:
                 for name, value in batch.graphs.items()
                 if isinstance(value, Tensor) and name not in NO_INPUTS
             }
-        return explained_pass(self.module, call, rows, others, current_rules(), tape, batch.layout)
+        return explained_pass(
+            self.running, call, rows, others, current_rules(), tape, batch.layout, leaves
+        )
 
     def _replaced_call(self, batch: WrappedBatch, shown: Tensor) -> Replaced:
         """The pass as a function of its rows."""
@@ -394,15 +452,21 @@ class WrappedModel:
 
         return call
 
+    def rows_to_outputs(self, batch: WrappedBatch) -> Callable[[Tensor], Tensor]:
+        """A plain pass as a function of node rows (n, D) or (B, S, D)."""
+        run = self._replaced_call(batch, batch.mask)
+        return lambda rows: run(rows, {})
+
     @contextmanager
     def _replacing(self, rows: Tensor) -> Iterator[None]:
         """Within the block the module `at` returns these rows."""
-        if self._at is None:
+        if self._at_name is None:
             yield
             return
-        handle = self._at.register_forward_hook(lambda module, args, output: rows)
+        at = module_named(self.running, self._at_name)
+        handle = at.register_forward_hook(lambda module, args, output: rows)
         try:
-            with uncompiled(self.module):
+            with uncompiled(self.running):
                 yield
         finally:
             handle.remove()
@@ -437,30 +501,32 @@ class WrappedModel:
         size, columns = len(batch), self.config.num_outputs
         if batch.graphs is not None:
             graphs = batch.graphs.clone().apply(self._in_own_type)
-            if rows is not None and self._at is None:
+            if rows is not None and self._at_name is None:
                 graphs.x = rows.clone()  # a model may write over its input
             run = self._forward or call_with_graphs
-            with without_fused_attention(self.module):
-                return as_outputs(run(self.module, graphs), size, columns)
-        replaced = rows is not None and self._at is None
+            given = as_typed(graphs) if SCHEMA in graphs else graphs
+            with without_fused_attention(self.running):
+                return as_outputs(run(self.running, given), size, columns, graphs)
+        replaced = rows is not None and self._at_name is None
         x = rows if replaced else batch.dense
         assert x is not None
         mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
         run = self._forward or call_with_tokens
         x = x.clone() if replaced else self._in_own_type(x.clone())
-        with without_fused_attention(self.module):
-            return as_outputs(run(self.module, Tokens(x, mask)), size, columns)
+        with without_fused_attention(self.running):
+            return as_outputs(run(self.running, Tokens(x, mask)), size, columns)
 
     def _in_own_type(self, value: Tensor) -> Tensor:
         return value.to(self._dtype) if value.is_floating_point() else value
 
     def _embedded(self, batch: WrappedBatch) -> Tensor:
         """The output of the module `at` in a pass: node rows (n, D), or tokens (B, S, D)."""
-        assert self._at is not None
+        assert self._at_name is not None
         found: list[Any] = []
-        handle = self._at.register_forward_hook(lambda module, args, out: found.append(out))
+        at = module_named(self.running, self._at_name)
+        handle = at.register_forward_hook(lambda module, args, out: found.append(out))
         try:
-            with uncompiled(self.module):
+            with uncompiled(self.running):
                 self._call(None, batch, batch.mask)
         finally:
             handle.remove()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 
-from graphxai.datasets.graph import Graph, is_batch, is_data
+from graphxai.datasets.graph import Graph, is_batch, is_data, is_heterogeneous
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import StructureEncoding
 
@@ -63,15 +64,29 @@ def reads_molecules(config: GraphormerConfig) -> bool:
 
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
-    """The inputs as a list, and whether the user passed several."""
+    """The inputs as a list, and whether the user passed several.
+
+    Batches in a list, or from a `DataLoader`, count as their parts.
+    """
     if is_batch(inputs):
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
-    single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor) or is_data(inputs)
+    single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
+    single = single or is_data(inputs) or is_heterogeneous(inputs)
     if single or not isinstance(inputs, Iterable) or _is_pillow(inputs):
         return [inputs], False
-    return list(inputs), True
+    rows = isinstance(inputs, DataLoader)
+    return [value for part in inputs for value in _parts(part, rows)], True
+
+
+def _parts(value: Any, rows: bool) -> list[Any]:
+    """The graphs of a batch; with rows also the entries of a loader's batch of tensors."""
+    if is_batch(value):
+        return list(value.to_data_list())
+    if rows and isinstance(value, tuple | list) and value:
+        value = value[0]  # what follows are labels
+    return list(value) if rows and isinstance(value, torch.Tensor) else [value]
 
 
 def prepare_for(model: Any, value: Any) -> Input:

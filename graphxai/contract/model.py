@@ -62,8 +62,13 @@ _users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
 def evaluating(model: Any) -> Iterator[None]:
     """Eval mode within the block; the last block to end restores the previous mode.
 
-    Several threads may use one model at the same time.
+    Several threads may use one model at the same time. A model with an `evaluating` of its own,
+    such as a wrapped one, looks after its mode itself.
     """
+    if (own := getattr(model, "evaluating", None)) is not None:
+        with own():
+            yield
+        return
     with _lock:
         count, was_training = _users.get(model, (0, bool(model.training)))
         _users[model] = (count + 1, was_training)

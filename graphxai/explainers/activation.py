@@ -46,6 +46,7 @@ class GradCam(Explainer):
     name = "grad_cam"
     title = "Grad-CAM of attention"
     source = "Selvaraju 2017, as in Song 2024"
+    by_gradient = True
 
     def __init__(self, pooled: bool = False) -> None:
         self.pooled = pooled
@@ -76,6 +77,7 @@ class AttCat(Explainer):
     name = "att_cat"
     title = "AttCAT"
     source = "Qiang 2022"
+    by_gradient = True
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with record(all_queries=True) as tape, layer_inputs() as entered:

@@ -56,6 +56,8 @@ class LrpPath(Explainer):
     name = "lrp_path"
     title = "LRP along the activation path"
     source = "this project; Ali 2022, sections 4 and 5; Aumann 1974"
+    by_gradient = True
+    names_cuts = True
     cost = "2 forward, 2 backward"
     of_output = True
 

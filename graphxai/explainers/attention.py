@@ -96,6 +96,7 @@ class Gae(Explainer):
     name = "gae"
     title = "Generic attention explainability"
     source = "Chefer 2021a"
+    by_gradient = True
     unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
@@ -116,6 +117,7 @@ class GaeRollout(Explainer):
     name = "gae_rollout"
     title = "Gradient-weighted rollout"
     source = "Chefer 2021a; Ali 2022, table 1"
+    by_gradient = True
     unsigned = GRADIENT_WEIGHTED
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:

@@ -1,7 +1,9 @@
 """The base class of all explainers, and what they return."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +16,14 @@ from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
 
 from .soundness import noticing_chance, warn_if_another
+from .wrapped import (
+    NODES_ONLY,
+    check_gradients,
+    further_inputs,
+    passes_of,
+    warn_of_mixing,
+    with_leaves,
+)
 
 SEARCHES = "searches the curve"  # said of a method in every table of measurements
 
@@ -30,7 +40,9 @@ class Attribution:
     remainders: the relevance (B,) that each kind of operation creates or loses, by name, which sum
     to `unexplained` (source: `rules.remainders`), or None if not known; average_node: with
     `baseline="mean"`, what as many average nodes would get, (B,), otherwise None; others: shares
-    (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`).
+    (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`); inputs: by
+    name the relevance of further inputs that were asked for, one tensor for each graph, in the
+    input's own shape (rows, ...) where it is split by feature, otherwise (rows,).
     """
 
     relevance: Tensor
@@ -46,6 +58,7 @@ class Attribution:
     average_node: Tensor | None = None
     others: dict[str, Tensor] | None = None
     spread: Tensor | None = None
+    inputs: dict[str, list[Tensor]] | None = None
 
     @property
     def unexplained(self) -> Tensor:
@@ -77,24 +90,44 @@ class Explainer(ABC):
     unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says of a node
     sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
     searches_curve: ClassVar[bool] = False  # whether it evaluates the curve that AUAC integrates
+    by_gradient: ClassVar[bool] = False  # whether it needs gradients back to the nodes
+    names_cuts: ClassVar[bool] = False  # whether its own passes name where those are cut off
+    of_inputs: ClassVar[bool] = False  # whether it explains inputs beside the nodes' features, too
+    of_codes: ClassVar[bool] = False  # whether these may be integers, such as types of bonds
 
     def attribute(
-        self, model: ExplainableModel, batch: GraphBatch, target: Any = None
+        self,
+        model: ExplainableModel,
+        batch: GraphBatch,
+        target: Any = None,
+        of: Sequence[str] = NODES_ONLY,
     ) -> Attribution:
         """Explain `target` (see `Target`) of every graph in `batch`.
 
-        The model is run in eval mode and left as it was. Raises TypeError for a model that does
-        not meet the contract of `contract.model`, ValueError for a target it does not have.
+        The model is run in eval mode and left as it was. of: the inputs that get relevance, see
+        `api.explain`. Raises TypeError for a model that does not meet the contract of
+        `contract.model`, ValueError for a target or an input it does not have, for inputs that the
+        method does not explain, and for weights without gradients if it needs those.
         """
-        wanted = Target.of(target)
+        wanted, further = Target.of(target), further_inputs(of, self.title, self.of_inputs)
         with explaining(model), noticing_chance(model, batch):
+            if self.by_gradient:
+                check_gradients(model, batch, self.names_cuts)
+            passes = [with_leaves(one, further, self.of_codes) for one in passes_of(model, batch)]
             try:
-                found = self._attribute(model, batch, wanted)
-                warn_if_another(model, batch, found.outputs, self.name)
-                return found
+                found = [self._attribute(model, one, wanted) for one in passes]
             except OneGraphAtATime as error:
-                alone = [self._attribute(model, one, wanted) for one in error.batches]
-                return _side_by_side(alone, batch.mask)
+                found = [self._attribute(model, one, wanted) for one in error.batches]
+            joined = found[0] if len(found) == 1 else _side_by_side(found, batch.mask)
+            warn_of_mixing(model, self.name)
+            warn_if_another(model, batch, joined.outputs, self.name)
+            return joined
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The options that the explainer was made with, by name, as in scikit-learn."""
+        init = type(self).__init__
+        names = [] if init is object.__init__ else list(signature(type(self)).parameters)
+        return {name: getattr(self, name) for name in names}
 
     @abstractmethod
     def _attribute(
@@ -104,25 +137,30 @@ class Explainer(ABC):
 
 def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
     """Combine attributions of single graphs into one for their batch, with mask (B, N)."""
-    nodes, first = mask.shape[1], alone[0]
-    found: dict[str, Any] = {"mask": mask, "labels": tuple(a.labels[0] for a in alone)}
-    for name in ("graph_token", "biases", "output", "outputs", "average_node"):
-        parts = [getattr(a, name) for a in alone]
-        found[name] = None if parts[0] is None else torch.cat(parts)
-    if first.others is not None:
-        names = sorted({name for a in alone for name in a.others or {}})
-        none = torch.zeros_like(first.biases)
-        found["others"] = {
-            name: torch.cat([(a.others or {}).get(name, none) for a in alone]) for name in names
-        }
-    if first.features is not None:
-        split = (a.features for a in alone if a.features is not None)
-        found["features"] = torch.cat([F.pad(f, (0, 0, 0, nodes - f.shape[1])) for f in split])
-    for name in ("relevance", "spread"):
-        if getattr(first, name) is not None:
-            rows = [getattr(a, name) for a in alone]
-            found[name] = torch.cat([F.pad(row, (0, nodes - row.shape[1])) for row in rows])
-    return Attribution(**found)
+    first, nodes = alone[0], mask.shape[1]
+
+    def joined(name: str) -> Tensor | None:
+        """One field of all of them; what has a row per node is padded."""
+        values = [getattr(a, name) for a in alone]
+        if values[0] is None:
+            return None
+        if name in ("relevance", "spread", "features"):
+            ends = [(0, 0) * (value.dim() - 2) + (0, nodes - value.shape[1]) for value in values]
+            values = [F.pad(value, end) for value, end in zip(values, ends, strict=True)]
+        return torch.cat(values)
+
+    def by_name(field: str) -> dict[str, Tensor] | None:
+        found = [getattr(a, field) or {} for a in alone]
+        names = dict.fromkeys(name for part in found for name in part)
+        zero = torch.zeros_like(first.output)
+        return {n: torch.cat([part.get(n, zero) for part in found]) for n in names} or None
+
+    numbers = ("relevance", "features", "graph_token", "biases", "output", "outputs", "spread")
+    found: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node")}
+    found |= {name: by_name(name) for name in ("structure", "remainders", "others")}
+    if first.inputs is not None:
+        found["inputs"] = {n: [a.inputs[n][0] for a in alone if a.inputs] for n in first.inputs}
+    return Attribution(mask=mask, labels=tuple(a.labels[0] for a in alone), **found)
 
 
 def scored(

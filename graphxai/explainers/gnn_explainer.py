@@ -30,6 +30,7 @@ class GnnExplainer(Explainer):
     name = "gnn_explainer"
     title = "GNNExplainer"
     source = "Ying 2019"
+    by_gradient = True
     cost = "100 forward, 100 backward"
     sampled = True
     unsigned = KEPT

@@ -10,6 +10,7 @@ node embedding of the training set. What is taken from the nodes, `n m . mean gr
 of its own: that of as many average nodes.
 """
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +26,7 @@ from .base import Attribution, Explainer, scored
 from .passes import passed
 from .registry import register
 from .variants import structural_bias
+from .wrapped import by_graph, leaves_of
 
 
 @register
@@ -38,6 +40,10 @@ class GradientInput(Explainer):
     name = "gradient_input"
     title = "Gradient x Input"
     source = "Shrikumar 2017; Ali 2022, eq. 1"
+    by_gradient = True
+    names_cuts = True
+    of_inputs = True
+    of_codes = True
     additive = True
     rules: ClassVar[Rules] = Rules()
 
@@ -59,6 +65,7 @@ class GradientInput(Explainer):
         if bias is not None and shares.structure is not None:
             structure = structure_shares(model, batch, bias, shares.structure)
         relevance = (tokens * shares.tokens).sum(-1)  # (B, T)
+        leaves = leaves_of(batch)
         of_nodes = shares.tokens[:, 1:]  # (B, N, D)
         features = model.split_by_feature(batch, of_nodes)
         nodes, average = relevance[:, 1:], None
@@ -82,6 +89,7 @@ class GradientInput(Explainer):
             structure=structure,
             others=shares.others,
             remainders=shares.remainders if own else None,
+            inputs=by_graph(batch, {n: x.detach() * shares.inputs[n] for n, x in leaves.items()}),
         )
 
 
@@ -174,11 +182,23 @@ class Saliency(Explainer):
     name = "saliency"
     title = "Saliency"
     source = "Simonyan 2014"
+    by_gradient = True
+    of_inputs = True
     unsigned = "sensitive to"
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
         outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
-        (gradient,) = torch.autograd.grad(resolved(outputs).sum(), tokens)
-        return scored(gradient.norm(dim=-1), batch, outputs, resolved)
+        leaves = leaves_of(batch)
+        gradient, *further = torch.autograd.grad(
+            resolved(outputs).sum(), [tokens, *leaves.values()], materialize_grads=True
+        )
+        found = scored(gradient.norm(dim=-1), batch, outputs, resolved)
+        lengths = {name: _length(g) for name, g in zip(leaves, further, strict=True)}
+        return replace(found, inputs=by_graph(batch, lengths))
+
+
+def _length(gradient: Tensor) -> Tensor:
+    """The L2 norm of every row (rows, ...)."""
+    return gradient.flatten(1).norm(dim=-1) if gradient.dim() > 1 else gradient.abs()

@@ -11,6 +11,7 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from .base import Attribution, Explainer
 from .registry import register
 from .variants import encode_variants, in_passes, structural_bias
+from .wrapped import by_graph, leaves_of, scaled_leaves, share_of
 
 
 @register
@@ -24,11 +25,15 @@ class IntegratedGradients(Explainer):
     LayerNorm removes the length of tokens, so the output changes most close to zero. The points
     are spaced in u, with `a = u ** power`: `power=1` is the usual spacing, a larger power moves
     them to where the gradient is. With too few points `unexplained` is large.
+
+    Further inputs that are explained (`of`) start from zero too, together with the tokens.
     """
 
     name = "integrated_gradients"
     title = "Integrated Gradients"
     source = "Sundararajan 2017"
+    by_gradient = True
+    of_inputs = True
     cost = "102 forward, 100 backward"
     additive = True
 
@@ -43,16 +48,25 @@ class IntegratedGradients(Explainer):
         bias = structural_bias(model, batch)
         with torch.no_grad():
             both = torch.stack([tokens, torch.zeros_like(tokens)])
-            ends = encode_variants(model, both, batch, bias=bias)
+            whole, _ = scaled_leaves(batch, tokens.new_tensor([1.0, 0.0]))
+            ends = encode_variants(model, both, whole, bias=bias)
         resolved = target.resolve(model.config, ends[0])
         points, weights = quadrature(self.steps, self.power, like=tokens)
+        leaves = leaves_of(batch)
         gradient = torch.zeros_like(tokens)  # mean over the path
+        further = {name: torch.zeros_like(x) for name, x in leaves.items()}
         for part in in_passes(batch, self.steps):
             on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
-            f = resolved(encode_variants(model, on_path, batch, bias=bias))
-            (found,) = torch.autograd.grad(f.sum(), on_path)
+            at, scaled = scaled_leaves(batch, points[part])
+            f = resolved(encode_variants(model, on_path, at, bias=bias))
+            found, *others = torch.autograd.grad(
+                f.sum(), [on_path, *scaled.values()], materialize_grads=True
+            )
             gradient += (weights[part, None, None, None] * found).sum(0)
+            for name, g in zip(scaled, others, strict=True):
+                further[name] += torch.einsum("k...,k->...", g, weights[part].to(g))
         relevance = (tokens * gradient).sum(-1)
+        inputs = {name: x.detach() * further[name] for name, x in leaves.items()}
         features = model.split_by_feature(batch, gradient[:, 1:])
         if features is not None:
             features = features.detach().masked_fill(~batch.mask[..., None], 0.0)
@@ -65,6 +79,8 @@ class IntegratedGradients(Explainer):
             labels=resolved.labels,
             mask=batch.mask,
             features=features,
+            others={name: share_of(batch, name, values) for name, values in inputs.items()},
+            inputs=by_graph(batch, inputs),
         )
 
 

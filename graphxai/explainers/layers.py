@@ -58,7 +58,7 @@ def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
     """
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
-    kept_by, form = getattr(model, "sharing", model), _form(getattr(model, "module", model))
+    kept_by, form = getattr(model, "padding", model), _form(getattr(model, "module", model))
     known_of, known = _known.get(kept_by, ((), Layers(0)))
     if known.count != count or known_of != form:
         known = _found_in(*passed())

@@ -30,6 +30,7 @@ class MaskedLrp(Explainer):
     name = "masked_lrp"
     title = "Masked LRP"
     source = "Song 2024, section 4"
+    by_gradient = True
     cost = "2 or 3 forward, 1 backward, 1 relevance pass"
     unsigned = GRADIENT_WEIGHTED
 

@@ -62,7 +62,8 @@ def by_autograd(
         inside = [bias] if bias is not None and bias.requires_grad else []
         passing = passed_through(tape, rules) if own else []
         others = list(tape.others.values())
-        wanted = [tokens, *tape.biases, *others, *inside, *passing]
+        leaves: dict[str, Tensor] = getattr(batch, "leaves", {})
+        wanted = [tokens, *tape.biases, *others, *inside, *passing, *leaves.values()]
         wanted += tape.attention if held else []
         gradients = gradients_of((outputs * weights).sum(-1), wanted)
         of_structure = gradients[inside[0]] if inside else None
@@ -76,7 +77,10 @@ def by_autograd(
             biases = biases + (b.detach() * gradients[b]).flatten(1).sum(-1)
         left = remainders(tape, rules, gradients, share) if own else {}
         constants = {name: gradients[leaf].detach()[:, 0] for name, leaf in tape.others.items()}
-        return Shares(gradients[tokens].detach(), biases.detach(), of_structure, left, constants)
+        inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
+        return Shares(
+            gradients[tokens].detach(), biases.detach(), of_structure, left, constants, inputs
+        )
 
     return Pass(outputs, back)
 

@@ -59,7 +59,7 @@ def in_double_precision(model: ExplainableModel) -> ExplainableModel:
             f"the positive rule needs a torch.nn.Module, which {type(model).__name__} is not;"
             f" graphxai.wrap makes an explainable model from a module."
         )
-    module.double().requires_grad_(False)
+    module.double().requires_grad_(False).eval()
     return double
 
 
@@ -177,6 +177,7 @@ class TransformerAttribution(Explainer):
     name = "transformer_attribution"
     title = "Transformer attribution"
     source = "Chefer 2021b, eq. 5, 10, 13, 14"
+    by_gradient = True
     cost = "2 forward, 1 backward, 1 relevance pass"
     unsigned = GRADIENT_WEIGHTED
 
@@ -195,6 +196,7 @@ class LrpZPlus(Explainer):
     name = "lrp_zplus"
     title = "LRP (z+)"
     source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
+    by_gradient = True
     caveat = "hardly depends on the class"
     cost = "1 forward, 1 relevance pass"
     unsigned = CONTRIBUTING
@@ -217,6 +219,7 @@ class PartialLrp(Explainer):
     name = "partial_lrp"
     title = "Partial LRP"
     source = "Voita 2019; Chefer 2021b"
+    by_gradient = True
     caveat = "hardly depends on the class"
     cost = "1 forward, 1 relevance pass of one layer"
     unsigned = CONTRIBUTING

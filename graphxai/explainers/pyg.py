@@ -28,7 +28,7 @@ from torch_geometric.explain.config import (
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.batches import WrappedBatch
-from graphxai.adapters.mixing import Sharing
+from graphxai.adapters.padding import Padding
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.contract.target import ResolvedTarget, Target
 
@@ -46,6 +46,7 @@ UNSIGNED = {
     "DummyExplainer": "drawn at random",
     **dict.fromkeys(("GNNExplainer", "GraphMaskExplainer", "PGExplainer"), KEPT),
 }
+WITHOUT_GRADIENT = {"AttentionExplainer", "DummyExplainer"}
 
 
 class Algorithm(ExplainerAlgorithm):
@@ -53,9 +54,10 @@ class Algorithm(ExplainerAlgorithm):
 
     The node mask is the signed relevance: (n, 1) for "object", (n, F) for "attributes", its sum
     over nodes (1, F) for "common_attributes"; the last two need a method whose scores split by
-    feature. The explained number is the sum of the model's outputs for the target classes, over
-    the rows `index` (all by default); graphs and nodes of a batch do not share relevance. `at` as
-    in `adapters.wrap`; the other options go to the explainer.
+    feature. The edge mask (E,) is the relevance of the edges' inputs in the call, such as
+    `edge_attr` or `edge_weight`. The explained number is the sum of the model's outputs
+    for the target classes, over the rows `index` (all by default); graphs and nodes of a batch do
+    not share relevance. `at` as in `adapters.wrap`; the other options go to the explainer.
     """
 
     method: ClassVar[str] = "lrp"
@@ -66,15 +68,15 @@ class Algorithm(ExplainerAlgorithm):
         super().__init__()
         self.explainer = get_explainer(method or self.method, **options)
         self.at = at
-        self._sharing: WeakKeyDictionary[nn.Module, dict[Any, Sharing]] = WeakKeyDictionary()
+        self._padding: WeakKeyDictionary[nn.Module, dict[Any, Padding]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
-        """Whether the settings are supported: a node mask, no edge mask, graphs or nodes."""
+        """Whether the settings are supported: masks of nodes or edges, for graphs or nodes."""
         config = self.explainer_config
         by_feature = config.node_mask_type in (MaskType.attributes, MaskType.common_attributes)
         return (
-            config.node_mask_type is not None
-            and config.edge_mask_type is None
+            (config.node_mask_type is not None or config.edge_mask_type is not None)
+            and (config.edge_mask_type is None or self.explainer.of_inputs)
             and self.model_config.task_level in (ModelTaskLevel.graph, ModelTaskLevel.node)
             and not (by_feature and (self.at is not None or not self.explainer.additive))
         )
@@ -106,16 +108,53 @@ class Algorithm(ExplainerAlgorithm):
                 batch.mask, batch.graphs[NODE_COLUMN] >= 0
             )
             batch = replace(batch, readout=asked / asked.sum(-1, keepdim=True).clamp(min=1))
-        found = self.explainer.attribute(wrapped, batch)
+        edges = self._inputs_of_edges(whole)
+        found = self.explainer.attribute(wrapped, batch, of=("x", *edges))
+        edge_mask = self._edge_mask(found, edges, whole, kwargs.get("batch"))
         nodes = found.relevance[found.mask][:, None]  # (n, 1)
         kind = self.explainer_config.node_mask_type
-        if kind != MaskType.object:
+        if kind not in (None, MaskType.object):
             if found.features is None:
                 raise ValueError(f"{self.explainer.name} does not split relevance by feature.")
             nodes = found.features[found.mask]
         if kind == MaskType.common_attributes:
             nodes = nodes.sum(0, keepdim=True)
-        return Explanation(node_mask=nodes)
+        return Explanation(node_mask=None if kind is None else nodes, edge_mask=edge_mask)
+
+    def _inputs_of_edges(self, whole: Data) -> list[str]:
+        """Names of the inputs with one row per edge, if a mask of edges is asked for.
+
+        Raises ValueError if there are none.
+        """
+        if self.explainer_config.edge_mask_type is None:
+            return []
+        names = [
+            key
+            for key, value in whole.items()
+            if whole.is_edge_attr(key) and key != "edge_index"
+            and (value.is_floating_point() or self.explainer.of_codes)
+        ]  # fmt: skip
+        if not names:
+            raise ValueError(
+                "an edge mask needs an input with a row for every edge, such as edge_attr: without"
+                " one the relevance of messages is that of the nodes they come from."
+            )
+        return names
+
+    def _edge_mask(
+        self, found: Attribution, edges: list[str], whole: Data, group: Tensor | None
+    ) -> Tensor | None:
+        """Relevance of the edges (E,) in the order of the call."""
+        if not edges or found.inputs is None:
+            return None
+        mask = whole.x.new_zeros(whole.num_edges)
+        order = torch.arange(whole.num_edges, device=mask.device)
+        if group is not None and len(found.output) > 1:  # edges follow their graphs in a batch
+            order = group[whole.edge_index[0]].argsort(stable=True)
+        for name in edges:
+            values = torch.cat(found.inputs[name])
+            mask[order] += values.flatten(1).sum(-1) if values.dim() > 1 else values
+        return mask
 
     def _whole(
         self,
@@ -167,9 +206,15 @@ class Algorithm(ExplainerAlgorithm):
             model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
         )
         # what passes revealed about the model holds for all calls of this form
-        known = self._sharing.setdefault(model, {})
-        wrapped.sharing = known.setdefault((x.dim(), *_form(kwargs)), wrapped.sharing)
+        known = self._padding.setdefault(model, {})
+        wrapped.padding = known.setdefault((x.dim(), *_form(kwargs)), wrapped.padding)
         return wrapped
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_padding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _padding=WeakKeyDictionary())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -236,11 +281,13 @@ class PygExplainer(Explainer):
         seed: int,
     ) -> None:
         self.algorithm, self.seed = algorithm, seed
+        self.node_mask, self.edge_mask = node_mask, edge_mask
         self.masks = ExplainerConfig("model", node_mask, edge_mask)
         kind = type(algorithm).__name__
         self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
         self.title = kind  # type: ignore[misc]
         self.unsigned = UNSIGNED.get(kind, "")  # type: ignore[misc]
+        self.by_gradient = kind not in WITHOUT_GRADIENT  # type: ignore[misc]
 
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 
@@ -343,7 +390,7 @@ class _OneGraph(nn.Module):
         self.weights, self.offset = resolved.weights[b], resolved.offset[b]
         self.explained = model
         if isinstance(model, WrappedModel):
-            self.module = model.module  # where the algorithm finds message passing
+            self.module = model.running  # where the algorithm finds message passing
         self.eval()
 
     def inputs(self) -> tuple[Tensor, Tensor]:

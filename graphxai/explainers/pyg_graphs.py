@@ -142,7 +142,7 @@ class OneGraph(WrappedModel):
     def _leave_alone(self, batch: WrappedBatch) -> bool:
         """Whether two different graphs get the same outputs in one pass as each gets alone."""
         call: Any = self._forward
-        (graph,) = batch.examples()
+        graph, *_ = batch.examples()
         other = graph.clone()
         other.x = other.x.flip(0) / 2 if other.x.is_floating_point() else other.x.flip(0)
         takes_batch = "batch" in signature(self.module.forward).parameters

@@ -60,5 +60,5 @@ def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
     if draws is None or draws.seen or torch.equal(before, torch.get_rng_state()):
         return
     if isinstance(module, torch.nn.Module):
-        with recording(module, [], graded=False) as done:
+        with recording(model.running, [], graded=False) as done:
             warn_of_chance(type(module).__name__, done(model(batch)))

@@ -44,7 +44,10 @@ class Explanation(Result):
     the method's scores, if anything; features (N, F):
     relevance split exactly by feature, one column for each of `feature_names`, or None; spread
     (N,): the standard error of each score, in its unit, for methods that average over samples,
-    otherwise None; smiles or
+    otherwise None;
+    relevance_of, features_of: by name the relevance of each row (rows,) of the inputs that were
+    asked for, or of the nodes of each type of a heterogeneous graph, and its parts (rows, ...) in
+    the input's own shape, where the method splits by feature; smiles or
     mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
     options, versions. Raises NotFiniteError if relevance or ledger are not finite.
     """
@@ -63,6 +66,8 @@ class Explanation(Result):
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
     spread: NDArray[np.floating] | None = None
+    relevance_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
+    features_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     smiles: str | None = None
     mol: "Mol | None" = None
     image: NDArray[np.floating] | None = None
@@ -71,6 +76,7 @@ class Explanation(Result):
 
     def __post_init__(self) -> None:
         arrays = [a for a in (self.relevance, self.features, self.spread) if a is not None]
+        arrays += [*self.relevance_of.values(), *self.features_of.values()]
         figures = self.ledger.to_dict().values()
         if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
             raise NotFiniteError(
@@ -321,6 +327,11 @@ class Explanation(Result):
         Relevance follows the atom order of `smiles`. If there is a `molblock` (the input was an
         RDKit molecule), it follows the order in there, and `smiles` is only a name.
         """
+        of_inputs = {
+            field: {name: part.tolist() for name, part in getattr(self, field).items()}
+            for field in ("relevance_of", "features_of")
+            if getattr(self, field)
+        }
         return {
             "smiles": self.smiles,
             "molblock": None if self.mol is None else _molblock(self.mol),
@@ -335,13 +346,15 @@ class Explanation(Result):
             "ledger": self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
             "features": None if self.features is None else self.features.tolist(),
+            **of_inputs,
             "provenance": self.provenance,
         }
 
     def to_pyg(self) -> "PygExplanation":
         """As `torch_geometric.explain.Explanation`.
 
-        `node_mask` (N, 1): signed relevance. Molecules have `edge_index`, and `x` and `edge_attr`
+        `node_mask` (N, 1): signed relevance; `edge_mask` (E,): that of `edge_attr`, if it was
+        explained. Molecules have `edge_index`, and `x` and `edge_attr`
         in OGB's encoding; other graphs have only their number of nodes. Further attributes are
         `smiles`, `method`, `label` (the target in words) and `ledger`.
         """
@@ -351,6 +364,8 @@ class Explanation(Result):
         from graphxai.datasets.molecules import molecule_to_data
 
         content: dict[str, Any] = {"node_mask": torch.from_numpy(self.relevance)[:, None].clone()}
+        if "edge_attr" in self.relevance_of:
+            content["edge_mask"] = torch.from_numpy(self.relevance_of["edge_attr"]).clone()
         molecule = self.molecule
         if molecule is not None and molecule.GetNumAtoms() == len(self):
             data = molecule_to_data(molecule, max_atoms=len(self))

@@ -102,7 +102,7 @@ class Shares:
     parameters. structure (B, H, T, T): the gradient at the structural bias, summed over the
     layers, or None if attention is constant and it was not asked for. remainders (B,) by
     operation: see `rules.remainders`. others (B,): of further constants by name, see
-    `rules.conservative.Tape`.
+    `rules.conservative.Tape`. inputs: the gradient at each of a wrapped batch's leaves, by name.
     """
 
     tokens: Tensor
@@ -110,6 +110,7 @@ class Shares:
     structure: Tensor | None
     remainders: dict[str, Tensor]
     others: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,11 +3,14 @@
 import pytest
 import torch
 from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.nn import GCNConv, global_add_pool
 
+import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, Task, collate
+from small_graphs import graph
 from toy import random_graphormer
 
 
@@ -76,6 +79,49 @@ def test_the_mask_is_that_of_pytorch_geometric(kind, smiles):
         nodes = model.embed(batch)[0, 1:].detach()
         expected = published(nodes, torch.empty(2, 0, dtype=torch.long), target=truth).node_mask
         torch.testing.assert_close(masks[row, : len(start)], expected[:, 0])
+
+
+class Convolution(torch.nn.Module):
+    """One convolution and a sum, as a user of PyG writes it."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = GCNConv(6, 8), torch.nn.Linear(8, outputs)
+
+    def forward(self, x, edge_index, batch):
+        return self.head(global_add_pool(self.first(x, edge_index).tanh(), batch))
+
+
+@pytest.mark.parametrize("kind", list(TASKS))
+def test_a_wrapped_model_has_pygs_mask_if_both_start_from_the_same(kind):
+    task = TASKS[kind]
+    module = Convolution({"binary": 1, "multiclass": 3, "regression": 1}[kind]).double().eval()
+    model, found = gx.wrap(module, task), get_explainer("gnn_explainer", epochs=30)
+    graphs = [graph(n) for n in (5, 7)]
+    for data in graphs:
+        data.x = data.x.double()
+    chosen = {"binary": "active", "multiclass": "b", "regression": None}[kind]
+    together = gx.explain(model, graphs, found, target=chosen)
+    for data, ours in zip(graphs, together, strict=True):
+        batch = model.collate([data])
+        start = found.starting_mask(batch, data.x)[0]
+        zeros = torch.zeros(len(data.x), dtype=torch.long)
+        value = module(data.x, data.edge_index, zeros).detach()
+        published = Explainer(
+            module,
+            Start(start, epochs=30),
+            explanation_type="phenomenon",
+            node_mask_type="object",
+            model_config={
+                "mode": kind if kind == "regression" else f"{kind}_classification",
+                "task_level": "graph",
+                "return_type": "raw",
+            },
+        )
+        truth = value if kind == "regression" else torch.tensor([1])
+        theirs = published(data.x, data.edge_index, batch=zeros, target=truth).node_mask[:, 0]
+        torch.testing.assert_close(torch.from_numpy(ours.relevance), theirs.float())
 
 
 def test_a_graph_gets_the_same_mask_alone_in_batches_and_padded(smiles):

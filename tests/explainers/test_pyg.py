@@ -234,8 +234,8 @@ def test_pygs_own_metric_takes_the_result(batch):
     ("algorithm", "settings"),
     [
         (graphxai.explainers.pyg.Rollout, {"node_mask_type": "attributes"}),
-        (graphxai.explainers.pyg.LRP, {"edge_mask_type": "object"}),
-        (graphxai.explainers.pyg.LRP, {"node_mask_type": "object", "edge_mask_type": "object"}),
+        (graphxai.explainers.pyg.Occlusion, {"edge_mask_type": "object"}),
+        (graphxai.explainers.pyg.Gae, {"node_mask_type": "object", "edge_mask_type": "object"}),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(model, algorithm, settings):

@@ -18,8 +18,9 @@ from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
 from .program import NODES, Program, explained_again, followed, keep, programmed
 from .recording import Placed, exposed, placed
-from .relevance import ALL_CONSTANT, RelevancePass, passed_back, plan_of
+from .relevance import RelevancePass, passed_back, plan_of
 from .replay import (
+    ADDITIVE,
     BIASES,
     CUT_OFF,
     Along,
@@ -34,7 +35,7 @@ from .replay import (
     share_along,
 )
 from .softless import softless
-from .trace import Running, Trace, recording
+from .trace import Running, Trace, is_real, recording
 from .vocabulary import MATRIX_PRODUCTS
 
 # errors of code that was written for inference
@@ -49,10 +50,12 @@ def explained_pass(
     rules: Rules,
     tape: Tape | None,
     layout: Layout,
+    leaves: Mapping[str, Tensor],
 ) -> Tensor:
     """Outputs (B, C) of node rows under the rules, with what the tape asks for.
 
-    call: runs the module on rows and other inputs; others: the graph's other attributes by name.
+    call: runs the module on rows and other inputs; others: the graph's other attributes by name;
+    leaves: those of them that gradients lead to, too.
     """
     name = type(module).__name__
     if tape is not None and not tape.with_biases:
@@ -63,10 +66,11 @@ def explained_pass(
         return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
     inputs = ((key, t.dtype, t.dim(), t.device) for key, t in {"": rows, **others}.items())
     asked = (rules, tape is not None, tuple(inputs))
-    found = followed(module, asked, call, rows, others)
+    found = None if leaves else followed(module, asked, call, rows, others)
     if found is None:
         trace = recorded(module, call, rows, others)
-        program = programmed(trace, rules, names_by_bit(others), tape is not None)
+        wide = tape is not None or bool(leaves)
+        program = programmed(trace, rules, names_by_bit(others), wide)
         warn_of_chance(name, trace)
         outputs, shares = explained_again(program, rows)
         keep(module, asked, program)
@@ -76,9 +80,57 @@ def explained_pass(
         warn_of_curves(name, program.made)
     if not outputs.requires_grad:
         outputs = outputs + 0 * rows.sum()  # no gradient reaches the nodes
+    if leaves:
+        of_leaves = _towards(program, leaves, rows.detach())
+        outputs = outputs + of_leaves - of_leaves.detach()
     if tape is not None:
         outputs = _with_shares(outputs, program, rows, shares, name, tape)
     return outputs
+
+
+def _towards(program: Program, leaves: Mapping[str, Tensor], rows: Tensor) -> Tensor:
+    """Outputs whose gradient leads to the leaves instead of the nodes.
+
+    The leaf of an input of integers has one entry per row, a one that scales whatever the model
+    makes of the row and adds to the nodes.
+    """
+    wide, trace, lines = program.wide, program.trace, program.lines
+    slots = {program.names.get(bit): slot for slot, bit in trace.inputs.items()}
+    real = {name: leaf for name, leaf in leaves.items() if is_real(trace.tensors[slots[name]])}
+    codes = {name: leaf for name, leaf in leaves.items() if name not in real}
+    scaled: dict[int, Reading] = {}
+    for op in wide.passing if codes else ():
+        added = [op.args[place : place + 1] for place in ADDITIVE.get(op.name, ())]
+        for ref in refs_in(added):
+            name = lines.of(ref.value)
+            if name in codes and not wide.signal[ref.value] and is_real(trace.tensors[ref.slot]):
+                if op.number in scaled:
+                    raise _not_by_row(name)
+                scaled[op.number] = Reading(ref.value, _by_row(name, codes[name]))
+    found: Tensor = replay(
+        wide,
+        {slots[name]: leaf for name, leaf in real.items()} | {program.slot: rows},
+        reading=scaled,
+    ).output()
+    return found
+
+
+def _not_by_row(name: str) -> ValueError:
+    return ValueError(
+        f"the model does not keep the rows of {name} apart, so that they have no relevance of their"
+        " own: the ledger has their share as a whole."
+    )
+
+
+def _by_row(name: str, leaf: Tensor) -> Callable[[Tensor], Tensor]:
+    """Multiply the rows of a constant by the leaf of the input that it was made of."""
+
+    def read(constant: Tensor) -> Tensor:
+        if constant.shape[:1] != leaf.shape:
+            raise _not_by_row(name)
+        return constant * leaf.to(constant).view(-1, *[1] * (constant.dim() - 1))
+
+    return read
 
 
 def names_by_bit(others: Mapping[str, Tensor]) -> dict[int, str]:
@@ -102,8 +154,6 @@ def relevant_pass(
     made = plan_of(trace, marks, state.rules, NODES)
     seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
     warn_of_chance(name, trace)
-    if cut := places_of_cuts(plan(trace, marks, ALL_CONSTANT, NODES)):
-        warn_of_cuts(name, cut, in_ledger=False)
     outputs = passed_back(made, nodes, {slot: rows}, size, seen, state, name)
     return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
 

@@ -244,7 +244,8 @@ def followed(
         return None
     kept.size = size
     outputs: Tensor = mode.again.output()
-    return kept.program, outputs, mode.shares and mode.shares.of_output(outputs)
+    shares = None if mode.shares is None else mode.shares.of_output(outputs)
+    return kept.program, outputs, shares
 
 
 class _Following(TorchDispatchMode):
@@ -316,14 +317,13 @@ class _Following(TorchDispatchMode):
             return False
         if output is not tensors[trace.output.slot]:
             return False
-        if any(
-            t is None or t.requires_grad != g
-            for t, g in zip(tensors, self._kept.graded, strict=True)
-        ):
-            return False
-        for test, first, second, answer in marks.sizes:
-            shapes = (tensors[trace.slot_of_value[value]].shape for value in (first, second))
-            if test(*shapes) != answer:
+        shapes = []
+        for tensor, graded in zip(tensors, self._kept.graded, strict=True):
+            if tensor is None or tensor.requires_grad != graded:
+                return False
+            shapes.append(tensor.shape)
+        for test, *values, answer in marks.sizes:
+            if test(*(shapes[trace.slot_of_value[value]] for value in values)) != answer:
                 return False
         return all(
             _pattern([self._numbers[number] for number in group])
@@ -415,7 +415,7 @@ class _Following(TorchDispatchMode):
         given = self.again.arguments(op, args, kwargs)
         # the model's call has arrived below autograd, which is on again within this block
         with (
-            torch._C._RestorePythonTLSSnapshot(),
+            torch._C._RestorePythonTLSSnapshot(),  # type: ignore[attr-defined]
             torch._C._ExcludeDispatchKeyGuard(_PYTHON),
             nullcontext() if op.graded else torch.enable_grad(),
         ):

@@ -571,7 +571,7 @@ def _along_itself(value: Tensor) -> Tensor:
     return forward_ad.make_dual(value, torch.where(value.isinf(), 0.0, value))
 
 
-def _tangent(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], func: Run) -> Tensor:
+def _tangent(op: Op, args: Sequence[Any], kwargs: dict[str, Any], func: Run) -> Tensor:
     """The tangent of an operation's result, its numbers having none."""
     out, found = forward_ad.unpack_dual(func(*args, **kwargs))
     return torch.zeros_like(out) if found is None else found

@@ -1,0 +1,181 @@
+"""A model in eval mode beside the user's own, which other threads may be training.
+
+The replica has shallow copies of the modules. They share the parameters, buffers and hooks of the
+originals, and whatever else those hold; only the mode is their own. Where a module refers to
+another one past the tree of modules (in a list, a bound method, a closure), the reference leads to
+the copy.
+"""
+
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.rules.scope import Blocks
+
+SHARED = {"_parameters", "_buffers", "_modules"}
+_evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
+_lock = threading.Lock()
+_switched: dict[int, tuple[int, dict[nn.Module, bool]]] = {}  # by model: its users, modes before
+
+
+class _Unreachable(Exception):
+    """A reference to a module that cannot be led to its copy."""
+
+
+def evaluated(module: nn.Module) -> nn.Module:
+    """What runs in place of a module within `in_eval_mode`: itself, or its replica."""
+    return _evaluated.get().get(module, module)
+
+
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Within the block `evaluated` returns the module in eval mode; its own mode stays.
+
+    If no replica can be made, the module itself is in eval mode within the block, with a warning.
+    """
+    in_training = any(part.training for part in module.modules()) or id(module) in _switched
+    if module in _evaluated.get() or not in_training:
+        yield
+        return
+    try:
+        replica = replicated(module)
+    except _Unreachable as error:
+        warnings.warn(
+            f"{type(module).__name__} is in eval mode while it is explained, in other threads too:"
+            f" {error}. Call model.eval() first, or explain a copy.",
+            stacklevel=6,
+        )
+        with _switched_to_eval(module):
+            yield
+        return
+    with _evaluated.block({**_evaluated.get(), module: replica}):
+        yield
+
+
+def replicated(module: nn.Module) -> nn.Module:
+    """A copy of a module in eval mode that shares everything but its mode."""
+    copies: dict[int, nn.Module] = {}
+    for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise _Unreachable("it has scripted modules, which have only one mode")
+        copies[id(part)] = object.__new__(type(part))
+    leading = _Leading(copies)
+    for part in module.modules():
+        made = copies[id(part)]
+        vars(made).update(
+            (name, value if name in SHARED or "hooks" in name else leading(value, name))
+            for name, value in list(vars(part).items())
+        )
+        vars(made)["_modules"] = {
+            name: None if child is None else copies[id(child)]
+            for name, child in part._modules.items()
+        }
+        vars(made)["training"] = False
+    return copies[id(module)]
+
+
+class _Leading:
+    """Leads references to modules to their copies."""
+
+    def __init__(self, copies: Mapping[int, nn.Module]) -> None:
+        self.copies = copies
+        self._open: set[int] = set()  # what is being looked through
+
+    def __call__(self, value: Any, name: str) -> Any:
+        """The same value, or one like it that refers to the copies; name: of the attribute."""
+        if isinstance(value, nn.Module):
+            return self.copies.get(id(value), value)
+        if isinstance(value, Tensor | torch.fx.Graph) or id(value) in self._open:
+            return value
+        self._open.add(id(value))
+        try:
+            return self._led(value, name)
+        finally:
+            self._open.remove(id(value))
+
+    def _led(self, value: Any, name: str) -> Any:
+        held = _held_by(value)
+        if held is None:
+            inside = getattr(value, "__dict__", None)
+            if type(inside) is dict and any(id(part) in self.copies for part in inside.values()):
+                raise _Unreachable(f"its attribute {name!r} refers to its modules")
+            return value
+        led = [self(part, name) for part in held]
+        if all(a is b for a, b in zip(led, held, strict=True)):
+            return value
+        if isinstance(value, dict):
+            return dict(zip(value, led, strict=True))
+        if isinstance(value, MethodType):
+            return MethodType(*led)
+        if isinstance(value, partial):
+            return partial(led[0], *led[1], **led[2])
+        return _with_cells(value, led) if isinstance(value, FunctionType) else type(value)(led)
+
+
+def _held_by(value: Any) -> list[Any] | None:
+    """What a container or a function refers to; None: it is neither."""
+    if type(value) in (list, tuple, set):
+        return list(value)
+    if type(value) is dict:
+        return list(value.values())
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if type(value) is partial:
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, FunctionType):
+        return [cell.cell_contents if _is_filled(cell) else None for cell in _cells(value)]
+    return None
+
+
+def _cells(function: FunctionType) -> tuple[CellType, ...]:
+    return function.__closure__ or ()
+
+
+def _with_cells(function: FunctionType, held: list[Any]) -> FunctionType:
+    """A function that refers to other values."""
+    cells = tuple(
+        CellType(part) if _is_filled(cell) else cell
+        for part, cell in zip(held, _cells(function), strict=True)
+    )
+    made = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    vars(made).update(vars(function))
+    return made
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def _switched_to_eval(module: nn.Module) -> Iterator[None]:
+    """The module itself in eval mode; the last of several blocks restores each part's mode."""
+    key = id(module)
+    with _lock:
+        count, modes = _switched.get(key, (0, {p: p.training for p in module.modules()}))
+        _switched[key] = (count + 1, modes)
+        for part in modes:
+            part.training = False
+    try:
+        yield
+    finally:
+        with _lock:
+            count, modes = _switched.pop(key)
+            if count > 1:
+                _switched[key] = (count - 1, modes)
+            else:
+                for part, mode in modes.items():
+                    part.training = mode

@@ -1,0 +1,176 @@
+"""What a few passes show about a wrapped model, for the methods that do not see it themselves.
+
+Mixing: of two graphs in a batch, one gets other rows. If the output of the other changes, too, the
+model mixes graphs: attention without the batch vector, a norm over the batch. Then every method
+runs its graphs one at a time.
+
+Cuts: one recorded pass shows where values of the nodes are used without their gradient.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.contract.randomness import one_draw
+from graphxai.rules.conservative import as_it_is, unrecorded
+
+from .batches import WrappedBatch, as_rows
+from .engine.marks import marked
+from .engine.passing import NODES, places_of_cuts, recorded
+from .engine.relevance import ALL_CONSTANT
+from .engine.replay import plan
+
+Run = Callable[[Tensor], Tensor]
+Output = tuple[str, Tensor]  # of a module, with its path
+SAME = 10  # machine epsilons of the largest value: less is rounding
+
+
+class Survey:
+    """What is known about a model in one form, and its copies; other parts begin another survey.
+
+    mixing: the module in which it mixes the graphs of a batch, "" if that is unclear, or None.
+    """
+
+    def __init__(self, form: tuple[Any, ...]) -> None:
+        self.mixing: str | None = None
+        self._form = form
+        self._looked = False
+        self._cuts: set[str] | None = None
+        self._told: set[str] = set()
+
+    def __deepcopy__(self, _: Any) -> "Survey":
+        return self
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Survey":
+        """The beginning of a survey."""
+        return cls(_form(module))
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Whether the module still consists of the same parts."""
+        return self._form == _form(module)
+
+    def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
+        """Find out, once, whether the model mixes the graphs of a batch of several."""
+        if self._looked:
+            return
+        self._looked = True
+        with suppress(Exception), _apart(), model.evaluating():  # other rows may raise anything
+            two = batch.of_rows(0, len(batch) - 1)
+            rows = as_rows(model.embed(two), two)
+            self.mixing = mixed_in(model.running, model.rows_to_outputs(two), rows, two)
+
+    def warn_of_mixing(self, name: str, method: str) -> None:
+        """Say once for each method that the model mixes graphs, and what follows."""
+        if self.mixing is None or method in self._told:
+            return
+        self._told.add(method)
+        warnings.warn(
+            f"{name} mixes the graphs of a batch in {self.mixing or name}: what it returns for one"
+            f" graph depends on the others. {method!r} runs its graphs one at a time, as every"
+            " method does. Let that module keep the graphs apart (give it the batch vector, or a"
+            " mask) to run them together.",
+            stacklevel=5,
+        )
+
+    def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
+        """Modules in which values of the nodes are used without their gradient."""
+        if self._cuts is None:
+            self._cuts = set()
+            with suppress(Exception), _apart():
+                one = batch.of_rows(len(batch) - 1)
+                rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one)
+                trace = recorded(model.running, lambda leaf, _: run(leaf), rows, {})
+                self._cuts = places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
+        return self._cuts
+
+
+def _form(module: nn.Module) -> tuple[Any, ...]:
+    """What a module is made of."""
+    return *map(type, module.modules()), *(p.shape for p in module.parameters())
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Passes that leave no trace in rules, recordings, random numbers or warnings."""
+    with (
+        as_it_is(),
+        unrecorded(),
+        one_draw(),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@torch.no_grad()
+def mixed_in(module: nn.Module, run: Run, rows: Tensor, batch: WrappedBatch) -> str | None:
+    """The first module to end with one graph's entries changed by another's; None: there is none.
+
+    run: node rows (n, D), or (B, S, D), to outputs (B, C). "" if no module shows it, only the
+    outputs. A model that draws random numbers is not examined.
+    """
+    graph = batch.layout.graph if rows.dim() == 2 else torch.arange(len(batch)).to(rows.device)
+    whole = _watched(module, run, rows)
+    for moved in (graph > 0, graph == 0):
+        other = rows.clone()
+        for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
+            if torch.equal(other, rows):  # the first are values that the model knows
+                other[moved] = values
+        apart = _Entries(batch, graph[~moved].unique())
+        if not apart.differ(whole, _watched(module, run, other)):
+            continue
+        if apart.differ(whole, _watched(module, run, rows)):
+            return None  # random numbers
+        first: list[Output] = []
+        second: list[Output] = []
+        _watched(module, run, rows, first)
+        _watched(module, run, other, second)
+        pairs = zip(first, second, strict=False)
+        return next((path for (path, a), (_, b) in pairs if apart.differ(a, b)), "")
+    return None
+
+
+def _watched(module: nn.Module, run: Run, rows: Tensor, seen: list[Output] | None = None) -> Tensor:
+    """The outputs of a pass; seen: takes the output of every module, with its path."""
+    torch.default_generator.manual_seed(0)
+    thread = threading.get_ident()
+
+    def keep(path: str, output: Any) -> None:
+        if isinstance(output, tuple | list) and output:
+            output = output[0]  # as multi-head attention returns
+        ours = seen is not None and threading.get_ident() == thread
+        if ours and isinstance(output, Tensor) and output.is_floating_point():
+            assert seen is not None
+            seen.append((path, output.clone()))
+
+    with ExitStack() as hooks:
+        for path, part in list(module.named_modules())[1:] if seen is not None else ():
+            handle = part.register_forward_hook(lambda m, args, out, path=path: keep(path, out))
+            hooks.callback(handle.remove)
+        return run(rows)
+
+
+class _Entries:
+    """The entries of some graphs in tensors that have an axis of nodes or of graphs."""
+
+    def __init__(self, batch: WrappedBatch, graphs: Tensor) -> None:
+        nodes = torch.isin(batch.layout.graph, graphs)
+        self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
+
+    def differ(self, a: Tensor, b: Tensor) -> bool:
+        """Whether entries of these graphs differ by more than rounding."""
+        axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
+        if axis is None or a.shape != b.shape or not a.numel():
+            return False
+        chosen, eps = self.by_length[a.shape[axis]], SAME * torch.finfo(a.dtype).eps
+        one, two = (t.index_select(axis, chosen).float() for t in (a, b))
+        size = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        return not torch.allclose(one, two, rtol=eps, atol=eps * max(size, 1e-6), equal_nan=True)

@@ -1,0 +1,101 @@
+"""What an explainer asks of a wrapped model beyond the contract: inputs, passes, gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.adapters.engine.passing import warn_of_cuts
+
+NODES_ONLY = ("x",)
+
+
+def further_inputs(of: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
+    """The inputs beside the nodes' features x that are to be explained.
+
+    Raises ValueError if there are any and the method does not explain them.
+    """
+    if isinstance(of, str):
+        of = (of,)
+    further = tuple(dict.fromkeys(name for name in of if name not in NODES_ONLY))
+    if further and not supported:
+        raise ValueError(
+            f"{method} explains the nodes' features x only, not {', '.join(further)}; LRP and its"
+            " variants, Gradient x Input, Saliency and Integrated Gradients explain other inputs."
+        )
+    return further
+
+
+def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
+    """The batch, with gradients at these of its inputs; codes: also if they are integers."""
+    if not names:
+        return batch
+    if not hasattr(batch, "with_leaves"):
+        raise ValueError(
+            f"relevance of {', '.join(names)} is not available for a Graphormer, whose ledger has"
+            " the shares of its edges and distances: leave out `of`."
+        )
+    return batch.with_leaves(names, codes)
+
+
+def leaves_of(batch: Any) -> dict[str, Tensor]:
+    """The further inputs that are to be explained, by name."""
+    return dict(getattr(batch, "leaves", {}))
+
+
+def scaled_leaves(batch: Any, scales: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    """The batch once for each scale (K,), its leaves times that; the scaled leaves (K, rows, ...).
+
+    Without leaves it stays as it is.
+    """
+    leaves = leaves_of(batch)
+    if not leaves:
+        return batch, {}
+    scaled = {
+        name: torch.stack([x.detach() * a for a in scales.to(x)]).requires_grad_()
+        for name, x in leaves.items()
+    }
+    values = {name: x.flatten(0, 1) for name, x in scaled.items()}
+    return batch.repeated(len(scales)).with_values(values), scaled
+
+
+def share_of(batch: Any, name: str, relevance: Tensor) -> Tensor:
+    """The share (B,) of a further input, from its relevance in the shape of the batch."""
+    return torch.stack([part.sum() for part in batch.split(name, relevance)])
+
+
+def by_graph(batch: Any, values: dict[str, Tensor]) -> dict[str, list[Tensor]] | None:
+    """Values of further inputs, in the shape of a batch, for each of its graphs."""
+    if not values:
+        return None
+    return {name: batch.split(name, value.detach()) for name, value in values.items()}
+
+
+def passes_of(model: Any, batch: Any) -> list[Any]:
+    """The batch, or its graphs one by one if they cannot share a pass of a wrapped model."""
+    return model.passes(batch) if hasattr(model, "passes") else [batch]
+
+
+def warn_of_mixing(model: Any, method: str) -> None:
+    """Warn if a wrapped model mixes the graphs of a batch, as far as that is known."""
+    if hasattr(model, "survey"):
+        model.survey.warn_of_mixing(type(model.module).__name__, method)
+
+
+def check_gradients(model: Any, batch: Any, names_cuts: bool) -> None:
+    """Warn where values leave a wrapped model's gradient, unless the method's own passes do.
+
+    Raises ValueError for weights that pass no gradient on.
+    """
+    if not hasattr(model, "survey"):
+        return
+    name = type(model.module).__name__
+    if (layer := model.quantised_layer) is not None:
+        raise ValueError(
+            f"{name} has 8-bit integer weights in {layer}, which pass no gradient on: explain the"
+            " model as it was before quantisation, or use a method that only hides nodes, such as"
+            " 'occlusion'."
+        )
+    if not names_cuts and (places := model.cuts(batch)):
+        warn_of_cuts(name, places, in_ledger=False)

@@ -1,0 +1,320 @@
+"""Relevance of inputs beside the nodes' features, and of graphs that a model mixes."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from graphs_with_inputs import DIM, EDGES, Inputs, graph
+from torch import nn
+from torch_geometric.explain import Explainer as PygExplainer
+from torch_geometric.explain import GNNExplainer
+from torch_geometric.nn import global_add_pool, global_mean_pool
+
+import graphxai as gx
+from graphxai.explainers import REGISTRY, get_explainer
+from graphxai.explainers import pyg as algorithms
+from other_models import GpsModel, molecules, quick_explainer
+
+ALL = ("x", "edge_attr", "pe")
+IN_UNITS = ("lrp", "lrp_ah", "lrp_ln", "lrp_ah_ln", "attn_lrp", "gradient_input")
+GRAPHS = [graph(seed) for seed in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gx.wrap(Inputs().eval(), kind="regression")
+
+
+@pytest.mark.parametrize("method", [*IN_UNITS, "integrated_gradients"])
+def test_the_relevance_of_every_input_sums_to_its_line_alone_and_in_a_batch(model, method):
+    together = gx.explain(model, GRAPHS, method, of=ALL)
+    for data, found in zip(GRAPHS, together, strict=True):
+        alone = gx.explain(model, data, method, of=ALL)
+        assert list(found.relevance_of) == list(ALL)
+        assert np.array_equal(found.relevance_of["x"], found.relevance)
+        for name in ("edge_attr", "pe"):
+            rows, parts = found.relevance_of[name], found.features_of[name]
+            assert parts.shape == data[name].shape
+            assert rows == pytest.approx(parts.sum(-1))
+            assert rows.sum() == pytest.approx(found.ledger.others[name], abs=1e-5)
+            assert rows == pytest.approx(alone.relevance_of[name], abs=1e-6)
+        assert abs(found.ledger.unexplained) < 1e-5
+
+
+def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
+    data, module = GRAPHS[0], model.module
+    found = gx.explain(model, data, of=ALL)
+    with torch.no_grad():
+        weight = module.head.weight[0]
+        edges = data.edge_attr * (weight @ module.edge.weight)
+        scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of messages
+        places = data.pe * ((weight * scale) @ module.place.weight)
+    assert found.features_of["edge_attr"] == pytest.approx(edges.numpy(), abs=1e-6)
+    assert found.features_of["pe"] == pytest.approx(places.numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
+@pytest.mark.filterwarnings("ignore:.*without their gradient", "ignore:.*no rule covers")
+def test_edges_of_a_gps_sum_to_their_line(method):
+    torch.manual_seed(0)
+    gps, graphs = gx.wrap(GpsModel().eval(), kind="regression"), molecules()[1:4]
+    together = gx.explain(gps, graphs, method, of=("x", "edge_attr"))
+    for data, found in zip(graphs, together, strict=True):
+        rows = found.relevance_of["edge_attr"]
+        assert rows.shape == (data.num_edges,)
+        assert rows.sum() == pytest.approx(found.ledger.others["edge_attr"], abs=1e-5)
+        alone = gx.explain(gps, data, method, of=("edge_attr",)).relevance_of["edge_attr"]
+        assert rows == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", IN_UNITS)
+def test_types_have_relevance_by_row_although_they_are_integers(model, method):
+    module = model.module
+    for data, found in zip(GRAPHS, gx.explain(model, GRAPHS, method, of=["kind"]), strict=True):
+        scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of messages
+        with torch.no_grad():
+            expected = (module.kind(data.kind) * scale) @ module.head.weight[0]
+        assert found.relevance_of["kind"] == pytest.approx(expected.numpy(), abs=1e-6)
+        assert found.ledger.others["kind"] == pytest.approx(expected.sum().item(), abs=1e-5)
+
+
+def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
+    data = GRAPHS[0].clone()
+    edges = data.edge_attr.requires_grad_()
+    zeros = torch.zeros(len(data.x), dtype=torch.long)
+    output = model.module(data.x, data.edge_index, edges, data.pe, data.kind, zeros)
+    (gradient,) = torch.autograd.grad(output.sum(), edges)
+    found = gx.explain(model, GRAPHS, "saliency", of="edge_attr")[0]
+    assert found.relevance_of["edge_attr"] == pytest.approx(gradient.norm(dim=-1).numpy())
+    assert not found.features_of
+
+
+def test_integrated_gradients_move_all_inputs_together(model):
+    """So that they and the output for zeros sum to the output."""
+    data = GRAPHS[0]
+    ledger = gx.explain(model, data, "integrated_gradients", of=ALL).ledger
+    zeros = torch.zeros(4, dtype=torch.long)
+    with torch.no_grad():
+        nothing = model.module(
+            0 * data.x, data.edge_index, 0 * data.edge_attr, 0 * data.pe, data.kind, zeros
+        )
+    assert ledger.biases == pytest.approx(nothing.item(), abs=1e-6)
+    assert abs(ledger.unexplained) < 1e-5
+
+
+def test_by_default_only_the_nodes_features_are_explained(model):
+    found = gx.explain(model, GRAPHS[0])
+    assert not found.relevance_of
+    same = gx.explain(model, GRAPHS[0], of=ALL).relevance
+    assert same == pytest.approx(found.relevance, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("method", "of", "message"),
+    [
+        ("occlusion", ("edge_attr",), "Occlusion explains the nodes' features x only"),
+        ("gae", ALL, "explains the nodes' features x only, not edge_attr, pe"),
+        (
+            "lrp",
+            ("edge_weight",),
+            "no input 'edge_weight'; beside x they have edge_attr",
+        ),
+        ("saliency", ("kind",), "kind has torch.int64 values, which carry no gradient: explain it"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused_in_a_sentence(model, method, of, message):
+    with pytest.raises(ValueError, match=message):
+        gx.explain(model, GRAPHS[0], method, of=of)
+
+
+def test_a_graphormer_and_tokens_have_no_further_inputs():
+    from toy import random_graphormer
+
+    with pytest.raises(ValueError, match="not available for a Graphormer"):
+        gx.explain(random_graphormer(), "CCO", of=ALL)
+    tokens = gx.wrap(Tokens().eval(), kind="regression", inputs="tokens")
+    with pytest.raises(ValueError, match="no inputs beside x"):
+        gx.explain(tokens, torch.randn(3, DIM), of=("pe",))
+
+
+class Tokens(nn.Module):
+    """Mixes its inputs: the mean is over the batch, too."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.centre, self.head = Centre(), nn.Linear(DIM, 1)
+
+    def forward(self, x):
+        return self.head(self.centre(x).relu().mean(1))
+
+
+class Centre(nn.Module):
+    def forward(self, h):
+        return h - h.mean((0, 1))
+
+
+def test_files_keep_the_relevance_of_inputs(model, tmp_path):
+    found = gx.explain(model, GRAPHS[0], of=ALL)
+    stored = json.loads(found.save(tmp_path / "e.json").read_text())
+    for name in ALL:
+        assert stored["relevance_of"][name] == found.relevance_of[name].tolist()
+    assert stored["features_of"]["pe"] == found.features_of["pe"].tolist()
+    assert found.to_pyg().edge_mask.tolist() == found.relevance_of["edge_attr"].tolist()
+
+
+def test_pyg_gets_a_mask_of_edges(model):
+    data = GRAPHS[0]
+    rest = {"pe": data.pe, "kind": data.kind, "edge_attr": data.edge_attr}
+    settings = {"mode": "regression", "task_level": "graph", "return_type": "raw"}
+
+    def masks(algorithm, **inputs):
+        return PygExplainer(
+            model.module, algorithm, explanation_type="model", node_mask_type="object",
+            edge_mask_type="object", model_config=settings,
+        )(data.x, data.edge_index, **inputs)  # fmt: skip
+
+    expected = gx.explain(model, data, of=ALL)
+    found = masks(algorithms.Lrp(), batch=torch.zeros(4, dtype=torch.long), **rest)
+    assert found.edge_mask.numpy() == pytest.approx(expected.relevance_of["edge_attr"], abs=1e-6)
+    assert found.node_mask[:, 0].numpy() == pytest.approx(expected.relevance, abs=1e-6)
+    with pytest.raises(ValueError, match="does not support"):
+        masks(algorithms.Occlusion(), batch=None, **rest)
+
+
+def test_edges_of_a_batch_keep_their_order_in_pyg_masks(model):
+    first, second = GRAPHS[:2]
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    edges = torch.cat([EDGES, EDGES + 4], 1)[:, order]
+    attr = torch.cat([first.edge_attr, second.edge_attr])[order]
+    found = PygExplainer(
+        model.module, algorithms.Lrp(), explanation_type="model", edge_mask_type="object",
+        model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
+    )(
+        torch.cat([first.x, second.x]), edges, edge_attr=attr, pe=torch.cat([first.pe, second.pe]),
+        kind=torch.cat([first.kind, second.kind]), batch=torch.arange(2).repeat_interleave(4),
+    )  # fmt: skip
+    expected = np.concatenate(
+        [gx.explain(model, data, of=ALL).relevance_of["edge_attr"] for data in (first, second)]
+    )
+    assert found.edge_mask.numpy() == pytest.approx(expected[order], abs=1e-6)
+
+
+# -- graphs that a model mixes -------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """Attention over all nodes of a batch, or whatever else `mix` does with them."""
+
+    def __init__(self, mix=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = nn.Linear(DIM, DIM), nn.Linear(DIM, 1)
+        self.mix = Attention() if mix is None else mix
+
+    def forward(self, x, batch):
+        return self.head(global_mean_pool(self.mix(self.first(x)), batch))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(DIM, 2, batch_first=True)
+
+    def forward(self, h, mask=None):
+        return h + self.attention(h[None], h[None], h[None], attn_mask=mask)[0][0]
+
+
+class Unseen(nn.Module):
+    """A mean over the batch that no gradient passes through."""
+
+    def forward(self, h):
+        return h + h.detach().mean(0)
+
+
+@pytest.mark.parametrize("method", [name for name in REGISTRY if name != "cam"])
+def test_every_method_names_the_module_that_mixes_graphs_and_keeps_them_apart(method):
+    module = Mixing().eval()
+    model, explainer = gx.wrap(module, kind="regression"), quick_explainer(method)
+    with pytest.warns(UserWarning, match="Mixing mixes the graphs of a batch in mix.attention"):
+        together = gx.explain(model, GRAPHS, explainer)
+    for data, found in zip(GRAPHS, together, strict=True):
+        alone = gx.explain(gx.wrap(module, kind="regression"), data, explainer)
+        assert found.relevance == pytest.approx(alone.relevance, abs=1e-6)
+        assert found.ledger.output == pytest.approx(alone.ledger.output, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mix", "place"),
+    [(nn.InstanceNorm1d(4 * 3), "mix"), (Unseen(), "mix"), (nn.LayerNorm(DIM), None)],
+)
+def test_norms_over_a_batch_mix_and_norms_of_rows_do_not(mix, place):
+    module = Mixing(mix).eval()
+    if isinstance(mix, nn.InstanceNorm1d):  # over all nodes
+        mix.forward = lambda h: (h - h.mean(0)) / h.std(0)
+    model = gx.wrap(module, kind="regression")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gx.explain(model, GRAPHS, "random")
+    named = [str(w.message) for w in caught if "mixes the graphs" in str(w.message)]
+    assert [f"in {place}:" in text for text in named] == ([] if place is None else [True])
+
+
+def test_predictions_of_a_mixing_model_are_those_of_graphs_alone():
+    module = Mixing().eval()
+    together = gx.predict(gx.wrap(module, kind="regression"), GRAPHS)
+    alone = [gx.predict(gx.wrap(module, kind="regression"), data) for data in GRAPHS]
+    for a, b in zip(together, alone, strict=True):
+        assert a["output"].value == pytest.approx(b["output"].value, abs=1e-6)
+
+
+def test_rows_of_tokens_are_kept_apart_too():
+    model = gx.wrap(Tokens().eval(), kind="regression", inputs="tokens")
+    inputs = [torch.randn(3, DIM) for _ in range(3)]
+    with pytest.warns(UserWarning, match="Tokens mixes the graphs of a batch in centre"):
+        together = gx.explain(model, inputs)
+    alone = gx.explain(gx.wrap(Tokens().eval(), kind="regression", inputs="tokens"), inputs[1])
+    assert together[1].relevance == pytest.approx(alone.relevance, abs=1e-6)
+
+
+# -- signals without their gradient --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method", [m for m, cls in REGISTRY.items() if cls.by_gradient and not cls.names_cuts]
+)
+def test_methods_without_a_line_for_it_name_a_signal_that_is_cut_off(method):
+    module = CutAttention().eval()
+    with pytest.warns(UserWarning, match="CutAttention uses values of the nodes without their"):
+        gx.explain(gx.wrap(module, kind="regression"), GRAPHS, quick_explainer(method))
+
+
+class CutAttention(nn.Module):
+    """Attention, and beside it a signal without its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention, self.head = Attention(), nn.Linear(DIM, 1)
+
+    def forward(self, x, batch):
+        h = self.attention(x, batch[:, None] != batch)
+        return self.head(global_add_pool(h + torch.from_numpy(x.detach().numpy()), batch))
+
+
+def test_hiding_nodes_needs_no_gradient():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gx.explain(gx.wrap(CutAttention().eval(), kind="regression"), GRAPHS, "occlusion")
+
+
+def test_options_of_a_method_can_be_read():
+    assert get_explainer("integrated_gradients", steps=7).get_params() == {"steps": 7, "power": 4}
+    theirs = algorithms.from_pyg(GNNExplainer(), edge_mask="object").get_params()
+    assert (theirs["node_mask"], theirs["edge_mask"], theirs["seed"]) == ("object", "object", 0)
+    for name in REGISTRY:
+        explainer = get_explainer(name)
+        again = type(explainer)(**explainer.get_params())
+        assert again.get_params() == explainer.get_params()
