@@ -10,7 +10,7 @@ repeated. Run it on a machine with nothing else to do: the load is printed.
     python benchmarks/workers.py --processor
 
 On a machine that is busy: processor milliseconds for a row of a long table, of all processes
-together, once they have started. It says what free cores would give. Linux only.
+together, in the second half, when they have started. It says what free cores would give. Linux only.
 """
 
 import argparse
@@ -53,14 +53,14 @@ def peak_memory() -> int:
 def per_row(model: Any, smiles: list[str], workers: int, **options: Any) -> tuple[float, int]:
     """Processor milliseconds for a row once all workers have begun, and `peak_memory`."""
     from graphxai.explainers import get_explainer
-    from graphxai.tables.run import CHUNK, explain_table
+    from graphxai.tables.run import explain_table
 
     rows, at, peak = 0, [(0, 0.0)], 0
 
     def tick(count: int) -> None:
         nonlocal rows, peak
         rows, peak = rows + count, max(peak, peak_memory())
-        if rows >= 4 * CHUNK:
+        if rows >= len(smiles) / 2:
             at.append((rows, processor_time()))
 
     with tempfile.TemporaryDirectory() as folder:
