@@ -10,7 +10,8 @@ repeated. Run it on a machine with nothing else to do: the load is printed.
     python benchmarks/workers.py --processor
 
 On a machine that is busy: processor milliseconds for a row of a long table, of all processes
-together, in the second half, when they have started. It says what free cores would give. Linux only.
+together, in the second half, when they have started. It says what free cores would give. Linux
+only.
 """
 
 import argparse

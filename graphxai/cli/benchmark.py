@@ -93,6 +93,8 @@ def benchmark(
     relevant atoms are known, and scores the methods against these atoms.
     """
     if source == "rules":
+        if workers is not None:
+            raise typer.BadParameter("--workers is not for rules: one process trains and scores.")
         _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
         return
     if table is not None and source in NAMED:
