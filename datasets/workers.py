@@ -37,7 +37,7 @@ from rdkit import Chem
 
 __all__ = ["Lost", "Part", "checked_workers", "free_cores", "in_workers", "work_through"]
 
-STARTING = 4.0  # seconds until a process has torch and a model, see benchmarks/workers.md
+STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/workers.md
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 _MAIN = threading.Lock()  # held while the script's module is hidden
 

@@ -100,6 +100,8 @@ def benchmark(
             raise typer.BadParameter(
                 "--device is for checkpoints; models of rules train on the CPU."
             )
+        if workers is not None:
+            raise typer.BadParameter("--workers is not for rules: one process trains and scores.")
         _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
         return
     if table is not None and source in NAMED:

@@ -291,7 +291,7 @@ def _worked(
 
     lost: what stands for a row that ended its process. total: rows, roughly.
     """
-    with closing(work_through(partial(_on_rows, batch), chunks, workers, total)) as done:
+    with closing(work_through(on_rows(batch), chunks, workers, total)) as done:
         for parts in done:
             found: dict[int, Any] = {}
             for rows, places, results in parts:
@@ -301,6 +301,11 @@ def _worked(
                     results = [lost(NamedRejectedRow(number, smiles, results.reason, name or ""))]
                 found |= dict(zip(places, results, strict=True))
             yield [found[place] for place in sorted(found)]
+
+
+def on_rows(batch: Callable[..., list[Any]]) -> Callable[[Sequence[Row]], list[Any]]:
+    """A batch function, such as an `ExplainBatch`, as one that takes rows and can be sent."""
+    return partial(_on_rows, batch)
 
 
 def _on_rows(batch: Callable[..., list[Any]], rows: Sequence[Row]) -> list[Any]:

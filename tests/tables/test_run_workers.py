@@ -172,7 +172,7 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_leaves_nothing_behind_and_the_run_goes_on_with_resume(tmp_path):
+def test_ctrl_c_leaves_no_process_and_only_whole_rows(tmp_path):
     table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 4000)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphxai", "explain", str(table), "--workers", "2"]

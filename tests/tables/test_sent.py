@@ -1,0 +1,53 @@
+"""What reports and benchmarks send to other processes gives the same there."""
+
+import pickle
+
+import pytest
+
+import graphxai as gx
+from graphxai.datasets import workers
+from graphxai.datasets.workers import Part
+from graphxai.evaluation import benchmark
+from graphxai.tables.report import build
+from toy import random_graphormer
+
+SMILES = ["CCO", "C1CC", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO"]
+
+
+def rebuilt(value):
+    """As another process rebuilds it."""
+    return pickle.loads(workers._sent(value))
+
+
+@pytest.fixture(autouse=True)
+def near(monkeypatch):
+    """Everything is sent to this process: no other has to start for the tests."""
+
+    def sent(function, pieces, count):
+        there = rebuilt(function)
+        for piece in pieces:
+            yield [Part(piece, range(len(piece)), rebuilt(there(rebuilt(piece))))]
+
+    monkeypatch.setattr(workers, "in_workers", sent)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=1)
+
+
+def test_a_benchmark_has_the_same_values(model, monkeypatch):
+    monkeypatch.setattr(benchmark, "CHUNK", 2)
+    one, many = (gx.evaluate(model, SMILES, ["lrp"], steps=3, workers=k) for k in (1, 2))
+    assert [unit.to_json() for unit in many.units] == [unit.to_json() for unit in one.units]
+    assert many.rejected == one.rejected
+
+
+def test_a_report_is_the_same_page(model, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "CHUNK", 2)
+    monkeypatch.setattr(build, "IN_FULL", 2)
+    pages = [
+        build.report(model, SMILES, tmp_path / f"{k}.html", compared=("cam",), workers=k)
+        for k in (1, 2)
+    ]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
