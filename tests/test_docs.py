@@ -147,8 +147,6 @@ def files_of_the_reader(folder: Path, page: str) -> None:
     shutil.copy(published / "config.json", folder / "folder")
     weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
     (folder / "folder" / "model.safetensors").write_bytes(weights)
-    if page == PLATFORM:
-        pytest.importorskip("pyarrow")
     if page == "docs/howto/own-table.md":
         write_assay(folder / "assay.csv", rows=60)
     if page == "docs/howto/researcher.md":

@@ -162,10 +162,16 @@ class _WriteShards:
     results: Results
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Take pieces; give the rows of each, and how near they are to the training set."""
-        found = [self._written(pickle.loads(piece)) for piece in batch["piece"]]
-        rows, nearness = map(list, zip(*found, strict=True))
-        return {"rows": rows, "nearness": nearness}
+        """Take pieces; give the rows of each, how near they are to the training set, and errors."""
+        found = [self._tried(pickle.loads(piece)) for piece in batch["piece"]]
+        rows, nearness, error = map(list, zip(*found, strict=True))
+        return {"rows": rows, "nearness": nearness, "error": error}
+
+    def _tried(self, piece: Piece) -> tuple[int, str, str]:
+        try:
+            return *self._written(piece), ""
+        except OSError as error:  # as text: Ray would wrap it, and lose its cause
+            return 0, "{}", str(error)
 
     def _written(self, piece: Piece) -> tuple[int, str]:
         values, *names = cells_of(piece, self.table, list(self.columns))
@@ -181,7 +187,7 @@ def _mapped(
     """What the work gives for each piece, in the order in which they are finished."""
     if not pieces:
         return
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised below
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     items = [{"piece": pickle.dumps(piece)} for piece in pieces]
     mapped = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
         _OneThread,
@@ -194,21 +200,11 @@ def _mapped(
     shown, context.enable_progress_bars = context.enable_progress_bars, False
     try:
         for row in mapped.iter_rows():
+            if row["error"]:
+                raise OSError(row["error"])
             yield row["rows"], json.loads(row["nearness"])
-    except ray.exceptions.RayTaskError as error:
-        raise _cause(error) from None
     finally:
         context.enable_progress_bars = shown
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The error of an actor's work, without Ray's wrappings."""
-    while type(error).__module__.startswith("ray."):
-        inner = getattr(error, "cause", None) or error.__cause__
-        if not isinstance(inner, BaseException):
-            break
-        error = inner
-    return error
 
 
 def _ray() -> Any:
