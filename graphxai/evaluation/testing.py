@@ -9,14 +9,15 @@ or the output if scores are in its units. As in any floating-point sum, small sc
 terms carry the rounding errors of the large ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.contract.inputs import prepare_all, prepare_for
+from graphxai.contract.inputs import prepare_all
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.models.graphormer import Graphormer, StructureEncoding
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
@@ -26,13 +27,17 @@ TOLERANCE = 1e-4  # relative, in float32
 
 def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TOLERANCE) -> None:
     """Run every check with every registered method."""
-    for name in REGISTRY:
-        check_batching(model, inputs, name, tolerance=tolerance)
-        check_sign(model, inputs, name)
-        if not REGISTRY[name].sampled and getattr(model.config, "ties", "average") == "average":
-            check_renumbering(model, inputs, name, tolerance=tolerance)
+    graphs = _graphs(model, inputs)
+    batch = model.collate(graphs)
+    with _leaving_no_trace(model, batch):
+        for name in REGISTRY:
+            explainer = get_explainer(name)
+            together = explainer.attribute(model, batch)
+            _check_batching(model, graphs, explainer, together, tolerance)
+            _check_sign(explainer, together)
+            if not explainer.sampled and getattr(model.config, "ties", "average") == "average":
+                _check_renumbering(model, graphs, explainer, together, tolerance)
     check_ledger(model, inputs, tolerance=tolerance)
-    check_no_trace(model, inputs)
 
 
 def check_batching(
@@ -43,27 +48,42 @@ def check_batching(
     tolerance: float = TOLERANCE,
 ) -> None:
     """A graph gets the same relevance alone, in a batch, and with extra padding."""
-    graphs = [item.data for item in prepare_all(model, inputs)]
-    explainer = get_explainer(method)
-    together = _by_graph(explainer.attribute(model, model.collate(graphs)))
+    graphs, explainer = _graphs(model, inputs), get_explainer(method)
+    together = explainer.attribute(model, model.collate(graphs))
+    _check_batching(model, graphs, explainer, together, tolerance)
+
+
+def _check_batching(
+    model: Graphormer,
+    graphs: list[Data],
+    explainer: Explainer,
+    together: Attribution,
+    tolerance: float,
+) -> None:
     largest = max(int(graph.num_nodes) for graph in graphs)
-    padded = _by_graph(explainer.attribute(model, model.collate(graphs, pad_to=largest + 7)))
-    for index, graph in enumerate(graphs):
+    padded = explainer.attribute(model, model.collate(graphs, pad_to=largest + 7))
+    in_batches = zip(_by_graph(together), _by_graph(padded), strict=True)
+    for index, (graph, (in_a_batch, with_padding)) in enumerate(
+        zip(graphs, in_batches, strict=True)
+    ):
         found = explainer.attribute(model, model.collate([graph]))
-        alone, size = _by_graph(found)[0], _size(found, explainer)
+        (alone,), (size,) = _by_graph(found), _sizes(found, explainer)
         what = f"{explainer.name}, input {index}"
-        _assert_close(together[index], alone, tolerance, f"{what}: in a batch and alone", size)
-        _assert_close(padded[index], alone, tolerance, f"{what}: padded and alone", size)
+        _assert_close(in_a_batch, alone, tolerance, f"{what}: in a batch and alone", size)
+        _assert_close(with_padding, alone, tolerance, f"{what}: padded and alone", size)
 
 
 def check_sign(model: Graphormer, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
     """A method that says what its scores measure instead of a sign gives no negative score."""
     explainer = get_explainer(method)
-    if not explainer.unsigned:
-        return
-    graphs = [item.data for item in prepare_all(model, inputs)]
-    lowest = explainer.attribute(model, model.collate(graphs)).relevance.min().item()
-    assert lowest >= 0, f"{explainer.name} gave a score of {lowest:.1e}."
+    if explainer.unsigned:
+        batch = model.collate(_graphs(model, inputs))
+        _check_sign(explainer, explainer.attribute(model, batch))
+
+
+def _check_sign(explainer: Explainer, found: Attribution) -> None:
+    lowest = found.relevance.min().item()
+    assert lowest >= 0 or not explainer.unsigned, f"{explainer.name} gave a score of {lowest:.1e}."
 
 
 def check_renumbering(
@@ -76,18 +96,32 @@ def check_renumbering(
 ) -> None:
     """Renumbering the nodes renumbers the relevance and changes nothing else.
 
-    Holds for `ties="average"`. Graphormers converted from published checkpoints pick one of several
-    equally short paths, and so depend on the numbering.
+    The graphs are explained in one batch as given, and in one batch renumbered. Holds for
+    `ties="average"`. Graphormers converted from published checkpoints pick one of several equally
+    short paths, and so depend on the numbering.
     """
-    explainer = get_explainer(method)
+    graphs, explainer = _graphs(model, inputs), get_explainer(method)
+    together = explainer.attribute(model, model.collate(graphs))
+    _check_renumbering(model, graphs, explainer, together, tolerance, seed)
+
+
+def _check_renumbering(
+    model: Graphormer,
+    graphs: list[Data],
+    explainer: Explainer,
+    together: Attribution,
+    tolerance: float,
+    seed: int = 0,
+) -> None:
     generator = torch.Generator().manual_seed(seed)
-    for index, value in enumerate(inputs):
-        graph = prepare_for(model, value).data
-        order = torch.randperm(int(graph.num_nodes), generator=generator)
-        moved = _encoded(model, renumbered(graph, order))
-        found = explainer.attribute(model, model.collate([graph]))
-        before, size = _by_graph(found)[0], _size(found, explainer)
-        after = _by_graph(explainer.attribute(model, model.collate([moved])))[0]
+    orders = [torch.randperm(int(graph.num_nodes), generator=generator) for graph in graphs]
+    moved = [
+        _encoded(model, renumbered(graph, order))
+        for graph, order in zip(graphs, orders, strict=True)
+    ]
+    found = _by_graph(explainer.attribute(model, model.collate(moved)))
+    given = zip(_by_graph(together), _sizes(together, explainer), strict=True)
+    for index, (after, order, (before, size)) in enumerate(zip(found, orders, given, strict=True)):
         expected = torch.cat([before[:1], before[1:][order]])
         what = f"{explainer.name}, input {index}: renumbered and as given"
         _assert_close(after, expected, tolerance, what, size)
@@ -104,9 +138,8 @@ def check_ledger(
 
     The gap is relative to the sum of the absolute terms, the scale of rounding errors.
     """
-    graphs = [item.data for item in prepare_all(model, inputs)]
     explainer = get_explainer(method)
-    found = explainer.attribute(model, model.collate(graphs))
+    found = explainer.attribute(model, model.collate(_graphs(model, inputs)))
     size = found.relevance.abs().sum(-1) + found.graph_token.abs() + found.biases.abs()
     gap = (found.unexplained.abs() / size.clamp(min=1e-12)).max().item()
     assert gap <= tolerance, f"{explainer.name}: the ledger misses {gap:.1e} of the output."
@@ -120,7 +153,15 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
 
     Also after an exception inside the block.
     """
-    batch = model.collate([item.data for item in prepare_all(model, inputs)])
+    batch = model.collate(_graphs(model, inputs))
+    with _leaving_no_trace(model, batch):
+        for name in REGISTRY:
+            get_explainer(name).attribute(model, batch)
+
+
+@contextmanager
+def _leaving_no_trace(model: Graphormer, batch: Any) -> Iterator[None]:
+    """Raise AssertionError if what is explained in the block leaves a trace."""
     before = _outputs_and_gradients(model, batch)
     with conservative(activation="ratio"), record(biases=True):
         model(batch).sum().backward()
@@ -129,8 +170,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
             raise KeyError("left early")
     except KeyError:
         pass
-    for explainer in REGISTRY:
-        get_explainer(explainer).attribute(model, batch)
+    yield
     _module(model).zero_grad()
     assert current_tape() is None, "a recording outlived its block."
     assert current_rules() == Rules(), "a rule outlived its block."
@@ -152,6 +192,11 @@ def renumbered(graph: Data, order: Tensor) -> Data:
     if graph.get("pos") is not None:
         moved.pos = graph.pos[order]
     return moved
+
+
+def _graphs(model: Graphormer, inputs: Sequence[Any]) -> list[Data]:
+    """The inputs as the graphs that the model reads."""
+    return [item.data for item in prepare_all(model, inputs)]
 
 
 def _encoded(model: Any, graph: Data) -> Data:
@@ -193,11 +238,13 @@ def _by_graph(attribution: Attribution) -> list[Tensor]:
     ]
 
 
-def _size(attribution: Attribution, explainer: Explainer) -> float:
-    """The largest term of one graph's ledger other than the nodes."""
+def _sizes(attribution: Attribution, explainer: Explainer) -> list[float]:
+    """The largest term of each graph's ledger other than the nodes."""
     terms = [attribution.graph_token, attribution.biases]
     terms += [attribution.output] if explainer.additive or explainer.of_output else []
-    return max(term.abs().max().item() for term in terms)
+    return [
+        max(abs(value) for value in of) for of in zip(*(t.tolist() for t in terms), strict=True)
+    ]
 
 
 def _assert_close(
