@@ -47,6 +47,7 @@ _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
 }
 _FORWARD = {kind: kind.forward for kind in _PARTS}
 _ENCODE = Graphormer.encode
+_KEPT = 2**24  # weights of a layer's attention; more are computed again on the way back
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -268,20 +269,27 @@ def _attend(
     q = (q * part.scale).transpose(1, 2).contiguous()  # (B, H, T, d)
     k = k.permute(0, 2, 3, 1).contiguous()  # (B, H, d, T)
     v = v.transpose(1, 2).contiguous()
-    attention = torch.softmax((q @ k).add_(bias), dim=-1)  # (B, H, T, T)
-    out = _linear(part.output, _join(attention @ v))
 
-    def to_values(gradient: Tensor, ledger: _Ledger) -> tuple[Tensor, Tensor]:
+    def weights() -> Tensor:
+        logits = (q @ k).add_(bias)  # (B, H, T, T)
+        return torch.softmax(logits, dim=-1, out=logits)
+
+    attention = weights()
+    out = _linear(part.output, _join(attention @ v))
+    kept = attention if attention.numel() <= _KEPT else None
+    del attention
+
+    def to_values(attention: Tensor, gradient: Tensor, ledger: _Ledger) -> tuple[Tensor, Tensor]:
         """Gradients (B, H, T, d) of `A v` and of v."""
         ledger.add_bias(part.output.bias, gradient)
         mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
         mixed = mixed.transpose(1, 2).contiguous()
         return mixed, ledger.shared(attention.mT @ mixed)
 
-    if not inside:  # nothing else is kept
+    if not inside:
 
         def back_to_values(gradient: Tensor, ledger: _Ledger) -> Tensor:
-            _, values = to_values(gradient, ledger)
+            _, values = to_values(weights() if kept is None else kept, gradient, ledger)
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
             return behind(joined, part.value.weight, ledger)
@@ -289,7 +297,8 @@ def _attend(
         return out, back_to_values
 
     def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
-        mixed, values = to_values(gradient, ledger)
+        attention = weights() if kept is None else kept
+        mixed, values = to_values(attention, gradient, ledger)
         to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
         if rules.attention:
             joined = _join(values)

@@ -222,12 +222,17 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
         mask=mask,
         in_degree=pad("in_degree"),
         out_degree=pad("out_degree"),
-        bag_codes=torch.cat([g.bag_codes for g in graphs]).to(torch.int32),
-        bag_weights=torch.cat([g.bag_weights for g in graphs]),
+        bag_codes=_joined([g.bag_codes for g in graphs]).to(torch.int32),
+        bag_weights=_joined([g.bag_weights for g in graphs]),
         bag_offsets=ends - sizes.flatten(),
         num_nodes=num_nodes,
         y=_stack_labels(labels) if len(labels) == len(graphs) else None,
     )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The parts one after the other; a single one, which may be large, is not copied."""
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def _stack_labels(labels: list[Tensor]) -> Tensor:

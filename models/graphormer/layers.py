@@ -15,6 +15,8 @@ from .config import GraphormerConfig
 from .encoding import GraphBatch
 from .position import RelativePositionBias
 
+_PAIRS = 2**20  # pairs of nodes whose bias is looked up at once
+
 
 class LayerNorm(nn.Module):
     """LayerNorm whose scale the rule LN can treat as constant."""
@@ -82,29 +84,33 @@ class StructuralBias(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the bias (B, H, T, T), graph token first; -inf at keys that are padding."""
         b, n = batch.mask.shape
-        nodes = _sum_bags(batch, self.table())  # (B, H, N, N)
+        table, token, position = self.table(), self.graph_token[:, None], None
         if self.position is not None:
             if batch.pos is None:
                 raise ValueError("the model reads node positions; the graph has no `pos`.")
-            nodes = nodes + self.position(batch.pos)
+            position = self.position(batch.pos)  # (B, H, N, N)
+        bias = table.new_empty(b, len(token), n + 1, n + 1)
+        bias[:, :, 0], bias[:, :, 1:, 0] = token, token
+        for graphs, rows in _blocks(b, n):
+            nodes = _sum_bags(batch, table, graphs, rows)
+            if position is not None:
+                nodes = nodes + position[graphs, :, rows]
+            bias[graphs, :, rows.start + 1 : rows.stop + 1, 1:] = nodes
         if self.mask_distance is not None:
             too_far = _too_far(batch, self.mask_distance)
-            nodes = nodes.masked_fill(too_far[:, None], -math.inf)
+            bias[:, :, 1:, 1:].masked_fill_(too_far[:, None], -math.inf)
         hidden = F.pad(~batch.mask, (1, 0))  # (B, T): the graph token is always seen
-        excluded = nodes.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf)
-        token = self.graph_token[:, None]
-        bias = nodes.new_empty(b, len(token), n + 1, n + 1)
-        bias[:, :, 0], bias[:, :, 1:, 0] = token, token
-        bias[:, :, 1:, 1:] = nodes
+        excluded = bias.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf)
         return bias.add_(excluded[:, None, None, :])
 
     def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Return the terms of the bias by name, (B, H, T, T) each; zero where it is -inf."""
         table, distances = self.table(), len(self.spatial)
         is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
-        nodes = {"spatial": _sum_bags(batch, table * is_distance)}
+        every = slice(0, batch.mask.shape[0]), slice(0, batch.mask.shape[1])
+        nodes = {"spatial": _sum_bags(batch, table * is_distance, *every)}
         if self.cardinalities:
-            nodes["edge"] = _sum_bags(batch, table * ~is_distance)
+            nodes["edge"] = _sum_bags(batch, table * ~is_distance, *every)
         if self.position is not None and batch.pos is not None:
             nodes["position"] = self.position(batch.pos)
         found = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
@@ -142,17 +148,43 @@ def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
     return (term * gradient[:, :, 1:, 1:]).flatten(1).sum(-1)
 
 
-def _sum_bags(batch: GraphBatch, table: Tensor) -> Tensor:
-    """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N)."""
-    b, n = batch.mask.shape
+def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
+    """The parts of B graphs of N nodes to look up at once: graphs, and rows of their pairs.
+
+    Everything, unless that needs much memory. Autograd takes it at once: on its way back it would
+    copy the whole gradient for each part.
+    """
+    if b * n * n <= _PAIRS or torch.is_grad_enabled():
+        return [(slice(0, b), slice(0, n))]
+    step = max(1, _PAIRS // n)
+    return [
+        (slice(graph, graph + 1), slice(row, min(row + step, n)))
+        for graph in range(b)
+        for row in range(0, n, step)
+    ]
+
+
+def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> Tensor:
+    """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N).
+
+    graphs, rows: which graphs, and which first nodes of their pairs; all rows of several graphs.
+    """
+    n = batch.mask.shape[1]
+    start = (graphs.start * n + rows.start) * n
+    stop = ((graphs.stop - 1) * n + rows.stop) * n
+    offsets, bags = batch.bag_offsets[start:stop], slice(None)
+    if len(offsets) < len(batch.bag_offsets):
+        ends = [*batch.bag_offsets[stop : stop + 1].tolist(), len(batch.bag_codes)]
+        bags = slice(int(offsets[0]), ends[0])
+        offsets = offsets - offsets[0]
     pairs = F.embedding_bag(
-        batch.bag_codes,
+        batch.bag_codes[bags],
         table,
-        batch.bag_offsets,
+        offsets,
         mode="sum",
-        per_sample_weights=batch.bag_weights.to(table.dtype),
+        per_sample_weights=batch.bag_weights[bags].to(table.dtype),
     )
-    return pairs.reshape(b, n, n, -1).permute(0, 3, 1, 2)
+    return pairs.reshape(graphs.stop - graphs.start, -1, n, len(table[0])).permute(0, 3, 1, 2)
 
 
 def _too_far(batch: GraphBatch, limit: int) -> Tensor:

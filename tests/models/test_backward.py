@@ -1,6 +1,7 @@
 """The explicit pass against autograd, and when it applies."""
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from torch.nn.modules.module import register_module_forward_hook
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
+from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explainers import get_explainer
 from graphxai.explainers.passes import by_autograd, passed
 from graphxai.explainers.variants import structural_bias
-from graphxai.models.graphormer import Graphormer, collate
+from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
 from graphxai.models.graphormer.backward import applies
 from graphxai.rules.conservative import record
 from toy import random_graphormer
@@ -242,3 +244,38 @@ def test_an_enclosing_record_does_not_see_the_pass(smiles):
     assert not tape.biases
     assert not tape.attention
     assert torch.equal(plain.relevance, recorded.relevance)
+
+
+def test_a_large_graph_is_explained_in_parts_with_the_same_result(monkeypatch, smiles):
+    """Its structural bias is filled piece by piece, and its attention computed twice."""
+    model = random_graphormer()
+    for inputs in (smiles, smiles[-1:]):  # a batch, and one graph
+        batch, lrp = batch_of(model, inputs), get_explainer("lrp")
+        expected = lrp.attribute(model, batch)
+        with monkeypatch.context() as patched:
+            patched.setattr("graphxai.models.graphormer.layers._PAIRS", 40)
+            patched.setattr("graphxai.models.graphormer.backward._KEPT", 0)
+            found = lrp.attribute(model, batch)
+        assert torch.equal(found.relevance, expected.relevance)
+        assert torch.equal(found.biases, expected.biases)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads memory from /proc")
+def test_lrp_of_2000_nodes_takes_less_than_700_megabytes():
+    """Beyond the process itself: the graph takes 206, its structural bias and one attention 256."""
+    model, explainer = gx.load("bace"), get_explainer("lrp")
+    graph = molecule_to_data("NCC(=O)" * 499, max_atoms=2000)
+    batch = collate([StructureEncoding.from_config(model.config)(graph)])
+    graph_itself = sum(t.nbytes for t in (batch.bag_codes, batch.bag_weights, batch.bag_offsets))
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    found = explainer.attribute(model, batch)
+    taken = resident("VmHWM") - before + graph_itself
+    assert found.unexplained.abs().max() < 1e-5
+    assert taken < 700e6
+
+
+def resident(name: str) -> int:
+    """The process's memory now (VmRSS) or at its peak (VmHWM), bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
