@@ -98,7 +98,17 @@ class Measurements:
 
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
         """Values (n,) by method, in the same order of graphs; NaN if there is none."""
-        operator = operator or (self.operators or ("none",))[0]
+        key = metric, operator or (self.operators or ("none",))[0]
+        if key not in self._pivoted:
+            self._pivoted[key] = self._pivot(*key)
+        return {method: found.copy() for method, found in self._pivoted[key].items()}
+
+    @cached_property
+    def _pivoted(self) -> dict[tuple[str, str], dict[str, NDArray[np.float64]]]:
+        """What `values` found so far: a saved report asks for each five times."""
+        return {}
+
+    def _pivot(self, metric: str, operator: str) -> dict[str, NDArray[np.float64]]:
         rows = self.rows
         chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
         if chosen.empty:
