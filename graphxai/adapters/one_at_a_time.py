@@ -32,7 +32,8 @@ class OneGraphAtATime(ValueError):
 def _alone(model: Wrapped, batch: WrappedBatch, row: int) -> WrappedBatch:
     """One input of a batch, with its readout weights."""
     if batch.graphs is None:
-        own = {k: v[row : row + 1] for k, v in vars(batch).items() if isinstance(v, Tensor)}
+        wide = ((k, v) for k, v in vars(batch).items() if isinstance(v, Tensor))
+        own: dict[str, Any] = {k: v[row : row + 1] for k, v in wide}
         return replace(batch, **own)
     one: WrappedBatch = model.collate([batch.examples()[row]])
     if batch.readout is None:
