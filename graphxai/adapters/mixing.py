@@ -33,7 +33,8 @@ class Sharing:
         if not self._asked and not model.training and bool(batch.num_nodes.all()):
             self._asked = True
             graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-            self._refused = bool(Context().run(_differs, model, graphs[0], graphs[-1]))
+            found = Context().run(_differs, model, graphs[0], graphs[-1])
+            self._asked, self._refused = found is not None, bool(found)
         return self._refused
 
 
@@ -48,8 +49,8 @@ def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
     return model.induced(second, nodes < size - 1), second
 
 
-def _differs(model: Wrapped, first: Any, second: Any) -> bool:
-    """Whether the first graph's output changes beside the second."""
+def _differs(model: Wrapped, first: Any, second: Any) -> bool | None:
+    """Whether the first graph's output changes beside the second; None: the model did not run."""
     state = torch.get_rng_state()
     try:
         with leaving_no_trace(model.module), warnings.catch_warnings():
@@ -62,7 +63,7 @@ def _differs(model: Wrapped, first: Any, second: Any) -> bool:
                 return False
             mixed = _depends_on_another(model, model.collate([first, second]))
     except (RuntimeError, ValueError, IndexError, TypeError):
-        return False  # the batch itself will show what is wrong
+        return None  # the batch itself will show what is wrong, as in a copy of another precision
     finally:
         torch.set_rng_state(state)
     if mixed:
