@@ -33,7 +33,8 @@ class Padding:
         if not self._asked and batch.graphs is not None and bool(batch.num_nodes.all()):
             self._asked = True
             graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-            self._counts = bool(Context().run(_differs, model, graphs[0], graphs[-1]))
+            found = Context().run(_differs, model, graphs[0], graphs[-1])
+            self._asked, self._counts = found is not None, bool(found)
         return self._counts
 
 
@@ -48,8 +49,8 @@ def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
     return model.induced(second, nodes < size - 1), second
 
 
-def _differs(model: Wrapped, first: Any, second: Any) -> bool:
-    """Whether the first graph's output changes beside the second."""
+def _differs(model: Wrapped, first: Any, second: Any) -> bool | None:
+    """Whether the first graph's output changes beside the second; None: the model did not run."""
     state = torch.get_rng_state()
     try:
         with leaving_no_trace(model.module), warnings.catch_warnings(), model.evaluating():
@@ -60,7 +61,7 @@ def _differs(model: Wrapped, first: Any, second: Any) -> bool:
         drawn = not torch.equal(state, torch.get_rng_state())
         return not drawn and not _same(beside, alone)
     except (RuntimeError, ValueError, IndexError, TypeError):
-        return False  # the batch itself will show what is wrong
+        return None  # the batch itself will show what is wrong, as in a copy of another precision
     finally:
         torch.set_rng_state(state)
 

@@ -119,7 +119,7 @@ class _Watch:
             slot = next(iter(trace.inputs))
             rows = trace.tensors[slot]
             layout = self._layout or _layout(rows)
-            again = reading(trace, current_rules(), slot, rows, layout, name, self._warned)
+            again = reading(trace, current_rules(), slot, rows, layout, name, self._warned, True)
             return again.output()
         made = plan(trace, marked(trace), current_rules())
         warn_of_curves(name, made, self._warned)

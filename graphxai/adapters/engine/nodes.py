@@ -413,10 +413,14 @@ class _Walk:
     def _are_two_ends(self, first: int, second: int) -> bool:
         """Whether rows were gathered by two indices, as for the two ends of edges.
 
-        In a graph with nothing but self-loops the numbers alone do not tell.
+        In a graph with nothing but self-loops the numbers alone do not tell. An index of the graphs
+        of edges is made of that of their ends and of the batch.
         """
         one, other = self._index_of(first), self._index_of(second)
-        return one is not None and other is not None and one != other
+        if one is None or other is None or one == other:
+            return False
+        a, b = self.trace.depends[one], self.trace.depends[other]
+        return a == b or a | b not in (a, b)
 
     def _index_of(self, value: int) -> int | None:
         """The index by which the rows of a value were gathered."""

@@ -174,7 +174,9 @@ class Seen(NamedTuple):
     place: Placed
 
 
-def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> list[Seen]:
+def attention_between_nodes(
+    made: Plan, nodes: Nodes, size: int, name: str, together: bool = False
+) -> list[Seen]:
     """Attention that the output depends on, in order; a warning names what is not between nodes.
 
     Raises NotTogether if the graphs of the batch have to be alone for it.
@@ -190,7 +192,7 @@ def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> l
         place = placed(made.trace, met, nodes, size)
         if place is not None:
             found.append(Seen(met, place))
-        elif met.divisor is not None and size > 1:
+        elif met.divisor is not None and size > 1 and not together:
             raise NotTogether  # padding may be among what it is divided by
         elif not _pools(made.trace, nodes, met):
             left_out.add(met.product.place or "the model")
@@ -203,7 +205,8 @@ def attention_between_nodes(made: Plan, nodes: Nodes, size: int, name: str) -> l
             f" {'; '.join(sorted(left_out))}.",
             stacklevel=8,
         )
-    if size > 1 and any(len(seen.place.positions[0].unique()) < size for seen in found):
+    in_all = all(len(seen.place.positions[0].unique()) == size for seen in found)
+    if size > 1 and not (in_all or together):
         raise NotTogether
     return found
 
@@ -302,12 +305,16 @@ def reading(
     layout: Layout,
     name: str,
     known: set[str] | None = None,
+    together: bool = False,
 ) -> Replayed:
-    """The pass again, with attention between nodes put on the tape in force."""
+    """The pass again, with attention between nodes put on the tape in force.
+
+    known: what was warned of before. together: the graphs cannot have a pass each.
+    """
     nodes = with_numbers(trace, slot, rows, layout)
     made = plan(trace, marked(trace), rules, NODES)
     warn_of_curves(name, made, known)
-    attention = attention_between_nodes(made, nodes, len(layout.mask), name)
+    attention = attention_between_nodes(made, nodes, len(layout.mask), name, together)
     read = {
         seen.met.product.number: Reading(seen.met.weights, _Expose(seen.place, layout, made.rules))
         for seen in attention
