@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .copying import leaving_no_trace
+from .copying import copied, leaving_no_trace
 
 Wrapped = Any  # a WrappedModel
 FAR = 500  # machine epsilons of the largest output
@@ -50,20 +50,37 @@ def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def _differs(model: Wrapped, first: Any, second: Any) -> bool | None:
-    """Whether the first graph's output changes beside the second; None: the model did not run."""
+    """Whether the first graph's output changes beside the second; None: the model did not run.
+
+    In double precision, if the model runs in it, so that rounding does not hide a small change.
+    """
     state = torch.get_rng_state()
-    try:
-        with leaving_no_trace(model.module), warnings.catch_warnings(), model.evaluating():
-            warnings.simplefilter("ignore")
-            first, second = _of_two_sizes(model, first, second)
-            with torch.no_grad():
-                beside, alone = (model(model.collate(g))[:1] for g in ([first, second], [first]))
-        drawn = not torch.equal(state, torch.get_rng_state())
-        return not drawn and not _same(beside, alone)
-    except (RuntimeError, ValueError, IndexError, TypeError):
-        return None  # the batch itself will show what is wrong, as in a copy of another precision
-    finally:
-        torch.set_rng_state(state)
+    for copy in (_in_double_precision, lambda model: model):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return _compared(copy(model), first, second)
+        except Exception:  # a model may raise anything; the batch itself will show what is wrong
+            continue
+        finally:
+            torch.set_rng_state(state)
+    return None
+
+
+def _in_double_precision(model: Wrapped) -> Wrapped:
+    double = copied(model)
+    double.module.double()
+    return double
+
+
+def _compared(model: Wrapped, first: Any, second: Any) -> bool:
+    """Whether the first graph's output changes beside the second; not if it is random anyway."""
+    state = torch.get_rng_state()
+    with leaving_no_trace(model.module), model.evaluating():
+        first, second = _of_two_sizes(model, first, second)
+        with torch.no_grad():
+            beside, alone = (model(model.collate(g))[:1] for g in ([first, second], [first]))
+    return torch.equal(state, torch.get_rng_state()) and not _same(beside, alone)
 
 
 def _same(beside: Tensor, alone: Tensor) -> bool:
