@@ -73,7 +73,7 @@ def tokens_one_by_one(
 
 def _of_nothing(model: Wrapped, graph: Data, empty: Data, like: Tensor) -> Tensor:
     """Output (1, C) of a graph with all nodes hidden; like (N, D)."""
-    if (found := _finite_output(model, empty, like[:0])) is not None:
+    if (found := _finite_output(model, empty, like[:0], graph)) is not None:
         return found
     warn_of_nothing(model)
     zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
@@ -95,17 +95,32 @@ def outputs_of_nothing(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
     outputs = []
     for graph in graphs:
         none = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
-        if (found := _finite_output(model, part(graph, none, roles))) is None:
+        found = _finite_output(model, part(graph, none, roles), beside=graph)
+        if found is None:
             return None
         outputs.append(found)
     return torch.cat(outputs)
 
 
-def _finite_output(model: Wrapped, empty: Data, rows: Tensor | None = None) -> Tensor | None:
-    """The model's output (1, C) for an empty graph, or None if not finite; rows: tokens (0, D)."""
+def _finite_output(
+    model: Wrapped, empty: Data, rows: Tensor | None = None, beside: Data | None = None
+) -> Tensor | None:
+    """The model's output (1, C) for an empty graph, or None if not finite.
+
+    rows: tokens (0, D); beside: a graph to run with it, if it cannot run alone and the model does
+    not mix graphs.
+    """
+    if (found := _first_output(model, [empty], rows)) is not None or beside is None:
+        return found
+    return None if model.survey.mixing is not None else _first_output(model, [empty, beside])
+
+
+def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
+    """The output (1, C) of the first graph in a pass of all, or None if not finite."""
     try:
-        batch = model.collate([empty])
-        found = model.pass_on(model.embed(batch)[0, :0] if rows is None else rows, batch)
+        batch = model.collate(graphs)
+        rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
+        found: Tensor = model.pass_on(rows, batch)[:1]
     except (RuntimeError, ValueError, IndexError):
         return None
     return found if bool(torch.isfinite(found).all()) else None

@@ -209,7 +209,7 @@ class WrappedModel:
     def quantised_layer(self) -> str | None:
         """The first layer with weights packed as integers, which pass no gradient on."""
         for path, layer in self.module.named_modules():
-            if any(isinstance(value, torch.ScriptObject) for value in vars(layer).values()):
+            if any(type(value) is torch.ScriptObject for value in vars(layer).values()):
                 return path.removesuffix("._packed_params") or type(self.module).__name__
         return None
 

@@ -116,8 +116,12 @@ class Explainer(ABC):
             passes = [with_leaves(one, further, self.of_codes) for one in passes_of(model, batch)]
             try:
                 found = [self._attribute(model, one, wanted) for one in passes]
-            except OneGraphAtATime as error:
-                found = [self._attribute(model, one, wanted) for one in error.batches]
+            except OneGraphAtATime:  # of this batch, or of one that the method made of it
+                if len(batch) == 1:
+                    raise
+                alone = (passed.of_rows(row) for passed in passes for row in range(len(passed)))
+                passes = [with_leaves(one, further, self.of_codes) for one in alone]
+                found = [self._attribute(model, one, wanted) for one in passes]
             joined = found[0] if len(found) == 1 else _side_by_side(found, batch.mask)
             warn_of_mixing(model, self.name)
             warn_if_another(model, batch, joined.outputs, self.name)

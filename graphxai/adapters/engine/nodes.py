@@ -305,10 +305,14 @@ class _Walk:
             return self._groups(values, dim, by, shape[dim])
 
         found = self._of_one(numbers, summed)
-        if found.key is not None and dim == 0 and shape[0] == len(self.rows):
-            own = self.rows.view(-1, *(1,) * (found.query.dim() - 1))
-            if agree(found.query, own) or agree(found.key, own):
-                return Numbers(own)  # each node has one edge at most
+        if dim or shape[0] != len(self.rows):
+            return found
+        own = self.rows.view(-1, *(1,) * (found.query.dim() - 1))
+        if found.key is None:  # what a node gets from its only neighbour is a sum over neighbours
+            lone = (found.query >= 0) & (found.query != own)
+            return Numbers(torch.where(lone, -2 - self.nodes.graph(found.query), found.query))
+        if agree(found.query, own) or agree(found.key, own):
+            return Numbers(own)  # each node has one edge at most
         return found
 
     def _groups(self, values: Tensor, dim: int, by: Tensor, count: int) -> Tensor:
