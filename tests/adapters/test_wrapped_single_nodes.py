@@ -155,20 +155,19 @@ def test_a_batch_vector_computed_from_graph_sizes_names_graphs(body, kind):
     assert_explained_alone_as_with_others(model, methods=["cam", "partial_lrp", "gae"])
 
 
-def test_a_batch_vector_of_unknown_origin_is_named_if_every_graph_is_one_node():
-    own = gx.wrap(PooledByItsOwnIndex(GpsModel(), listed).eval(), kind="regression")
-    plain = gx.wrap(Pooled(GpsModel()).eval(), kind="regression")
+def test_pooling_by_an_index_of_unknown_origin_is_no_attention_where_every_graph_is_one_node():
+    module = PooledByItsOwnIndex(GpsModel(), listed).eval()
+    usual = Pooled(GpsModel()).eval()
+    usual.load_state_dict(module.state_dict())
+    own, plain = (gx.wrap(model, kind="regression") for model in (module, usual))
     nodes = [node(seed, 1) for seed in (7, 8)]
-    for method in ("grad_cam", "partial_lrp"):
-        with pytest.warns(UserWarning, match="softmax in pool was treated as attention between"):
-            gx.explain(own, nodes, method)
-        found, wanted = (gx.explain(model, nodes + MOLECULE, method) for model in (own, plain))
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-5, atol=1e-7)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what reads no attention is right, and is not warned of
-        gx.explain(own, nodes, "lrp")
-        gx.explain(own, nodes, "lrp_zplus")
+        warnings.simplefilter("error")
+        for method in ("lrp", "lrp_zplus", "grad_cam", "partial_lrp"):
+            for graphs in (nodes, nodes + MOLECULE):
+                found, wanted = (gx.explain(model, graphs, method) for model in (own, plain))
+                for one, other in zip(found, wanted, strict=True):
+                    np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-5, atol=1e-7)
 
 
 def test_attention_of_edges_that_all_end_at_the_first_node_is_not_pooling():
