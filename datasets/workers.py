@@ -33,8 +33,6 @@ from queue import LifoQueue
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from rdkit import Chem
-
 __all__ = ["Lost", "Part", "checked_workers", "free_cores", "in_workers", "work_through"]
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/workers.md
@@ -385,7 +383,12 @@ class _Sender(pickle.Pickler):
     """Pickles what another process can rebuild; refuses the rest in a sentence."""
 
     def reducer_override(self, given: Any) -> Any:
-        if isinstance(given, Chem.Mol):  # by default, its properties stay behind
+        if type(given).__module__.startswith("rdkit."):
+            from rdkit import Chem  # already there, as the value is
+
+            if not isinstance(given, Chem.Mol):
+                return NotImplemented
+            # by default, its properties stay behind
             return Chem.Mol, (given.ToBinary(int(Chem.PropertyPickleOptions.AllProps)),)
         own = isinstance(given, FunctionType | type) and given.__module__ == "__main__"
         if own:

@@ -1,6 +1,7 @@
 """Positions of nodes in a batch, by which attention of any shape is recorded as (B, H, T, T)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -28,3 +29,17 @@ class Layout:
     def tokens(self) -> int:
         """T, including the graph token."""
         return self.mask.shape[1] + 1
+
+
+class OneGraphAtATime(ValueError):
+    """A batch cannot be explained, because its graphs cannot share a pass of the model.
+
+    batches: the graphs of the batch, each alone.
+    """
+
+    def __init__(self, model: Any, batch: Any) -> None:
+        super().__init__(
+            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
+            " one at a time."
+        )
+        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]

@@ -14,20 +14,6 @@ from .subgraphs import part, roles_of
 Wrapped = Any  # a WrappedModel, which calls the functions here
 
 
-class OneGraphAtATime(ValueError):
-    """A batch cannot be explained, because its graphs cannot share a pass of the model.
-
-    batches: the graphs of the batch, each alone.
-    """
-
-    def __init__(self, model: Wrapped, batch: WrappedBatch) -> None:
-        super().__init__(
-            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
-            " one at a time."
-        )
-        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
-
-
 def one_by_one(
     model: Wrapped,
     tokens: Tensor,

@@ -41,8 +41,8 @@ from .copying import leaving_no_trace
 from .engine.passing import NotTogether, explained_pass, relevant_pass
 from .engine.relevance import current_relevance
 from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
+from .layout import OneGraphAtATime
 from .one_at_a_time import (
-    OneGraphAtATime,
     one_by_one,
     outputs_of_nothing,
     tokens_one_by_one,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.adapters.one_at_a_time import OneGraphAtATime
+from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphxai.adapters.one_at_a_time import OneGraphAtATime
+from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.datasets.writing import write_whole

@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.adapters import WrappedModel
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
@@ -151,7 +150,7 @@ def _coalition(
     Graphs of a wrapped model lose the others, so that recorded attention is that of a smaller
     batch; other models hide them.
     """
-    if not isinstance(model, WrappedModel) or batch.graphs is None:
+    if not hasattr(model, "read_of_graphs") or batch.graphs is None:
         return tokens, batch, present
     rest = batch.without(present, read=model.read_of_graphs())
     rows = tokens.new_zeros(*rest.mask.shape, tokens.shape[-1])

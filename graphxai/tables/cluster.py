@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import os
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -163,7 +162,7 @@ class _WriteShards:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Take pieces; give the rows of each, how near they are to the training set, and errors."""
-        found = [self._tried(pickle.loads(piece)) for piece in batch["piece"]]
+        found = [self._tried(Piece.of(piece)) for piece in batch["piece"]]
         rows, nearness, error = map(list, zip(*found, strict=True))
         return {"rows": rows, "nearness": nearness, "error": error}
 
@@ -188,7 +187,7 @@ def _mapped(
     if not pieces:
         return
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    items = [{"piece": pickle.dumps(piece)} for piece in pieces]
+    items = [{"piece": piece.to_json()} for piece in pieces]
     mapped = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
         _OneThread,
         fn_constructor_args=(work,),

@@ -5,6 +5,7 @@ pyarrow or fsspec knows (`s3://`, `gs://`, `hdfs://`, `az://` and others). Its r
 from 1 through all its files, in the order of their names.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,17 @@ class Piece:
     rows: int
     cells: tuple[tuple[str, ...], ...] | None = None
     version: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "Piece":
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        cells = fields.pop("cells")
+        return cls(**fields, cells=None if cells is None else tuple(map(tuple, cells)))
+
+    def to_json(self) -> str:
+        """The piece as text, for another process."""
+        return json.dumps(vars(self))
 
     def part(self, span: Span) -> "Piece":
         """The part of the piece with these row numbers."""
