@@ -186,6 +186,11 @@ def keep(module: nn.Module, asked: Hashable, program: Program) -> None:
 def _can_be_checked(program: Program) -> bool:
     """Whether all that matters in such a pass is seen while it runs."""
     trace = program.trace
+    if any(
+        kept is None and slot not in trace.inputs and trace.tensors[slot].requires_grad
+        for slot, kept in trace.outside.items()
+    ):
+        return False  # a tensor of the user's, such as a hook's, to which gradients are to lead
     if trace.drawn or trace.chance or trace.left is not None or type(trace.output) is not Ref:
         return False
     if trace.hooked or not any(op.graded for op in trace.ops):
