@@ -74,7 +74,8 @@ def explained_pass(
         warn_of_chance(name, trace)
         keep(module, asked, program)
         # from here on as every later pass, so that the first one has the same last digits
-        found = None if leaves else followed(module, asked, call, rows, others)
+        alone = leaves or tape is None
+        found = None if alone else followed(module, asked, call, rows, others)
     if found is not None:
         program, outputs, shares = found
     else:
