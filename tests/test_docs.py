@@ -25,6 +25,7 @@ from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 from graphxai.cli import main as cli
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation.ground_truth_report import TRAINING
 from graphxai.evaluation.metrics import METRICS
 from graphxai.explainers import REGISTRY
 from graphxai.models.graphormer import locate
@@ -97,6 +98,7 @@ def parse(words: list[str]) -> None:
 def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
     monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)
+    monkeypatch.setitem(TRAINING, "indole", {"size": 200, "epochs": 1})
     monkeypatch.setattr(sys, "argv", ["graphxai", *words, *CHEAPER.get(words[0], [])])
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
         cli.main()
@@ -212,7 +214,10 @@ def engine_of(block: Block) -> str | None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_engine_of_the_page_explains_the_table(engine, tmp_path, monkeypatch):
-    pytest.importorskip(engine, reason=f"{engine} is not installed")
+    module = pytest.importorskip(engine, reason=f"{engine} is not installed")
+    if engine == "ray":  # started once for all blocks; the last one shuts it down
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        module.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     files_of_the_reader(tmp_path, PLATFORM)
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "page"}
