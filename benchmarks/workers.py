@@ -5,7 +5,9 @@
 Seconds on the clock, each the least of several runs that take turns: of the whole command
 `graphxai explain`, and of a call of `graphxai.explain`. Both include the start of the processes.
 "Start" is the time until a new process has answered for one molecule. The molecules are BACE's,
-repeated. Run it on a machine with nothing else to do: the load is printed.
+repeated. Run it on a machine with nothing else to do: the load is printed. Virtual cores may share
+a real one: "apart" says what as many separate commands, started at once, gain over one after the
+other, which no pool of processes can beat.
 
     python benchmarks/workers.py --processor
 
@@ -22,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -145,6 +148,14 @@ def main() -> None:
                     found.append(seconds(work(workers)))
             one, many = (min(found) for found in times.values())
             print(f"{title}: {one:.1f} s, {many:.1f} s, {one / many:.2f} times", flush=True)
+
+        def apart() -> None:
+            with ThreadPoolExecutor(given.workers) as pool:
+                for done in [pool.submit(command(1, "none")) for _ in range(given.workers)]:
+                    done.result()
+
+        alone = seconds(command(1, "none"))
+        print(f"apart: {given.workers * alone / seconds(apart):.2f} times")
         print(f"load {os.getloadavg()[0]:.1f}")
 
 
