@@ -39,10 +39,11 @@ def contents(folder):
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_files_are_those_of_one_process(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_files_are_those_of_one_process(model, tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(run, "CHUNK", 4)
     table = write_table(tmp_path / "t.csv", SMILES)
-    options = {"pictures": Pictures(), "formats": ["sdf"], "name_column": "name"}
+    options = {"pictures": Pictures(suffix), "formats": ["sdf"], "name_column": "name"}
     counts = [
         explain_table(model, table, tmp_path / str(k), get_explainer("lrp"), workers=k, **options)
         for k in (1, 2)
@@ -173,8 +174,8 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_leaves_no_process_and_only_whole_rows(tmp_path):
-    table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 4000)
+def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
+    table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 1200)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphxai", "explain", str(table), "--workers", "2"]
     command += ["--out", str(out), "--pictures", "none", "--model", "bace"]
@@ -194,7 +195,7 @@ def test_ctrl_c_leaves_no_process_and_only_whole_rows(tmp_path):
     assert error.splitlines() == [
         "interrupted; continue a table, benchmark or training run with --resume."
     ]
-    assert 200 < rows < 4000
+    assert 200 < rows < 1200
     stop = time.monotonic() + 10
     while group_lives(process.pid) and time.monotonic() < stop:
         time.sleep(0.05)
@@ -204,6 +205,10 @@ def test_ctrl_c_leaves_no_process_and_only_whole_rows(tmp_path):
     assert text.endswith("\n")
     numbers = [int(row["row"]) for row in csv.DictReader(text.splitlines())]
     assert numbers == list(range(1, len(numbers) + 1))
+    bundled, lrp, whole = gx.load("bace"), get_explainer("lrp"), tmp_path / "whole"
+    explain_table(bundled, table, out, lrp, resume=True, workers=2)
+    explain_table(bundled, table, whole, lrp)
+    assert contents(out) == contents(whole)
 
 
 def lines(path):
