@@ -19,10 +19,10 @@ from .terminal import echo, printable
 
 def print_explanation(explanation: Explanation, top: int = 5) -> None:
     """Print the predictions, the ledger if scores add up to the output, and the top nodes."""
-    echo(f"{explanation.prediction.task}: {explanation.prediction}")
+    echo(f"{explanation.prediction.task}: {explanation.prediction.in_full}")
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
-            echo(f"{other.task}: {other}")
+            echo(f"{other.task}: {other.in_full}")
     print_nearness(explanation.prediction)
     unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
     echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
