@@ -84,7 +84,7 @@ def print_models() -> None:
         metadata = model.origin.metadata
         size = f"{sum(p.numel() for p in model.parameters()):,}"
         if metadata.get("summary") == TO_START:
-            table.add_row(name, f"none: {TO_START}", "", "", size)
+            table.add_row(name, "", "", TO_START, size)
             continue
         for task in model.config.tasks:
             few = len(task.classes) <= SHOWN_CLASSES

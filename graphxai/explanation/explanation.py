@@ -100,7 +100,8 @@ class Explanation(Result):
     def at(self, level: float) -> "Explanation":
         """The same explanation, its predictions with intervals or classes at a level."""
         predictions = tuple(p.at(level) for p in self.predictions)
-        return replace(self, prediction=self.prediction.at(level), predictions=predictions)
+        own = next(p for p in predictions if p.task == self.prediction.task)
+        return replace(self, prediction=own, predictions=predictions)
 
     @property
     def nearness(self) -> "Nearness | None":

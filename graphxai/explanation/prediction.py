@@ -111,7 +111,8 @@ class Prediction:
     @property
     def in_full(self) -> str:
         """The prediction with its interval or classes, `6.51 (90 %: 5.12 to 7.90)`."""
-        return f"{self} ({self.range})" if self.range else str(self)
+        range = self.range
+        return f"{self} ({range})" if range else str(self)
 
     @property
     def heading(self) -> str:
@@ -139,9 +140,8 @@ class Prediction:
         return found | {"level": self.level, "interval": ends or None, "classes": self.classes}
 
     def __repr__(self) -> str:
-        return (
-            f"Prediction({'; '.join(filter(None, (f'{self.task}: {self.in_full}', self.warning)))})"
-        )
+        stated = f"{self.task}: {self.in_full}"
+        return f"Prediction({'; '.join(filter(None, (stated, self.warning)))})"
 
     def __str__(self) -> str:
         if self.label is None:

@@ -319,20 +319,16 @@ def predicted_columns(model: Graphormer) -> dict[str, type]:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
         if task.name in model.conformal:
-            text = bool(task.classes)
-            columns |= dict.fromkeys(
-                _range_columns(task.name, task.unit, text), str if text else float
-            )
+            names = _range_columns(task.name, task.unit, bool(task.classes))
+            columns |= dict.fromkeys(names, str if task.classes else float)
     return columns | {"nearest_similarity": float, "training_set": str}
 
 
 def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
     """The columns of a task's interval, or of its set of classes."""
-    return (
-        [f"{task}_set"]
-        if classes
-        else [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
-    )
+    if classes:
+        return [f"{task}_set"]
+    return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
 
 
 def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:

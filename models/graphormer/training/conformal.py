@@ -24,6 +24,7 @@ __all__ = ["calibrate", "conformal_scores", "coverage", "coverage_text", "neares
 FloatArray = NDArray[np.float64]
 SLOPE = 1.0  # see benchmarks/uncertainty.md
 LARGEST = 1000  # molecules per task whose scores are stored
+FEW = 20  # far molecules, below which their coverage says nothing
 
 
 def calibrate(
@@ -31,18 +32,18 @@ def calibrate(
 ) -> dict[str, Any]:
     """Set `model.conformal` from the validation part, and measure its coverage on the test part.
 
-    graphs: encoded molecules with their `smiles`; y (n, tasks): labels, NaN where one is missing.
+    graphs: encoded graphs, molecules with their `smiles`; without it, nothing is known of how near
+    a graph is to the training part. y (n, tasks): labels, NaN where one is missing.
     A temperature fitted on the validation part is no harm: it keeps the order of all margins.
 
     Returns:
         For each task with scores and test labels what `coverage` returns.
     """
-    smiles = [[graphs[k].smiles for k in part] for part in (parts.train, parts.valid, parts.test)]
     found: dict[str, Any] = {}
     if not parts.valid:
         return found
-    near, tested = (nearest_similarities(part, smiles[0]) for part in smiles[1:])
     valid, test = list(parts.valid), list(parts.test)
+    near, tested = (_nearest(graphs, part, parts.train) for part in (valid, test))
     read, judged = (task_readings(model, [graphs[k] for k in part]) for part in (valid, test))
     for k, task in enumerate(model.config.tasks):
         made = conformal_scores(task, read[k], y[valid, k], near)
@@ -52,6 +53,16 @@ def calibrate(
         if not np.isnan(y[test, k]).all():
             found[task.name] = coverage(task, made, judged[k], y[test, k], tested)
     return found
+
+
+def _nearest(
+    graphs: Sequence[Data], chosen: Sequence[int], train: Sequence[int]
+) -> FloatArray | None:
+    """Return the similarity of chosen molecules to the nearest training one; None for others."""
+    if not train or getattr(graphs[train[0]], "smiles", None) is None:
+        return None
+    own, others = ([graphs[k].smiles for k in part] for part in (chosen, train))
+    return nearest_similarities(own, others)
 
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
@@ -115,7 +126,8 @@ def coverage(
     Returns:
         JSON values: `level`, `n` and `held`, the share of molecules; for a regression `width`, the
         median width, None if infinite; for classes `single`, the share of sets with one class, and
-        `held_by_class`; `far`: [share held, n] of molecules far from the training set.
+        `held_by_class`; `far`: [share held, n] of molecules far from the training set, if there
+        are 20 or more.
     """
     known = np.flatnonzero(~np.isnan(y))
     near = [None if similarity is None else float(similarity[k]) for k in known]
@@ -141,7 +153,7 @@ def coverage(
         }
     found["held"] = float(held.mean())
     far = np.array([s is not None and s < FAR for s in near])
-    if far.any():
+    if far.sum() >= FEW:
         found["far"] = [float(held[far].mean()), int(far.sum())]
     return found
 
