@@ -84,9 +84,9 @@ def store_coverage(name: str, encoded: list[Any], y: Any, parts: Split, tell: An
     content["metadata"]["coverage"] = coverage
     write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
     card = (folder / CARD).read_text(encoding="utf-8")
-    limits = r"(?=\*\*Limits\.\*\*|## Limits)"
-    before, _, after = re.split(rf"(\*\*Uncertainty\.\*\*.*)?{limits}", card, flags=re.S)
-    print(write_whole(folder / CARD, f"{before}{tell(coverage)}\n{after}"))
+    place = r"(\*\*Uncertainty\.\*\*.*)?(?=\*\*Limits\.\*\*|## Limits)"
+    card = re.sub(place, lambda _: f"{tell(coverage)}\n", card, count=1, flags=re.S)
+    print(write_whole(folder / CARD, card))
 
 
 def store(name: str, inputs: Sequence[Any], text: str) -> None:

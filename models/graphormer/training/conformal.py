@@ -67,10 +67,11 @@ def _nearest(
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
     """Return the ECFP4 Tanimoto similarity of each molecule to the nearest training one, (n,)."""
+    if not smiles:
+        return np.empty(0)
     with rdBase.BlockLogs():
         own, others = (
-            packed([ecfp4_bits(Chem.MolFromSmiles(s)) for s in each]) if each else []
-            for each in (smiles, training)
+            packed([ecfp4_bits(Chem.MolFromSmiles(s)) for s in each]) for each in (smiles, training)
         )
     return np.array([tanimoto(one, others).max() for one in own])
 
