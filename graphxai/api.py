@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -36,7 +36,13 @@ from graphxai.explanation.prediction import NotFiniteError, Prediction, read_out
 from graphxai.explanation.provenance import provenance
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import Graphormer, pretrained_names
-from graphxai.models.graphormer.checkpoint import is_published, load_checkpoint, locate
+from graphxai.models.graphormer.checkpoint import (
+    is_published,
+    load_checkpoint,
+    locate,
+    require_purpose,
+)
+from graphxai.models.graphormer.conformal import Conformal
 
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
@@ -242,7 +248,12 @@ def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
 
 
 def _loaded(model: "Model | str | Path") -> "Model":
-    return load(model) if isinstance(model, str | Path) else model
+    return require_purpose(load(model)) if isinstance(model, str | Path) else model
+
+
+def _conformal_of(model: "Model") -> Mapping[str, Conformal]:
+    """A model's conformal scores by task; empty for models of others."""
+    return model.conformal if isinstance(model, Graphormer) else {}
 
 
 def _for_each(
@@ -428,7 +439,7 @@ def predict_prepared(
             outputs = model(batch).double().tolist()
         for row, (key, item) in enumerate(part):
             near = _nearness_when_read(item, training)
-            read = partial(read_outputs, model.config, outputs[row], near)
+            read = partial(read_outputs, model.config, outputs[row], near, _conformal_of(model))
             yield from _unless_refused(key, read, refuse)
 
 
@@ -525,7 +536,7 @@ def _explanation(
     n = item.num_nodes
     relevance = found.relevance[row, :n].copy()
     features = None if found.features is None else found.features[row, :n].copy()
-    predictions = read_outputs(model.config, found.outputs[row], nearness)
+    predictions = read_outputs(model.config, found.outputs[row], nearness, _conformal_of(model))
     task = target.task_in(model.config)
     return Explanation(
         relevance=relevance,

@@ -35,6 +35,12 @@ WorkersOption = Annotated[
         " cores, if that is faster than one].",
     ),
 ]
+LevelOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of molecules for which an interval or set of classes is to hold [default: 0.9]."
+    ),
+]
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
@@ -42,14 +48,31 @@ def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> 
     """Load a model to a device; warn on standard error if it is of no use by its test scores."""
     from graphxai.api import load
     from graphxai.contract.device import on_device
+    from graphxai.models.graphormer.checkpoint import require_purpose
     from graphxai.models.graphormer.training.scores import useless_tasks
 
-    model = on_device(load(name_or_folder), device)
+    model = on_device(require_purpose(load(name_or_folder)), device)
     found = useless_tasks(model.origin.metadata.get("scores"))
     if found:
         text = "; ".join(found)
         echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
     return model
+
+
+def level_for(model: "Graphormer", level: float | None) -> float:
+    """The level that was asked for, or 0.9; say so on standard error if the model has no intervals.
+
+    Raises ValueError unless it lies between 0 and 1.
+    """
+    from graphxai.models.graphormer.conformal import LEVEL, require_level
+
+    if level is not None and not model.conformal:
+        echo(
+            f"model {model.origin.name!r} has no intervals: no errors on molecules that it did not"
+            " learn from are stored with its weights (`graphxai train` stores them)",
+            err=True,
+        )
+    return LEVEL if level is None else require_level(level)
 
 
 def kind_of(source: str) -> str:

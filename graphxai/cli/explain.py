@@ -12,10 +12,12 @@ from .arguments import (
     ColumnOption,
     DeviceOption,
     ExcelOption,
+    LevelOption,
     ModelOption,
     NameOption,
     WorkersOption,
     kind_of,
+    level_for,
     load_with_warning,
     require_kind,
     require_no_table_options,
@@ -95,6 +97,7 @@ def explain(
         str,
         typer.Option("--format", help="Files for a table: csv (always written), parquet, sdf."),
     ] = "csv",
+    level: LevelOption = None,
     excel_safe: ExcelOption = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
@@ -138,10 +141,12 @@ def explain(
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
     if engine is Engine.ray:
-        if formats != "csv" or excel_safe or atom_numbers or scale != "own" or device:
+        local = formats != "csv" or excel_safe or atom_numbers or scale != "own"
+        if local or device or level is not None:
             raise typer.BadParameter(
-                "--engine ray writes Parquet shards without pictures, on CPUs: leave out --format,"
-                " --excel-safe, --atom-numbers, --scale and --device."
+                "--engine ray writes Parquet shards without pictures, on CPUs, with intervals at"
+                " 0.9: leave out --format, --excel-safe, --atom-numbers, --scale, --device and"
+                " --level."
             )
         if method and len(method) > 1:
             raise typer.BadParameter("a table takes one --method at a time.")
@@ -170,7 +175,7 @@ def explain(
         files = [name.strip() for name in formats.split(",") if name.strip()]
         _explain_table(
             source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            atom_numbers, pictures, files, excel_safe, resume, workers, device,
+            atom_numbers, pictures, files, level, excel_safe, resume, workers, device,
         )  # fmt: skip
         return
     require_no_table_options(name_column, workers)
@@ -193,7 +198,8 @@ def explain(
         raise typer.BadParameter("--atom-numbers is for molecules.")
     if out is not None:
         require_out(out, source if kind == "image" else "")
-    found = [_explain_one(loaded, source, kind, m, target) for m in chosen]
+    wanted = level_for(loaded, level)
+    found = [_explain_one(loaded, source, kind, m, target).at(wanted) for m in chosen]
     for explanation in found:
         print_explanation(explanation)
     print_glossary(found)
@@ -252,6 +258,7 @@ def _explain_table(
     atom_numbers: bool,
     pictures: str,
     formats: list[str],
+    level: float | None,
     excel_safe: bool,
     resume: bool,
     workers: int | None,
@@ -272,7 +279,7 @@ def _explain_table(
         None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit, atom_numbers)
     )
     common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
-    common |= {"excel_safe": excel_safe, "resume": resume}
+    common |= {"excel_safe": excel_safe, "resume": resume, "level": level_for(model, level)}
     with progress_bar("explaining", rows) as tick:
         counts = explain_table(model, source, folder, explainer, tick=tick, **common)
     _print_counts(counts, folder, folder / "rejected.csv")

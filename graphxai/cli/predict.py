@@ -11,10 +11,12 @@ from graphxai.datasets.progress import progress_bar
 from .arguments import (
     ColumnOption,
     ExcelOption,
+    LevelOption,
     ModelOption,
     NameOption,
     WorkersOption,
     kind_of,
+    level_for,
     load_with_warning,
     require_kind,
     require_no_table_options,
@@ -30,6 +32,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write [default: print].")] = None,
     smiles_column: ColumnOption = "smiles",
     name_column: NameOption = None,
+    level: LevelOption = None,
     excel_safe: ExcelOption = False,
     workers: WorkersOption = None,
 ) -> None:
@@ -41,6 +44,8 @@ def predict(
 
     `graphxai predict molecules.csv --name-column ID --out predictions.csv`
 
+    `graphxai predict molecules.csv --level 0.8 --out predictions.csv`
+
     `graphxai predict molecules.csv --workers 4 --out predictions.csv`
     """
     from .printing import nearness_line, print_nearness
@@ -50,18 +55,19 @@ def predict(
         require_no_table_options(name_column, workers)
     loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
     require_kind(loaded, source, kind)
+    chosen = level_for(loaded, level)
     if kind != "table":
         from graphxai.api import predict as predict_one
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
-            echo(f"{prediction.task}: {prediction}")
+            echo(f"{prediction.task}: {prediction.at(chosen).in_full}")
         print_nearness(prediction)
         return
     from graphxai.datasets.writing import alone, replacing
     from graphxai.tables.run import count_rows, predict_table
 
     columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
-    columns |= {"excel_safe": excel_safe, "workers": workers}
+    columns |= {"excel_safe": excel_safe, "workers": workers, "level": chosen}
     with progress_bar("predicting", count_rows(source)) as tick, ExitStack() as stack:
         file: Any = Printed()
         if out:

@@ -5,24 +5,29 @@ from textwrap import fill, indent
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
+from graphxai.evaluation.trust.signs import score_sign
 from graphxai.explainers import REGISTRY
 from graphxai.explainers.base import SEARCHES
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
+from graphxai.models.graphormer.checkpoint import TO_START
 
 from .terminal import echo, printable
+
+SHOWN_CLASSES = 3
 
 
 def print_explanation(explanation: Explanation, top: int = 5) -> None:
     """Print the predictions, the ledger if scores add up to the output, and the top nodes."""
-    echo(f"{explanation.prediction.task}: {explanation.prediction}")
+    echo(f"{explanation.prediction.task}: {explanation.prediction.in_full}")
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
-            echo(f"{other.task}: {other}")
+            echo(f"{other.task}: {other.in_full}")
     print_nearness(explanation.prediction)
     unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
     echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
@@ -71,20 +76,24 @@ def print_glossary(explanations: Sequence[Explanation]) -> None:
 
 
 def print_models() -> None:
-    """Print the bundled models: tasks, size, test score."""
-    table = Table(Column("name", no_wrap=True), "tasks", "layers x width", "parameters", "test")
+    """Print the bundled models, a row for each task: its classes or unit, and its test score."""
+    columns = ("task", "classes or unit", "test score", Column("parameters", justify="right"))
+    table = Table(Column("name", no_wrap=True), *columns)
     for name in pretrained_names():
         model = load_checkpoint(locate(name))
-        config = model.config
-        tasks = ", ".join(f"{task.name} ({task.kind})" for task in config.tasks[:2])
-        more = len(config.tasks) - 2
-        table.add_row(
-            name,
-            printable(tasks) + (f" and {more} more" if more > 0 else ""),
-            f"{config.num_layers} x {config.hidden_dim}",
-            f"{sum(p.numel() for p in model.parameters()):,}",
-            printable(str(model.origin.metadata.get("summary", ""))),
-        )
+        metadata = model.origin.metadata
+        size = f"{sum(p.numel() for p in model.parameters()):,}"
+        if metadata.get("summary") == TO_START:
+            table.add_row(name, "", "", TO_START, size)
+            continue
+        for task in model.config.tasks:
+            few = len(task.classes) <= SHOWN_CLASSES
+            scale = " / ".join(task.classes) if few else f"{len(task.classes)} classes"
+            any_class = task.classes[0] if task.classes else None
+            score = score_sign(metadata, Prediction(task.name, any_class)).figures
+            cells = (name, task.name, scale or task.unit, score, size)
+            table.add_row(*(escape(printable(cell)) for cell in cells))
+            name = size = ""  # once for each model
     Console().print(table)
 
 

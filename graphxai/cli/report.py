@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from .arguments import NameOption, WorkersOption, load_with_warning, require_out
+from .arguments import (
+    LevelOption,
+    NameOption,
+    WorkersOption,
+    level_for,
+    load_with_warning,
+    require_out,
+)
 from .terminal import echo
 
 
@@ -43,6 +50,7 @@ def report(
             " with the strongest atoms, the least trust, activity cliffs and outliers."
         ),
     ] = 50,
+    level: LevelOption = None,
     title: Annotated[str, typer.Option(help="Title of the report.")] = "",
     workers: WorkersOption = None,
 ) -> None:
@@ -66,8 +74,9 @@ def report(
         raise typer.BadParameter("--measured is TASK=COLUMN.")
     require_out(out, table)
     with alone(out):
+        loaded = load_with_warning(model)
         path = write(
-            load_with_warning(model),
+            loaded,
             table,
             out,
             method,
@@ -77,6 +86,7 @@ def report(
             target=target,
             limit=limit,
             detailed=detailed,
+            level=level_for(loaded, level),
             title=title,
             workers=workers,
         )

@@ -90,12 +90,18 @@ class Explanation(Result):
     def __repr__(self) -> str:
         what = self.smiles or f"{len(self)} nodes"
         parts = [
-            f"{what}: {self.prediction}",
+            f"{what}: {self.prediction.in_full}",
             f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f},"
             f" unexplained {self.ledger.unexplained:+.1e}",
             self.prediction.warning,
         ]
         return f"Explanation({'; '.join(filter(None, parts))})"
+
+    def at(self, level: float) -> "Explanation":
+        """The same explanation, its predictions with intervals or classes at a level."""
+        predictions = tuple(p.at(level) for p in self.predictions)
+        own = next(p for p in predictions if p.task == self.prediction.task)
+        return replace(self, prediction=own, predictions=predictions)
 
     @property
     def nearness(self) -> "Nearness | None":
@@ -195,7 +201,10 @@ class Explanation(Result):
             shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
         else:
             shown = f"<p>{text}</p>"
-        warning = self.prediction.warning
+        prediction = self.prediction
+        if prediction.range:
+            shown += f"<p>{escape(f'{prediction.task}: {prediction.in_full}')}</p>"
+        warning = prediction.warning
         shown += f"<p><b>{escape(warning)}</b></p>" if warning else ""
         return (
             f"{shown}{self._strongest()}"
@@ -337,9 +346,7 @@ class Explanation(Result):
             "molblock": None if self.mol is None else _molblock(self.mol),
             "method": self.method,
             "target": self.target,
-            "predictions": [
-                {k: v for k, v in asdict(p).items() if k != "nearness"} for p in self.predictions
-            ],
+            "predictions": [p.to_dict() for p in self.predictions],
             "training_set": None if self.nearness is None else asdict(self.nearness),
             "relevance": self.relevance.tolist(),
             "spread": None if self.spread is None else self.spread.tolist(),
@@ -411,6 +418,8 @@ class Explanation(Result):
         }
         for prediction in self.predictions:
             text[f"Prediction {prediction.task}"] = prediction
+            if prediction.range:
+                text[f"Range {prediction.task}"] = prediction.range
         for name, value in self.ledger.to_dict().items():
             text[name.replace("_", " ").capitalize()] = value
         columns = {} if self.nearness is None else self.nearness.columns

@@ -1,13 +1,14 @@
 """A model's predictions for one graph, task by task."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from graphxai.datasets.labels import with_unit
 from graphxai.models.graphormer.config import Task, TaskSet
+from graphxai.models.graphormer.conformal import LEVEL, Conformal, require_level
 
 if TYPE_CHECKING:
     from graphxai.datasets.training_set import Nearness
@@ -41,7 +42,8 @@ class Prediction:
 
     Classification: `label` and `probabilities` by class. Regression: `value` in `unit`. nearness:
     how near the molecule is to the training set, computed when it is first read; None for other
-    graphs.
+    graphs. conformal: how wrong the model was on molecules it did not learn from, None if that was
+    not stored; `interval` or `classes` follow from it at this `level`, see `at`.
     """
 
     task: str
@@ -50,6 +52,8 @@ class Prediction:
     value: float | None = None
     unit: str = ""
     nearness: "Nearness | None" = _WhenRead()  # type: ignore[assignment]
+    conformal: Conformal | None = field(default=None, repr=False, compare=False)
+    level: float = LEVEL
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields for a copy or another process, where the training set need not be."""
@@ -58,6 +62,57 @@ class Prediction:
     def tell(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
         """Set how near the molecule is, or a function that tells it when it is first read."""
         object.__setattr__(self, "nearness", nearness)
+
+    def at(self, level: float) -> "Prediction":
+        """The same prediction with its interval or classes at a level, such as 0.8.
+
+        Raises ValueError unless the level lies between 0 and 1.
+        """
+        found = object.__new__(Prediction)
+        vars(found).update(vars(self), level=require_level(level))  # nearness stays unread
+        return found
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """From where to where the value lies, in a share `level` of cases; None if not known.
+
+        It holds for molecules of the kind that the model was tested on, and is wider far from the
+        training set; infinite if too few molecules were measured for this level.
+        """
+        if self.conformal is None or self.value is None:
+            return None
+        return self.conformal.interval(self.value, self._similarity, self.level)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The classes of which one is right in a share `level` of cases; None if not known.
+
+        The predicted class is always among them.
+        """
+        if self.conformal is None or self.label is None:
+            return None
+        return self.conformal.classes(self.probabilities, self._similarity, self.level)
+
+    @property
+    def _similarity(self) -> float | None:
+        return None if self.nearness is None else self.nearness.similarity
+
+    @property
+    def range(self) -> str:
+        """The interval or the classes in words, `90 %: 5.12 to 7.90`; empty if not known."""
+        share = f"{100 * self.level:g} %"
+        if (classes := self.classes) is not None:
+            return f"{share}: {' or '.join(classes)}"
+        if (interval := self.interval) is None:
+            return ""
+        low, high = interval
+        return f"{share}: " + (f"{low:z.2f} to {high:z.2f}" if math.isfinite(high) else "any value")
+
+    @property
+    def in_full(self) -> str:
+        """The prediction with its interval or classes, `6.51 (90 %: 5.12 to 7.90)`."""
+        range = self.range
+        return f"{self} ({range})" if range else str(self)
 
     @property
     def heading(self) -> str:
@@ -75,8 +130,18 @@ class Prediction:
         near = self.nearness
         return near.sentence if near is not None and near.word in ("edge", "far") else ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the nearness, as JSON values; None for an end that is not finite."""
+        names = ("task", "label", "probabilities", "value", "unit")
+        found = {name: getattr(self, name) for name in names}
+        if self.conformal is None:
+            return found
+        ends = [end if math.isfinite(end) else None for end in self.interval or ()]
+        return found | {"level": self.level, "interval": ends or None, "classes": self.classes}
+
     def __repr__(self) -> str:
-        return f"Prediction({'; '.join(filter(None, (f'{self.task}: {self}', self.warning)))})"
+        stated = f"{self.task}: {self.in_full}"
+        return f"Prediction({'; '.join(filter(None, (stated, self.warning)))})"
 
     def __str__(self) -> str:
         if self.label is None:
@@ -85,12 +150,13 @@ class Prediction:
         return f"{self.label} ({'>99%' if share == '100%' else share})"
 
     def _repr_html_(self) -> str:
-        """The prediction, and the probability of every class."""
+        """The prediction with its interval, and the probability of every class."""
         rows = "".join(
             f'<tr><td style="text-align: left">{escape(name)}</td><td>{value:.1%}</td></tr>'
             for name, value in self.probabilities.items()
         )
-        text = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b></div>"
+        text = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b>"
+        text += f" ({escape(self.range)})</div>" if self.range else "</div>"
         text += f"<table>{rows}</table>" if rows else ""
         return text + (f"<div>{escape(self.warning)}</div>" if self.warning else "")
 
@@ -99,21 +165,27 @@ def read_outputs(
     config: TaskSet,
     outputs: Sequence[float],
     nearness: "Nearness | Callable[[], Nearness | None] | None" = None,
+    conformal: Mapping[str, Conformal] | None = None,
 ) -> tuple[Prediction, ...]:
     """Predictions of every task from one graph's outputs (num_outputs,).
 
-    nearness: how near the graph is to the training set, or a function that tells. Raises
-    NotFiniteError if an output, or a value made of it, is not a finite number.
+    nearness: how near the graph is to the training set, or a function that tells; conformal: the
+    model's scores by task. Raises NotFiniteError if an output, or a value made of it, is not a
+    finite number.
     """
     start, found = 0, []
     for task in config.tasks:
         values = outputs[start : start + task.num_outputs]
-        found.append(_read_task(task, values, nearness))
+        known: dict[str, Any] = {
+            "nearness": nearness,
+            "conformal": (conformal or {}).get(task.name),
+        }
+        found.append(_read_task(task, values, known))
         start += task.num_outputs
     return tuple(found)
 
 
-def _read_task(task: Task, values: Sequence[float], nearness: Any) -> Prediction:
+def _read_task(task: Task, values: Sequence[float], known: dict[str, Any]) -> Prediction:
     value = task.offset + task.scale * values[0]
     if not all(map(math.isfinite, (*values, value))):
         raise NotFiniteError(
@@ -121,12 +193,12 @@ def _read_task(task: Task, values: Sequence[float], nearness: Any) -> Prediction
             " input are beyond what it can compute."
         )
     if task.kind == "regression":
-        return Prediction(task.name, value=value, unit=task.unit, nearness=nearness)
+        return Prediction(task.name, value=value, unit=task.unit, **known)
     if task.kind == "binary":
         values = [-values[0] / 2, values[0] / 2]  # two classes from one logit
     by_class = dict(zip(task.classes, _softmax(values), strict=True))
     label = max(by_class, key=by_class.__getitem__)
-    return Prediction(task.name, label, by_class, nearness=nearness)
+    return Prediction(task.name, label, by_class, **known)
 
 
 def _softmax(values: Sequence[float]) -> list[float]:

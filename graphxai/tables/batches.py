@@ -32,6 +32,7 @@ from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.checkpoint import locate
+from graphxai.models.graphormer.conformal import LEVEL
 
 PROBE = "CC"
 LEDGER = (
@@ -87,7 +88,7 @@ class ExplainBatch:
     model: the name of a bundled model or a checkpoint folder, which every process loads once, or a
     loaded model. method: see `graphxai.methods()`, or an explainer. target: see `Target`. pictures:
     what each row's picture looks like, if there is to be one. sdf: whether each row gets a record
-    of an SD file.
+    of an SD file. level: how often the predictions' intervals and sets of classes are to hold.
     """
 
     model: Graphormer | str | Path
@@ -95,6 +96,7 @@ class ExplainBatch:
     target: Any = None
     pictures: Pictures | None = None
     sdf: bool = False
+    level: float = LEVEL
 
     def check(self) -> None:
         """Raise ValueError for a model, method or target that would fail on every molecule."""
@@ -167,7 +169,7 @@ class ExplainBatch:
         return rejected_cells(found, named)
 
     def _cells(self, found: ExplainedRow, named: bool) -> dict[str, Any]:
-        explanation, pictures = found.explanation, self.pictures
+        explanation, pictures = found.explanation.at(self.level), self.pictures
         ledger = vars(explanation.ledger) | {
             "structure": sum(explanation.ledger.structure.values()),
             "unexplained": explanation.ledger.unexplained,
@@ -197,10 +199,11 @@ class ExplainBatch:
 class PredictBatch:
     """Predicts batches of molecules; makes the rows of a table of predictions.
 
-    model: as for `ExplainBatch`.
+    model, level: as for `ExplainBatch`.
     """
 
     model: Graphormer | str | Path
+    level: float = LEVEL
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """The columns of a row with their types."""
@@ -222,7 +225,8 @@ class PredictBatch:
             predicted = _tried(work, good, bad)
         text = {row: one_line(item.smiles or "") for row, item in good}
         cells = {
-            row: {"row": row, "smiles": text[row]} | _predicted(predictions)
+            row: {"row": row, "smiles": text[row]}
+            | _predicted([p.at(self.level) for p in predictions])
             for row, predictions in predicted
         }
         cells |= {row.row: rejected_cells(NamedRejectedRow(**vars(row)), False) for row in bad}
@@ -314,7 +318,17 @@ def predicted_columns(model: Graphormer) -> dict[str, type]:
     for task in model.config.tasks:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
+        if task.name in model.conformal:
+            names = _range_columns(task.name, task.unit, bool(task.classes))
+            columns |= dict.fromkeys(names, str if task.classes else float)
     return columns | {"nearest_similarity": float, "training_set": str}
+
+
+def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
+    """The columns of a task's interval, or of its set of classes."""
+    if classes:
+        return [f"{task}_set"]
+    return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
 
 
 def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:
@@ -322,8 +336,13 @@ def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:
     for prediction in predictions:
         if prediction.label is None:
             record[prediction.heading] = f"{prediction.value:z.6g}"
-            continue
-        record[prediction.task] = prediction.label
+        else:
+            record[prediction.task] = prediction.label
         for name, probability in prediction.probabilities.items():
             record[f"{prediction.task}: {name}"] = f"{probability:.6g}"
+        cells = [f"{end:z.6g}" for end in prediction.interval or ()]
+        if prediction.classes is not None:
+            cells = [" or ".join(prediction.classes)]
+        names = _range_columns(prediction.task, prediction.unit, prediction.value is None)
+        record |= dict(zip(names, cells, strict=False))  # no cells for models without intervals
     return record | (predictions[0].nearness or UNKNOWN).columns

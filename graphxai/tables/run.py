@@ -32,6 +32,7 @@ from graphxai.datasets.writing import alone, folder_at, synced_together, write_w
 from graphxai.explainers import Explainer
 from graphxai.explanation.files import one_line, require_pyarrow
 from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.conformal import LEVEL
 
 from .batches import (
     ExplainBatch,
@@ -87,6 +88,7 @@ def explain_table(
     target: Any = None,
     pictures: Pictures | None = None,
     formats: Collection[str] = ("csv",),
+    level: float = LEVEL,
     excel_safe: bool = False,
     resume: bool = False,
     tick: Tick = lambda rows: None,
@@ -95,7 +97,8 @@ def explain_table(
     """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
 
     `formats`: some of `FORMATS`; the CSV file is always written. `name_column`: column with
-    compound names; they become the titles of an SD file, each in one line. `excel_safe`: put an
+    compound names; they become the titles of an SD file, each in one line. `level`: how often
+    intervals and sets of classes are to hold. `excel_safe`: put an
     apostrophe before text that a spreadsheet would take for a formula. `resume`: continue after
     the rows that an earlier run with the same settings wrote. `tick` is called with the number of
     rows done since the last call. `workers`: processes; the files are the same for any number.
@@ -106,7 +109,7 @@ def explain_table(
     ValueError if the results come from a different run or a format is unknown, ImportError for
     Parquet without pyarrow, OSError if a file cannot be written or another run uses the folder.
     """
-    batch = ExplainBatch(model, explainer, target, pictures, "sdf" in formats)
+    batch = ExplainBatch(model, explainer, target, pictures, "sdf" in formats, level)
     require_molecules(model)
     _require_formats(formats)
     folder = folder_at(folder)
@@ -120,6 +123,7 @@ def explain_table(
         "target": None if target is None else str(target),
         "pictures": None if pictures is None else asdict(pictures),
         "sdf": True if "sdf" in formats else None,
+        "level": None if level == LEVEL else level,
         "excel_safe": excel_safe or None,
     }
     done = rejected = 0
@@ -203,16 +207,17 @@ def predict_table(
     *,
     smiles_column: str = "smiles",
     name_column: str | None = None,
+    level: float = LEVEL,
     excel_safe: bool = False,
     tick: Tick = lambda rows: None,
     workers: int | None = 1,
 ) -> tuple[Counts, list[RejectedRow]]:
     """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out.
 
-    excel_safe, workers: as for `explain_table`.
+    level, excel_safe, workers: as for `explain_table`.
     """
     require_molecules(model)
-    batch = PredictBatch(model)
+    batch = PredictBatch(model, level)
 
     def write(record: Mapping[str, Any]) -> None:
         writer.writerow(guarded(record) if excel_safe else record)

@@ -18,11 +18,14 @@ from torch import Tensor
 from graphxai.datasets.writing import folder_at, write_whole
 
 from .config import GraphormerConfig
+from .conformal import Conformal, from_json, to_json
 from .model import Graphormer, Origin
 
 FORMAT = "graphxai-graphormer"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
+CONFORMAL = "conformal.json"
+TO_START = "weights to start from"  # the summary of a model that predicts nothing of use
 PRETRAINED = Path(__file__).parent / "pretrained"
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SMALL = 2 * 10**7  # numbers in a model that may be made before its shapes are checked: 80 MB
@@ -44,12 +47,13 @@ def save_checkpoint(
 ) -> Path:
     """Write model, metadata (JSON values) and model card (Markdown) to `folder`.
 
-    If the model has a mean node, it is written to a file of its own.
+    If the model has a mean node, or conformal scores, each is written to a file of its own.
     """
     folder = folder_at(folder)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     write_whole(folder / WEIGHTS, save(tensors, metadata={"format": FORMAT}))
     save_mean_node(model, folder)
+    save_conformal(model, folder)
     content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
     write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
     write_whole(folder / CARD, card or "# Graphormer\n")
@@ -79,6 +83,7 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
     model.mean_node = _read_mean_node(model, folder, digest)
+    model.conformal = _read_conformal(model, folder, digest)
     metadata = content.get("metadata")
     model.origin = Origin(
         name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
@@ -92,10 +97,38 @@ def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
     if model.mean_node is None:
         path.unlink(missing_ok=True)
         return None
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    digest = _digest(folder)
     mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
     write_whole(path, save(mean, metadata={"format": FORMAT, "sha256": digest}))
     return path
+
+
+def save_conformal(model: Graphormer, folder: Path) -> Path | None:
+    """Write the model's conformal scores, if it has any, beside its weights, with their SHA-256."""
+    path = folder / CONFORMAL
+    if not model.conformal:
+        path.unlink(missing_ok=True)
+        return None
+    content = {"format": FORMAT, "sha256": _digest(folder), "tasks": to_json(model.conformal)}
+    return write_whole(path, json.dumps(content) + "\n")
+
+
+def _digest(folder: Path) -> str:
+    """The SHA-256 of the weights in a folder."""
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+
+
+def _read_conformal(model: Graphormer, folder: Path, digest: str) -> dict[str, Conformal]:
+    """Read the scores measured with the weights of this SHA-256; empty without them."""
+    path = folder / CONFORMAL
+    if not path.exists():
+        return {}
+    content = _read_object(path)
+    try:
+        found = from_json(content.get("tasks"), model.config)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
+    return found if content.get("sha256") == digest else {}
 
 
 def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:
@@ -138,6 +171,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder}: no such folder.")
     if not path.exists():
         raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.")
+    return _read_object(path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a file with a JSON object."""
     try:
         content = json.loads(_plain(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -294,6 +332,16 @@ def require_shapes(
             raise CheckpointError(
                 f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {own[key]}."
             )
+
+
+def require_purpose(model: Graphormer) -> Graphormer:
+    """Return the model; ValueError for weights that are only a start for training."""
+    if model.origin.metadata.get("summary") == TO_START:
+        raise ValueError(
+            f"{model.origin.name!r} has only weights to start training from: choose a model with a"
+            " task (see `graphxai models`), or train one with `graphxai train`."
+        )
+    return model
 
 
 def pretrained_names() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphxai.rules import conservative as rules
 
 from .config import GraphormerConfig
+from .conformal import Conformal
 from .encoding import GraphBatch, collate
 from .layers import EncoderLayer, LayerNorm, Linear, StructuralBias
 from .position import ContinuousEmbedding
@@ -140,6 +141,7 @@ class Graphormer(nn.Module):
         super().__init__()
         self.config = config
         self.origin = Origin()
+        self.conformal: dict[str, Conformal] = {}  # by task, for intervals around predictions
         dim = config.hidden_dim
         self.node_embedding = NodeEmbedding(config)
         self.register_buffer("mean_node", None, persistent=False)

@@ -8,9 +8,11 @@ import pytest
 import typer
 from PIL import Image
 
+import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import digit_paths
 from graphxai.models.graphormer import Task, save_checkpoint
+from graphxai.models.graphormer.conformal import Conformal
 from toy import random_graphormer
 
 ROWS = [
@@ -174,11 +176,64 @@ def test_a_molecule_far_from_the_training_set_is_said_to_be(run, trained):
 def test_models_and_methods_are_listed(run):
     code, text, _ = run("models")
     assert code == 0
-    assert "bace" in text
+    lines = text.splitlines()
+    (activity,) = (line for line in lines if "BACE-1" in line)
+    assert "bace" in activity
+    assert "ROC-AUC" in activity
+    (potency,) = (line for line in lines if "pIC50" in line)
+    assert "R2" in potency
     assert "mnist-superpixels" in text
+    (start,) = (line for line in lines if "molecules" in line)
+    assert "weights" in start
     code, text, _ = run("methods")
     assert code == 0
     assert "lrp_ah_ln" in text
+
+
+@pytest.mark.parametrize("command", ["explain", "predict", "report"])
+def test_weights_to_start_from_are_refused(run, table, command):
+    source = table if command == "report" else "CCO"
+    code, text, error = run(command, source, "--model", "molecules")
+    assert (code, text) == (1, "")
+    assert error.startswith("error: 'molecules' has only weights to start training from: choose")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A checkpoint with conformal scores."""
+    model = random_graphormer()
+    model.conformal = {"pIC50": Conformal({"": [0.5] * 99}), "activity": Conformal({})}
+    return save_checkpoint(model, tmp_path_factory.mktemp("measured") / "toy")
+
+
+@pytest.mark.parametrize("command", ["explain", "predict"])
+def test_the_level_of_intervals_is_chosen(run, measured, checkpoint, command):
+    code, text, error = run(command, "CCO", "--model", measured, "--level", "0.8")
+    assert (code, error) == (0, "")
+    value = gx.predict(gx.load(measured), "CCO")["pIC50"].value
+    assert f"(80 %: {value - 0.5:.2f} to {value + 0.5:.2f})" in text
+    assert "(80 %: inactive or active)" in text
+    code, text, error = run(command, "CCO", "--model", checkpoint, "--level", "0.8")
+    assert code == 0
+    assert "%:" not in text
+    assert error.startswith("model 'toy' has no intervals: ")
+    assert error.count("\n") == 1
+    code, _, error = run(command, "CCO", "--model", measured, "--level", "90")
+    assert code == 1
+    assert "between 0 and 1" in error
+
+
+def test_tables_have_intervals_at_the_level(run, measured, table, tmp_path):
+    out = tmp_path / "results"
+    options = ("--model", measured, "--level", "0.5", "--pictures", "none", "--out", out)
+    code, _, error = run("explain", table, *options)
+    assert code == 0, error
+    for row in read(out / "explanations.csv"):
+        assert float(row["pIC50_high"]) - float(row["pIC50_low"]) == pytest.approx(1, rel=1e-4)
+        assert row["activity_set"] == "inactive or active"
+    code, _, error = run("explain", table, *options[:3], "0.6", *options[4:], "--resume")
+    assert code == 1
+    assert "level = 0.5" in error
 
 
 def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):

@@ -20,6 +20,7 @@ from graphxai.tables.report.choice import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, 
 from graphxai.tables.report.drawing import UNIT, drawing
 from graphxai.tables.report.page import card_html, embedded
 from graphxai.visualization import Scale
+from graphxai.visualization.text import minus_signs
 from toy import random_graphormer
 
 ATTACK = "</script><script>window.attacked = true</script><img src=x onerror=alert(1)>"
@@ -157,9 +158,13 @@ def test_technical_words_are_explained(bace, tmp_path, target, output):
 
 def test_the_explained_task_is_the_first_prediction_of_a_card(bace, tmp_path):
     for target, task in ((None, "BACE-1 inhibition"), ("pIC50", "pIC50")):
-        data = read(gx.report(bace, ["CCO"], tmp_path / "r.html", target=target, detailed=0))[1]
+        options = {"target": target, "detailed": 0, "level": 0.8}
+        data = read(gx.report(bace, ["CCO"], tmp_path / "r.html", **options))[1]
         tasks = [name for name, _ in data["molecules"][0]["predictions"]]
         assert tasks[0] == task
+        expected = gx.predict(bace, "CCO")[task].at(0.8).range
+        assert data["molecules"][0]["ranges"][0] == minus_signs(expected)
+        assert expected.startswith("80 %: ")
         assert sorted(tasks) == ["BACE-1 inhibition", "pIC50"]
 
 

@@ -27,6 +27,8 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
+from graphxai.models.graphormer.checkpoint import require_purpose
+from graphxai.models.graphormer.conformal import LEVEL, require_level
 from graphxai.visualization.color import PALETTES, Scale
 
 from .choice import in_full, said
@@ -62,13 +64,14 @@ Chosen: TypeAlias = tuple[int, str, Row, Explanation]
 
 @dataclass(frozen=True)
 class Plan:
-    """How to explain: model, its training set, method, methods to compare, target."""
+    """How to explain: model, its training set, method, methods to compare, target, level."""
 
     model: Model
     training: TrainingSet | None
     explainer: Explainer
     others: tuple[str, ...]
     target: Any
+    level: float
 
 
 @dataclass
@@ -110,6 +113,7 @@ def report(
     target: Any = None,
     limit: int | None = None,
     detailed: int = DETAILED,
+    level: float = LEVEL,
     title: str = "",
     progress: bool | None = None,
     workers: int | None = 1,
@@ -121,7 +125,8 @@ def report(
     with the strongest atoms, the least trust, activity cliffs and outliers; see `choice.in_full`.
     names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
     measured values by task; by default columns called like a task. target: see `Target`. limit:
-    read at most this many rows; without a limit, up to 5,000 are allowed. progress: show a bar; by
+    read at most this many rows; without a limit, up to 5,000 are allowed. level: how often the
+    predictions' intervals and sets of classes are to hold. progress: show a bar; by
     default only on a terminal. workers: processes, as for `graphxai.explain`; the page is the same
     for any number.
 
@@ -131,7 +136,7 @@ def report(
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: a report is a web page; name it .html.")
-    model = load(model) if isinstance(model, str | Path) else model
+    model = require_purpose(load(model)) if isinstance(model, str | Path) else model
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
@@ -151,7 +156,7 @@ def report(
         )
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
-    plan = Plan(model, training_set_of(model), explainer, others, target)
+    plan = Plan(model, training_set_of(model), explainer, others, target, require_level(level))
     workers = workers_for(model, workers)
     done = work_through(partial(_explained, plan), _chunks(rows, CHUNK), workers, total)
     with progress_bar("explaining", total, show=progress) as tick, closing(done):
@@ -242,7 +247,8 @@ def _explained(plan: Plan, chunk: Sequence[Row]) -> tuple[list[Explained], list[
             rejected.append(_rejected(rows[number], error))
 
         options: dict[str, Any] = {"target": target, "training": plan.training, "refuse": refuse}
-        explained = dict(explain_prepared(model, prepared, plan.explainer, **options))
+        made = explain_prepared(model, prepared, plan.explainer, **options)
+        explained = {number: one.at(plan.level) for number, one in made}
         prepared = [item for item in prepared if item[0] in explained]
         trusted = trust_prepared(model, prepared, explained, None, target=target)
         for number, _ in prepared:

@@ -42,6 +42,7 @@ def record(
         "row": row,
         "smiles": explanation.smiles or "",
         "predictions": [[p.task, minus_signs(str(p))] for p in predictions],
+        "ranges": [minus_signs(p.range) for p in predictions],
         "value": value,
         "value_name": value_name,
         "label": explanation.prediction.label,

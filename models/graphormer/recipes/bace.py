@@ -23,6 +23,7 @@ from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import fit_temperature, scale_logits
+from graphxai.models.graphormer.training.conformal import calibrate, coverage_text
 from graphxai.models.graphormer.training.fit import predict, require_hardware
 from graphxai.models.graphormer.training.forests import reference_forest
 from graphxai.models.graphormer.training.loading import encode_all
@@ -134,17 +135,19 @@ def train_bace(
     temperature = fit_temperature(logits, y[valid, 0])
     scale_logits(model, ACTIVITY, temperature)
     found = score_bace(model, graphs, parts)
+    coverage = calibrate(model, graphs, y.numpy().astype(float), parts)
     metadata = {
         "data": BACE_URL,
         "md5": BACE_MD5,
         "seed": seed,
         "temperature": temperature,
         "scores": found,
+        "coverage": coverage,
         "summary": f"ROC-AUC {found['graphormer']['roc_auc']:.3f}",
         "split": json.loads(parts.to_json()),
     }
     command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"
-    card = _card(parts, found, temperature, command)
+    card = _card(parts, found, temperature, command, coverage)
     measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_training_compounds(folder, graphs, parts)
@@ -188,7 +191,23 @@ def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str,
     }
 
 
-def _card(split: Split, found: dict[str, Any], temperature: float, command: str) -> str:
+def uncertainty(coverage: dict[str, Any]) -> str:
+    """Return the paragraph of the card on intervals and sets of classes."""
+    return f"""**Uncertainty.** Conformal intervals and sets of classes, wider far from the training
+set, made from the validation part, on which epochs and settings were chosen too. On the test
+compounds:
+
+{coverage_text(coverage, {})}
+"""
+
+
+def _card(
+    split: Split,
+    found: dict[str, Any],
+    temperature: float,
+    command: str,
+    coverage: dict[str, Any],
+) -> str:
     model, forest = (ClassifierReport(**found[name]) for name in ("graphormer", "forest"))
     kind = (
         "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
@@ -232,6 +251,7 @@ n = {model.n}, {model.positives} active; interval: bootstrap over compounds.
 pIC50: RMSE {found["pIC50 RMSE"]:.2f}; predicting the training mean:
 {found["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/bace_quality.md`.
 
+{uncertainty(coverage)}
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,
 amidines, macrocycles and their like) are out of scope, whatever the probability says.
 """

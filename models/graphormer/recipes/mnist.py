@@ -18,12 +18,14 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.deformations import deform
 from graphxai.datasets.mnist import load_mnist, mnist_files
+from graphxai.datasets.splits import Split
 from graphxai.datasets.superpixels import images_to_data
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.config import GraphormerConfig, Task
 from graphxai.models.graphormer.encoding import StructureEncoding
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer.training import conformal
 from graphxai.models.graphormer.training.fit import fit, predict, require_hardware
 from graphxai.models.graphormer.training.settings import TrainingSettings
 
@@ -138,9 +140,11 @@ def train_mnist(
     model = result.model.cpu()
     temperature = calibrate(model, predict(model, valid), torch.from_numpy(labels[cut:]))
 
-    images, labels = load_mnist(root, "test", limit=num_test)
-    test = list(_graphs(images, labels, config, "test graphs", progress))
-    figures = measure(predict(model, test), torch.from_numpy(labels))
+    images, digits = load_mnist(root, "test", limit=num_test)
+    test = list(_graphs(images, digits, config, "test graphs", progress))
+    figures = measure(predict(model, test), torch.from_numpy(digits))
+    known = np.concatenate([labels[cut:], digits])
+    coverage = conformal.calibrate(model, [*valid, *test], *conformal_parts(known, held_out))
     metadata = {
         "dataset": "mnist-superpixels",
         "files": _checksums(root),
@@ -153,10 +157,17 @@ def train_mnist(
         "validation_accuracy": next(iter(result.scores.values()), math.nan),
         "temperature": temperature,
         "test": figures,
+        "coverage": coverage,
         "summary": f"accuracy {figures['accuracy']:.4f}",
     }
     measure_mean_node(model, train)
     return save_checkpoint(model, out / "model", card=_card(model, metadata), metadata=metadata)
+
+
+def conformal_parts(digits: np.ndarray, held_out: int) -> tuple[np.ndarray, Split]:
+    """Return labels (n, 1) of validation images, then test images, and where they are."""
+    chosen = tuple(range(len(digits)))
+    return digits[:, None].astype(float), Split((), chosen[:held_out], chosen[held_out:])
 
 
 def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
@@ -243,6 +254,15 @@ def _checksums(root: str | os.PathLike[str] | None) -> dict[str, str]:
     }
 
 
+def uncertainty(coverage: dict[str, Any]) -> str:
+    """Return the paragraph of the card on sets of digits."""
+    return f"""**Uncertainty.** Conformal sets of digits, made from the validation images. On test
+images:
+
+{conformal.coverage_text(coverage, {})}
+"""
+
+
 def _card(model: Graphormer, metadata: dict[str, Any]) -> str:
     test, config = metadata["test"], model.config
     low, high = test["interval"]
@@ -296,6 +316,7 @@ the accuracy is {100 * metadata["validation_accuracy"]:.2f} %.
 
 Recall: {recall}.
 
+{uncertainty(metadata["coverage"])}
 Most frequent confusions: {pairs}.
 
 ## Limits

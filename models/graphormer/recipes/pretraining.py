@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
-from graphxai.models.graphormer.checkpoint import save_checkpoint
+from graphxai.models.graphormer.checkpoint import TO_START, save_checkpoint
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.fit import fit, initialise, require_lightning
@@ -102,7 +102,7 @@ def pretrain(
         metadata={
             "molecules": len(graphs),
             "validation_loss": result.loss,
-            "summary": "weights to start from",
+            "summary": TO_START,
         },
     )
 

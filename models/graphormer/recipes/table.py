@@ -22,6 +22,7 @@ from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import scale_logits
+from graphxai.models.graphormer.training.conformal import calibrate
 from graphxai.models.graphormer.training.fit import require_hardware
 from graphxai.models.graphormer.training.forests import Forest, forest_predictions
 from graphxai.models.graphormer.training.loading import encode_all
@@ -197,6 +198,7 @@ def train_table(
     if found.shares:
         say(f"the forest's share in the teacher: {shares_text(found.shares)}")
     temperatures = fitting.calibrate(model, parts.valid)
+    coverage = calibrate(model, graphs, table.y, parts)
     say("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
     scores = fitting.scores(found, parts)
     curve: list[dict[str, Any]] = []
@@ -214,6 +216,7 @@ def train_table(
         "recombined": found.molecules,
         "temperature": temperatures,
         "scores": scores,
+        "coverage": coverage,
         "learning_curve": curve,
         "notes": [*([note] if note else []), *verdicts(scores)],
         "summary": summary(scores),

@@ -16,6 +16,7 @@ from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
 from graphxai.datasets.writing import replacing, write_whole
 from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.training.conformal import coverage_text
 
 __all__ = [
     "begin_run",
@@ -80,7 +81,7 @@ def summary(scores: dict[str, Any]) -> str:
 
 def write_scores(path: Path, metadata: dict[str, Any]) -> None:
     """Write a run's scores, and what they refer to, as JSON."""
-    names = ["file", "sha256", "seed", "split", "forest_share", "temperature", "scores"]
+    names = ["file", "sha256", "seed", "split", "forest_share", "temperature", "scores", "coverage"]
     names += ["learning_curve", "notes"]
     content = {name: metadata[name] for name in names}
     write_whole(path, json.dumps(content, indent=1) + "\n")
@@ -151,6 +152,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         " mean, or the class frequencies. Minus: this model minus that forest; if the interval"
         " includes 0, this test part shows no clear difference.",
         *(_markdown(score_rows(name, found)) for name, found in metadata["scores"].items()),
+        _coverage(metadata["coverage"], table.targets),
         _curve(metadata["learning_curve"]),
         "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
         " training structures, and `held_out.csv` the others: if they are confidential, delete"
@@ -196,6 +198,17 @@ def _temperatures(found: dict[str, float | None]) -> str:
     return (
         "Class logits are divided by a temperature fitted on the calibration molecules:"
         f" {', '.join(fitted)}."
+    )
+
+
+def _coverage(found: dict[str, Any], targets: Sequence[Target]) -> str:
+    """Say how often intervals and sets of classes held; empty if there are none."""
+    if not found:
+        return ""
+    return (
+        "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
+        " made from the calibration molecules. On the test molecules:\n\n"
+        + coverage_text(found, {target.name: target.unit for target in targets})
     )
 
 

@@ -306,6 +306,17 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
         probability = float(predicted[row["row"]]["nitrogen: yes"])
         printed_text = float(row["nitrogen: probability of yes"])
         assert probability == pytest.approx(printed_text, abs=1e-3)
+    ends = [
+        [predicted[row["row"]][f"size_{e} (characters)"] for e in ("low", "high")] for row in judged
+    ]
+    held = [
+        float(low) <= float(row["size (characters)"]) <= float(high)
+        for (low, high), row in zip(ends, judged, strict=True)
+    ]
+    coverage = metadata["coverage"]["size"]
+    assert (coverage["held"], coverage["n"]) == (np.mean(held), len(held))
+    assert f"size: 90 % intervals held {100 * np.mean(held):.0f} % of {len(held)}" in card
+    assert all(row["nitrogen"] in row["nitrogen_set"] for row in predicted.values())
     picture = tmp_path / "a.svg"
     code, text, error = run(
         "explain", "NCc1ccccc1", "--model", out, "--target", "size", "--out", picture
