@@ -33,9 +33,9 @@ from graphxai.rules.conservative import Rules as Constant
 from graphxai.rules.positive import Rules
 from graphxai.rules.scope import Blocks
 
+from .attention import Placed, entries, exposed, put_back, shares_of_parallel
 from .marks import Marks, Meeting
 from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .recording import Placed, entries, exposed, put_back, shares_of_parallel
 from .replay import Plan, Reading, out_of_place, plan, refs_in, replay
 from .trace import Op, Ref, Trace
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS

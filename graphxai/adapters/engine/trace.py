@@ -162,6 +162,22 @@ class Trace:
         number = self.maker[value]
         return None if number < 0 else self.ops[number]
 
+    def name(self, value: int) -> str:
+        """The name of that operation; empty for a value from outside."""
+        op = self.made(value)
+        return "" if op is None else op.name
+
+    def back(self, value: int, further: Callable[[int, Op], Iterable[int]]) -> Iterator[int]:
+        """A value and those it is made of, as far as `further` leads from a value and its maker."""
+        seen, todo = {value}, [value]
+        while todo:
+            value = todo.pop()
+            yield value
+            if (op := self.made(value)) is not None:
+                new = set(further(value, op)) - seen
+                seen |= new
+                todo.extend(new)
+
     def shape(self, value: int) -> torch.Size:
         """The shape of the tensor that held a value."""
         return self.tensor(value).shape
