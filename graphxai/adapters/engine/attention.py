@@ -9,7 +9,7 @@ a network computes from both ends of an edge.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -23,10 +23,11 @@ from graphxai.rules.scope import Blocks
 from ..layout import Layout
 from .marks import Meeting, factors_of
 from .nodes import NONE, Nodes, Numbers, agree
-from .replay import Plan, Replayed
+from .replay import Plan, Reading, Replayed
 from .trace import Op, Running, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 
+Read = Callable[[Tensor], Tensor]
 SMALL = 1e-6  # of attention to what is padding
 MIXING = PRODUCTS - {"div"}
 
@@ -209,7 +210,7 @@ def _same_along(numbers: Tensor, axis: int) -> bool:
     return numbers.shape[axis] > 0 and bool((numbers == numbers.narrow(axis, 0, 1)).all())
 
 
-def exposing(place: Placed, layout: Layout, rules: Rules) -> Callable[[Tensor], Tensor]:
+def exposing(place: Placed, layout: Layout, rules: Rules) -> Read:
     """Put attention on the tape, and return the weights computed from it."""
 
     def read(weights: Tensor) -> Tensor:
@@ -227,10 +228,35 @@ def exposing(place: Placed, layout: Layout, rules: Rules) -> Callable[[Tensor], 
 
 
 class Seen(NamedTuple):
-    """Attention between nodes: where it meets values, and where its entries stand."""
+    """Attention between nodes: where it meets values, and where its entries stand.
+
+    products: by number, all products in which the same weights meet values, and the weights there.
+    """
 
     met: Meeting
     place: Placed
+    products: dict[int, int]
+
+
+def readings(seen: Sequence[Seen], exposing: Callable[[Placed], Read]) -> dict[int, Reading]:
+    """What is read in each product; weights that meet values in several are read once."""
+    reads = ((one, _once(exposing(one.place))) for one in seen)
+    return {
+        number: Reading(weights, read)
+        for one, read in reads
+        for number, weights in one.products.items()
+    }
+
+
+def _once(read: Read) -> Read:
+    found: list[Tensor] = []
+
+    def again(weights: Tensor) -> Tensor:
+        if not found:
+            found.append(read(weights))
+        return found[0]
+
+    return again
 
 
 def attention_between_nodes(
@@ -242,15 +268,23 @@ def attention_between_nodes(
     """
     found: list[Seen] = []
     left_out: set[str] = set()
+    unread: set[str] = set()
     known: set[int] = set()
-    passing = {op.number for op in made.passing}
+    first, passing = made.marks.first, {op.number for op in made.passing}
     for met in sorted(made.marks.attention, key=lambda m: m.product.number):
-        if met.product.number not in passing or met.origin.number in known:
+        if met.product.number not in passing:
+            continue
+        if met.origin.number in known:
+            read = next((one for one in found if one.met.origin is met.origin), None)
+            if read and first[read.met.weights] == first[met.weights]:
+                read.products[met.product.number] = met.weights
+            elif read and _is_of_pairs_of_nodes(nodes, met.weights):
+                unread.add(met.product.place or "the model")
             continue
         known.add(met.origin.number)
         place = placed(made.trace, met, nodes, size)
         if place is not None:
-            found.append(Seen(met, place))
+            found.append(Seen(met, place, {met.product.number: met.weights}))
         elif met.divisor is not None and size > 1 and not together:
             raise NotTogether  # padding may be among what it is divided by
         elif not _pools(made.trace, nodes, met):
@@ -264,6 +298,13 @@ def attention_between_nodes(
             f" {'; '.join(sorted(left_out))}.",
             stacklevel=8,
         )
+    if unread:
+        warnings.warn(
+            f"{name} multiplies parts or multiples of the same softmax with values in several"
+            " products; methods that read attention read the first product and leave out those in"
+            f" {'; '.join(sorted(unread))}.",
+            stacklevel=8,
+        )
     in_all = all(len(seen.place.positions[0].unique()) == size for seen in found)
     if size > 1 and not (in_all or together):
         raise NotTogether
@@ -275,6 +316,11 @@ class NotTogether(Exception):
 
     The model attends in one graph after the other, or counts padding.
     """
+
+
+def _is_of_pairs_of_nodes(nodes: Nodes, value: int) -> bool:
+    numbers = nodes.by_value.get(value)
+    return numbers is not None and numbers.key is not None
 
 
 def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:

@@ -47,6 +47,8 @@ OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", 
                          "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
                          "clamp_max"}  # fmt: skip
 SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
+_BESIDE = {"index_select", "expand", "detach", "alias", "clone"}  # a maximum and its group
+_KEPT = -1
 ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
 
 
@@ -86,16 +88,22 @@ class Marks:
     """Values held constant by the operations that read them, and products that are halved.
 
     held: by number of the operation, each value with its rule. attention: where weights that sum
-    to one meet values. products: numbers of products of two signals. The marks of another pass with
-    the same operations are the same, if the answers about `sizes` are, and if in each of `alike`,
-    groups of operations on the same values, equal numbers are given to the same ones.
+    to one meet values. products: numbers of products of two signals. shifts: numbers of operations
+    that subtract a constant from what a softmax is of, where it cancels. first: for every value the
+    first that the same operation made of the same arguments.
+
+    The marks of another pass with the same operations are the same, if the answers about `sizes`
+    are, and if in each of `alike`, groups of operations on the same values, equal numbers are given
+    to the same ones.
     """
 
     held: dict[int, dict[int, Rule]] = field(default_factory=dict)
     attention: list[Meeting] = field(default_factory=list)
     products: set[int] = field(default_factory=set)
+    shifts: set[int] = field(default_factory=set)
     sizes: set[Sizes] = field(default_factory=set)
     alike: list[list[int]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
 
     def hold(self, op: Op, value: int, rule: Rule) -> None:
         """Mark a value as constant where `op` reads it."""
@@ -111,13 +119,14 @@ class _Marking:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.live = [live & 1 for live in trace.live]  # of the nodes
-        self.marks = Marks()
+        self._first, alike = _first_of_equals(trace)
+        self.marks = Marks(alike=alike, first=self._first)
         self._roots: dict[int, int] = {}
-        self._first, self.marks.alike = _first_of_equals(trace)
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
             if self._makes_weights(op):
                 self._mark_attention(op)
+                self._mark_shifts(op)
         for op in signals:
             if op.name in GATES:
                 self._mark_gate(op)
@@ -295,6 +304,48 @@ class _Marking:
         for product, value in self.meetings([op.out], ON_THE_WAY):
             self.marks.hold(product, value, "attention")
             self.marks.attention.append(Meeting(product, value, op))
+
+    def _mark_shifts(self, op: Op) -> None:
+        """Mark `s - m` in `exp(s - m) / sum(exp(s - m))` with a maximum m of the same group."""
+        if op.name not in ("div", "mul"):
+            return
+        for above, below in _both_ways(self.factors(op)):
+            sums = [self._group(by, SUMS) for by in self.makers(below, OF_A_SUM)]
+            exps = (by for by in self.makers(above, SAME) if by.name == "exp")
+            for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, SAME)):
+                shift = sub.args[1] if sub.name == "sub" else None
+                if type(shift) is Ref and not self.live[shift.value]:
+                    group = self._maximum_of(shift.value)
+                    if group is not None and group in sums:
+                        self.marks.shifts.add(sub.number)
+
+    def _maximum_of(self, value: int) -> tuple[object, int] | None:
+        """The groups of which a value, put beside their members, is the maximum."""
+        op, index = self.trace.made(value), _KEPT
+        while op is not None and op.name in _BESIDE:
+            index = self._origin(op.args[2].value) if op.name == "index_select" else index
+            op = self.trace.made(op.reads[0].value)
+        found = None if op is None else self._group(op, {"amax", "max", "scatter_reduce"})
+        return found if found is not None and found[1] == index else None
+
+    def _group(self, op: Op, names: set[str]) -> tuple[object, int] | None:
+        """The axes of a reduction, which stay, or its axis and the index of its groups."""
+        if op.name not in names or len(op.args) < 3:
+            return None
+        dims, by = op.args[1:3]
+        dims = dims if isinstance(dims, list | tuple) else [dims]
+        axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
+        if type(by) is Ref:
+            return axes, self._origin(by.value)
+        return (axes, _KEPT) if by is True else None
+
+    def _origin(self, value: int) -> int:
+        """What a value is a view of, with all of its entries."""
+        op = self.trace.made(value)
+        while op is not None and op.name in _BESIDE | {"view", "unsqueeze"} - {"index_select"}:
+            value = op.reads[0].value
+            op = self.trace.made(value)
+        return value
 
     def _mark_gate(self, op: Op) -> None:
         argument = self.root(self.live_reads(op)[0])

@@ -11,7 +11,7 @@ from graphxai.rules.conservative import Rules, Tape
 
 from ..isolation import uncompiled
 from ..layout import Layout
-from .attention import attention_between_nodes, current_layer_inputs, entering, exposing
+from .attention import attention_between_nodes, current_layer_inputs, entering, exposing, readings
 from .marks import curves, marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
@@ -198,10 +198,7 @@ def reading(
     made = plan(trace, marked(trace), rules, NODES)
     warn_of_curves(name, made, known)
     attention = attention_between_nodes(made, nodes, len(layout.mask), name, together)
-    read = {
-        seen.met.product.number: Reading(seen.met.weights, exposing(seen.place, layout, made.rules))
-        for seen in attention
-    }
+    read = readings(attention, lambda place: exposing(place, layout, made.rules))
     again = replay(made, {slot: rows}, reading=read)
     if (entered := current_layer_inputs()) is not None:
         entered.found += [
