@@ -355,8 +355,8 @@ class _Marking:
                 continue
             own = any(self.root(other) == argument for other in others)
             self.marks.hold(product, value, "activation" if own else "attention")
-        for product, own in self._users(op.out, SAME | {"rsub"}):
-            if self._is_of_constant_rows(product, own, op.out):
+        for product, gates in self._users(op.out, SAME | {"rsub"}):
+            if self._is_of_constant_rows(product, gates, op.out):
                 self.marks.hold(product, self.factors(product)[0], "attention")
 
     def _is_of_constant_rows(self, op: Op, own: set[int], gate: int) -> bool:

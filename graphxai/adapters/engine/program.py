@@ -228,22 +228,22 @@ def _without_tensors(program: Program) -> Program:
 def _last_uses(trace: Trace) -> dict[int, list[int]]:
     """By operation, the slots that it is the last to read.
 
-    Empty if tensors come in from outside whose memory is compared with that of all others.
+    While tensors come in from outside, whose memory is compared with that of all others, none.
     """
     literal = {ref.slot for op in trace.ops if op.name == "lift_fresh" for ref in op.reads}
     apart = trace.inputs.keys() | literal
-    if any(kept is None and slot not in apart for slot, kept in trace.outside.items()):
-        return {}
+    compared = {slot for slot, kept in trace.outside.items() if kept is None} - apart
+    coming = (op.number for op in trace.ops for ref in op.reads if ref.slot in compared)
+    begin = max(coming, default=-1)
+    stays = (
+        {slot for _, slot in trace.leaving} | trace.unstable | {trace.output.slot, *trace.inputs}
+    )
     latest = {ref.slot: op for op in trace.ops for ref in (*op.reads, *op.makes)}
-    stays = {slot for _, slot in trace.leaving} | trace.unstable | trace.inputs.keys()
     done: dict[int, list[int]] = {}
     for slot, op in latest.items():
         # what an operation makes is not known to require a gradient before it has returned
-        if (
-            slot not in stays
-            and slot != trace.output.slot
-            and slot not in {r.slot for r in op.makes}
-        ):
+        made = any(ref.slot == slot for ref in op.makes)
+        if op.number > begin and slot not in stays and not made:
             done.setdefault(op.number, []).append(slot)
     return done
 
