@@ -233,7 +233,7 @@ def _at_node(model: "Model", inputs: Any, node: Any) -> Any:
     """The inputs with the node to explain of each. Raises ValueError for a Graphormer."""
     if isinstance(model, Graphormer):
         raise ValueError("a Graphormer has one output per graph: leave out node=.")
-    from graphxai.adapters.node_level import at_node  # needs PyG
+    from graphxai.adapters.calling import at_node  # needs PyG
 
     return at_node(inputs, node)
 

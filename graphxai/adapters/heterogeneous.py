@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import InputError
 
-from .node_level import CHOSEN, TYPE
+from .calling import CHOSEN, TYPE
 
 SCHEMA = "schema"  # attribute of a graph with types
 OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE)  # no inputs of their own

@@ -4,6 +4,10 @@ Mixing: of two graphs in a batch, one gets other rows. If the output of the othe
 model mixes graphs: attention without the batch vector, a norm over the batch. Then every method
 runs its graphs one at a time.
 
+Padding: a model may count it, as PyG's linear attention does. Its output for a graph changes beside
+a larger one, although no graph reads another: two graphs of different size together, and the
+smaller one alone, show it. Such a model gets one graph at a time.
+
 Cuts: one recorded pass shows where values of the nodes are used without their gradient.
 """
 
@@ -11,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import Context
 from typing import Any
 
 import torch
@@ -24,10 +29,14 @@ from .engine.marks import marked
 from .engine.passing import NODES, places_of_cuts, recorded
 from .engine.relevance import ALL_CONSTANT
 from .engine.replay import plan
+from .isolation import copied, leaving_no_trace
 
+Wrapped = Any  # a WrappedModel
 Run = Callable[[Tensor], Tensor]
 Output = tuple[str, Tensor]  # of a module, with its path
 SAME = 10  # machine epsilons of the largest value: less is rounding
+FAR = 500  # machine epsilons of the largest output
+FARTHEST = 0.05  # of the largest output, in half precision
 
 
 class Survey:
@@ -174,3 +183,76 @@ class _Entries:
         one, two = (t.index_select(axis, chosen).float() for t in (a, b))
         size = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max())
         return not torch.allclose(one, two, rtol=eps, atol=eps * max(size, 1e-6), equal_nan=True)
+
+
+# -- padding ---------------------------------------------------------------------------------------
+
+
+class Padding:
+    """Whether a model counts padding, as one small pass showed; kept by copies."""
+
+    def __init__(self) -> None:
+        self._asked = self._counts = False
+
+    def __deepcopy__(self, _: Any) -> "Padding":
+        return self
+
+    def counts(self, model: Wrapped, batch: Any) -> bool:
+        """Whether the graphs of this batch need a pass each."""
+        if not self._asked and batch.graphs is not None and bool(batch.num_nodes.all()):
+            self._asked = True
+            graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
+            found = Context().run(_differs, model, graphs[0], graphs[-1])
+            self._asked, self._counts = found is not None, bool(found)
+        return self._counts
+
+
+def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
+    """Two graphs, the first the smaller one, made from graphs that may be of one size."""
+    size = int(second.num_nodes)
+    if int(first.num_nodes) < size:
+        return first, second
+    if size == 1:
+        return first, model.repeated(second, 2)
+    nodes = torch.arange(size, device=second.x.device)
+    return model.induced(second, nodes < size - 1), second
+
+
+def _differs(model: Wrapped, first: Any, second: Any) -> bool | None:
+    """Whether the first graph's output changes beside the second; None: the model did not run.
+
+    In double precision, if the model runs in it, so that rounding does not hide a small change.
+    """
+    state = torch.get_rng_state()
+    for copy in (_in_double_precision, lambda model: model):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return _compared(copy(model), first, second)
+        except Exception:  # a model may raise anything; the batch itself will show what is wrong
+            continue
+        finally:
+            torch.set_rng_state(state)
+    return None
+
+
+def _in_double_precision(model: Wrapped) -> Wrapped:
+    double = copied(model)
+    double.module.double()
+    return double
+
+
+def _compared(model: Wrapped, first: Any, second: Any) -> bool:
+    """Whether the first graph's output changes beside the second; not if it is random anyway."""
+    state = torch.get_rng_state()
+    with leaving_no_trace(model.module), model.evaluating():
+        first, second = _of_two_sizes(model, first, second)
+        with torch.no_grad():
+            beside, alone = (model(model.collate(g))[:1] for g in ([first, second], [first]))
+    return torch.equal(state, torch.get_rng_state()) and not _nearly_equal(beside, alone)
+
+
+def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:
+    """Whether outputs are equal but for rounding, or not finite."""
+    far = min(FAR * torch.finfo(alone.dtype).eps, FARTHEST) * alone.abs().max()
+    return not bool(((beside - alone).abs().max() > far).item())

@@ -36,11 +36,11 @@ from .calling import (
     tells_graphs,
     without_fused_attention,
 )
-from .compiled import as_written, uncompiled
-from .copying import leaving_no_trace
-from .engine.passing import NotTogether, explained_pass, relevant_pass
+from .engine.attention import NotTogether
+from .engine.passing import explained_pass, relevant_pass
 from .engine.relevance import current_relevance
 from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
+from .isolation import as_written, evaluated, in_eval_mode, leaving_no_trace, uncompiled
 from .layout import OneGraphAtATime
 from .one_at_a_time import (
     one_by_one,
@@ -49,11 +49,8 @@ from .one_at_a_time import (
     warn_of_empty,
     warn_of_nothing,
 )
-from .padding import Padding
-from .replica import evaluated, in_eval_mode
 from .subgraphs import has_matrices, part, several
-from .survey import Survey
-from .tasks import tasks_told
+from .survey import Padding, Survey
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # or no inputs of their own
 Replaced = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
@@ -96,7 +93,7 @@ def wrap(
     that cannot share a pass, because `model.forward` takes no batch vector, go one at a time.
     Raises ValueError if the module `at` does not exist or no tasks are given.
     """
-    config = TaskSet(tasks_told(tasks, kind, classes, task))
+    config = TaskSet(_tasks_told(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
     if graph_token and inputs == "graphs":
@@ -120,6 +117,28 @@ def wrap(
         features=tuple(features),
         name=name,
     )
+
+
+def _tasks_told(
+    tasks: Sequence[Task] | Task | None,
+    kind: TaskKind | None,
+    classes: Sequence[str] | int | None,
+    task: str | None,
+) -> tuple[Task, ...]:
+    """The tasks given, or a single one of this kind. Raises ValueError if neither is given."""
+    if tasks and task is not None:
+        raise ValueError(f"tasks already have names: task={task!r} goes with `kind`.")
+    if isinstance(tasks, Task):
+        return (tasks,)
+    if tasks:
+        return tuple(tasks)
+    if kind is None:
+        raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
+    if isinstance(classes, int):
+        classes = [str(c) for c in range(classes)]
+    if classes is None and kind == "binary":
+        classes = ("negative", "positive")
+    return (Task("output" if task is None else task, kind, tuple(classes or ())),)
 
 
 class WrappedModel:

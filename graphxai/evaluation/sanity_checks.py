@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphxai.adapters.copying import copied
+from graphxai.adapters.isolation import copied
 from graphxai.models.graphormer.encoding import GraphBatch
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings

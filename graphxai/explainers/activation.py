@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from graphxai.adapters.layer_inputs import layer_inputs
+from graphxai.adapters.engine.attention import layer_inputs
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -71,7 +71,7 @@ class AttCat(Explainer):
 
     `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the queries q are the
     graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
-    (see `adapters.layer_inputs`); in a pre-LN layer this is after its LayerNorm.
+    (see `adapters.engine.attention`); in a pre-LN layer this is after its LayerNorm.
     """
 
     name = "att_cat"

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.copying import copied
 from graphxai.adapters.engine.passing import relevant_pass
 from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
+from graphxai.adapters.isolation import copied
 from graphxai.adapters.layout import Layout
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target

@@ -28,7 +28,7 @@ from torch_geometric.explain.config import (
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.batches import WrappedBatch
-from graphxai.adapters.padding import Padding
+from graphxai.adapters.survey import Padding
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.contract.target import ResolvedTarget, Target
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from graphs_with_inputs import DIM, EDGES, Inputs, graph
 from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
+from torch_geometric.utils import softmax as softmax_over
 
 import graphxai as gx
 from other_models import GpsModel, SparseModel, encoder
@@ -92,6 +93,35 @@ def test_what_only_selects_or_hides_is_not_cut_off():
         ledger = gx.explain(gx.wrap(Cut(hidden).eval(), kind="regression"), graph()).ledger
     assert not ledger.others
     assert abs(ledger.unexplained) < 1e-6
+
+
+def softmax_shifted_over(dim: int):
+    def attended(m: Cut, h: Tensor) -> Tensor:
+        scores = h @ h.mT
+        weights = (scores - scores.detach().amax(dim, keepdim=True)).exp()
+        return weights / weights.sum(-1, keepdim=True) @ m.other(h)
+
+    return attended
+
+
+def edge_softmax(m: Cut, h: Tensor) -> Tensor:
+    return softmax_over(h, torch.zeros(len(h), dtype=torch.long)) * m.other(h)
+
+
+@pytest.mark.parametrize("how", [edge_softmax, softmax_shifted_over(-1)], ids=["edges", "rows"])
+def test_the_shift_by_the_maximum_in_a_softmax_is_not_cut_off(how):
+    model = gx.wrap(Cut(how).eval(), kind="regression")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ledger = gx.explain(model, graph(), method="gradient_input").ledger
+    assert "cut off" not in ledger.others
+
+
+def test_a_shift_of_other_groups_than_those_of_the_softmax_is_cut_off():
+    model = gx.wrap(Cut(softmax_shifted_over(0)).eval(), kind="regression")
+    with pytest.warns(UserWarning, match="without their gradient"):
+        ledger = gx.explain(model, graph(), method="gradient_input").ledger
+    assert ledger.others["cut off"]
 
 
 # -- other inputs ------------------------------------------------------------------------------

@@ -80,6 +80,33 @@ def test_other_ways_to_attend_are_named_by_methods_that_read_attention(how):
         gx.explain(model, graph(5), "rollout")
 
 
+class Twice(nn.Module):
+    """The softmax of one graph meets values in a way of the test's own."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.qkv, self.head, self.values = nn.Linear(6, 24), nn.Linear(8, 1), values
+
+    def forward(self, x, edge_index):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        weights = torch.stack([q @ k.mT, k @ q.mT]).softmax(-1)
+        return self.head(self.values(weights, q, v).sum((0, 1)))[None]
+
+
+def test_attention_that_meets_values_twice_is_read_in_both_products():
+    twice, once = lambda a, q, v: a @ v + a @ q.tanh(), lambda a, q, v: a @ (v + q.tanh())
+    found, wanted = (
+        gx.explain(wrapped(started(Twice(values))), graph(5), "gae") for values in (twice, once)
+    )
+    np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
+
+
+def test_heads_that_meet_values_one_by_one_are_named():
+    model = wrapped(started(Twice(lambda a, q, v: (a[0] @ v + a[1] @ q.tanh())[None])))
+    with pytest.warns(UserWarning, match="several products.*read the first"):
+        gx.explain(model, graph(5), "gae")
+
+
 def test_a_model_that_caches_its_first_pass_caches_nothing_of_ours():
     module = started(Cached())
     one = graph(8)

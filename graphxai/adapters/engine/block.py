@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from torch.nn.modules.module import (
 )
 from torch.utils._pytree import tree_flatten
 
-from graphxai.rules.conservative import current_rules, current_tape
+from graphxai.rules import conservative as rules_of
+from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.scope import Blocks
 
-from ..compiled import uncompiled
+from ..isolation import uncompiled
 from ..layout import Layout
 from .marks import marked
 from .passing import reading, warn_of_chance, warn_of_curves
@@ -47,6 +48,28 @@ def intercepted(model: nn.Module, *, layout: Layout | None = None) -> Iterator[N
         for handle in handles:
             handle.remove()
         watch.end()
+
+
+@contextmanager
+def conservative(
+    attention: bool = True,
+    layernorm: bool = True,
+    activation: Literal["ratio"] | None = None,
+    products: bool = False,
+    *,
+    model: nn.Module | None = None,
+) -> Iterator[Rules]:
+    """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
+
+    The rules act on a bundled Graphormer, and on `model`: any PyTorch module, which needs no
+    change (see `intercepted`). For the rules themselves see
+    `graphxai.rules.conservative.conservative`.
+    """
+    with (
+        rules_of.conservative(attention, layernorm, activation, products) as in_force,
+        nullcontext() if model is None else intercepted(model),
+    ):
+        yield in_force
 
 
 _watching: "Blocks[_Watch | None]" = Blocks("graphxai_watching", None)

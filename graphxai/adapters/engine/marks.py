@@ -46,6 +46,9 @@ OF_A_SUM = SAME | SUMS | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
 OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", "var_mean", "std",
                          "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
                          "clamp_max"}  # fmt: skip
+SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
+_BESIDE = {"index_select", "expand", "detach", "alias", "clone"}  # a maximum and its group
+_KEPT = -1
 ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
 
 
@@ -85,16 +88,22 @@ class Marks:
     """Values held constant by the operations that read them, and products that are halved.
 
     held: by number of the operation, each value with its rule. attention: where weights that sum
-    to one meet values. products: numbers of products of two signals. The marks of another pass with
-    the same operations are the same, if the answers about `sizes` are, and if in each of `alike`,
-    groups of operations on the same values, equal numbers are given to the same ones.
+    to one meet values. products: numbers of products of two signals. shifts: numbers of operations
+    that subtract a constant from what a softmax is of, where it cancels. first: for every value the
+    first that the same operation made of the same arguments.
+
+    The marks of another pass with the same operations are the same, if the answers about `sizes`
+    are, and if in each of `alike`, groups of operations on the same values, equal numbers are given
+    to the same ones.
     """
 
     held: dict[int, dict[int, Rule]] = field(default_factory=dict)
     attention: list[Meeting] = field(default_factory=list)
     products: set[int] = field(default_factory=set)
+    shifts: set[int] = field(default_factory=set)
     sizes: set[Sizes] = field(default_factory=set)
     alike: list[list[int]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
 
     def hold(self, op: Op, value: int, rule: Rule) -> None:
         """Mark a value as constant where `op` reads it."""
@@ -110,19 +119,20 @@ class _Marking:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.live = [live & 1 for live in trace.live]  # of the nodes
-        self.marks = Marks()
+        self._first, alike = _first_of_equals(trace)
+        self.marks = Marks(alike=alike, first=self._first)
         self._roots: dict[int, int] = {}
-        self._first, self.marks.alike = _first_of_equals(trace)
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
-            for origin in self._weights_made_by(op):
-                self._mark_attention(op, origin)
+            if self._makes_weights(op):
+                self._mark_attention(op)
+                self._mark_shifts(op)
         for op in signals:
             if op.name in GATES:
                 self._mark_gate(op)
         for op in signals:
             if op.name in ("mul", "div") and len(self.factors(op)) == 2:
-                self._mark_own(op) or self._mark_scale(op) or self._mark_linear_attention(op)
+                self._mark_factor(op) or self._mark_linear_attention(op)
         products = (op for op in signals if op.name in PRODUCTS - {"div"})
         self.marks.products = {op.number for op in products if len(self.factors(op)) == 2}
 
@@ -161,21 +171,40 @@ class _Marking:
         return self._first[value]
 
     def behind(self, value: int, through: set[str]) -> set[int]:
-        """All live values that one is made of by way of the operations in `through`.
+        """All live values that one is made of by way of the operations in `through`."""
+        return set(self._back(value, through, lambda _: False))
 
-        The first of equals stands for all of them.
-        """
-        value = self._first[value]
+    def makers(self, value: int, through: set[str]) -> list[Op]:
+        """The operations that made the values behind one."""
+        found = map(self.trace.made, self.behind(value, through))
+        return [op for op in found if op is not None]
+
+    def is_made_of(self, value: int, ends: Callable[[int], bool], through: set[str]) -> bool:
+        """Whether all ways back from a value lead to such an end by operations in `through`."""
+        back = self._back(value, through, ends)
+        return all(ends(value) or self.trace.name(value) in through for value in back)
+
+    def _back(self, value: int, through: set[str], ends: Callable[[int], bool]) -> Iterator[int]:
+        """The values behind one as far as the ends; the first of equals stands for all of them."""
+
+        def further(value: int, op: Op) -> Iterator[int]:
+            goes_on = op.name in through and not ends(value)
+            return map(self._first.__getitem__, self.live_reads(op) if goes_on else ())
+
+        return self.trace.back(self._first[value], further)
+
+    def _users(self, value: int, through: set[str]) -> Iterator[tuple[Op, set[int]]]:
+        """Operations that read a value, or what those in `through` make of it, and these values."""
         seen, todo = {value}, [value]
         while todo:
-            op = self.trace.made(todo.pop())
-            if op is None or op.name not in through:
-                continue
-            for read in map(self._first.__getitem__, self.live_reads(op)):
-                if read not in seen:
-                    seen.add(read)
-                    todo.append(read)
-        return seen
+            for number in self.trace.uses[todo.pop()]:
+                op = self.trace.ops[number]
+                if op.name in through:
+                    new = {ref.value for ref in op.makes} - seen
+                    seen |= new
+                    todo.extend(new)
+                else:
+                    yield op, seen
 
     def meetings(self, start: Iterable[int], through: set[str]) -> Iterator[tuple[Op, int]]:
         """Products in which a value made from `start` meets another signal, in order."""
@@ -217,50 +246,34 @@ class _Marking:
 
     def _is_probability(self, value: int) -> bool:
         """Whether a value is a softmax, or a multiple of one."""
-        makers = (self.trace.made(v) for v in self.behind(value, SAME | {"mul", "div"}))
-        return any(op is not None and op.name in SOFTMAX for op in makers)
+        return any(op.name in SOFTMAX for op in self.makers(value, SAME | {"mul", "div"}))
 
     def _is_factor(self, op: Op, mine: set[int]) -> bool:
         """Whether a product with weights makes other weights, as with a gate of every pair."""
         if op.name != "mul" or op.in_place:
             return False
         factors = self.factors(op)
-        own = [value for value in factors if value in mine]
-        others = [value for value in factors if value not in mine]
-        if len(own) != 1 or len(others) != 1:
+        if len(factors) != 2 or sum(value in mine for value in factors) != 1:
             return False
-        if self.sizes(_is_smaller, own[0], others[0]):
+        weights, other = sorted(factors, key=lambda value: value not in mine)
+        if self.sizes(_is_smaller, weights, other):
             return False
-        if not self._is_of_gates(others[0]) and not self._products_behind(others[0]):
+        if not self._is_of_gates(other) and not self._products_behind(other):
             return False
-        return any(True for _ in self._next_products(op.out))
-
-    def _next_products(self, value: int) -> Iterator[Op]:
-        """Products with another signal that a value enters as it is."""
-        seen, todo = {value}, [value]
-        while todo:
-            for number in self.trace.uses[todo.pop()]:
-                op = self.trace.ops[number]
-                if op.name in PRODUCTS:
-                    factors = self.factors(op)
-                    if len(factors) == 2 and not all(f in seen for f in factors):
-                        yield op
-                elif op.name in SAME:
-                    new = {ref.value for ref in op.makes} - seen
-                    seen |= new
-                    todo.extend(new)
+        return any(
+            user.name in PRODUCTS and len(both := self.factors(user)) == 2 and not own >= set(both)
+            for user, own in self._users(op.out, SAME)
+        )
 
     # -- attention and gates -------------------------------------------------------------------
 
-    def _weights_made_by(self, op: Op) -> list[list[int]]:
-        """Values that are weights which sum to one, if this operation makes such."""
-        if op.name in SOFTMAX and self.live_reads(op):
-            return [[op.out]]
-        if op.name in ("div", "mul") and self._is_normalised(op):
-            return [[op.out]]
-        if op.name == "exp" and self._is_of_logarithms(op):
-            return [[op.out]]
-        return []
+    def _makes_weights(self, op: Op) -> bool:
+        """Whether an operation makes weights that sum to one."""
+        if op.name in SOFTMAX:
+            return True
+        if op.name in ("div", "mul"):
+            return self._is_normalised(op)
+        return op.name == "exp" and self._is_of_logarithms(op)
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
@@ -269,30 +282,70 @@ class _Marking:
             return False
         above, below = factors
         if op.name == "mul":
-            makers = [self.trace.made(value) for value in factors]
-            inverse = [m is not None and m.name == "reciprocal" for m in makers]
+            inverse = [self.trace.name(value) == "reciprocal" for value in factors]
             if inverse.count(True) != 1:
                 return False
             above, below = (below, above) if inverse[0] else (above, below)
-        own = self.behind(above, SAME)
-        sums = (self.trace.made(value) for value in self.behind(below, OF_A_SUM))
-        return any(
-            m is not None
-            and m.name in SUMS
-            and any(self.behind(read, SAME) & own for read in self.live_reads(m))
-            for m in sums
-        )
+        return self._are_summed_in(below, [above]) is not None
+
+    def _are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
+        """The first of the candidates whose own entries are summed in a divisor."""
+        sums = [op for op in self.makers(below, OF_A_SUM) if op.name in SUMS]
+        summed = [self.behind(read, SAME) for op in sums for read in self.live_reads(op)]
+        alike = (v for v in candidates if any(self.behind(v, SAME) & values for values in summed))
+        return next(alike, None)
 
     def _is_of_logarithms(self, op: Op) -> bool:
         """Whether `exp` undoes `log_softmax`, or has `s - logsumexp(s)` as its argument."""
-        before = self.behind(self.live_reads(op)[0], SAME | {"sub", "add", "neg"})
-        makers = {m.name for value in before if (m := self.trace.made(value)) is not None}
-        return bool(makers & {"_log_softmax", "logsumexp"})
+        before = self.makers(self.live_reads(op)[0], SAME | {"sub", "add", "neg"})
+        return any(maker.name in ("_log_softmax", "logsumexp") for maker in before)
 
-    def _mark_attention(self, op: Op, weights: list[int]) -> None:
-        for product, value in self.meetings(weights, ON_THE_WAY):
+    def _mark_attention(self, op: Op) -> None:
+        for product, value in self.meetings([op.out], ON_THE_WAY):
             self.marks.hold(product, value, "attention")
             self.marks.attention.append(Meeting(product, value, op))
+
+    def _mark_shifts(self, op: Op) -> None:
+        """Mark `s - m` in `exp(s - m) / sum(exp(s - m))` with a maximum m of the same group."""
+        if op.name not in ("div", "mul"):
+            return
+        for above, below in _both_ways(self.factors(op)):
+            sums = [self._group(by, SUMS) for by in self.makers(below, OF_A_SUM)]
+            exps = (by for by in self.makers(above, SAME) if by.name == "exp")
+            for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, SAME)):
+                shift = sub.args[1] if sub.name == "sub" else None
+                if type(shift) is Ref and not self.live[shift.value]:
+                    group = self._maximum_of(shift.value)
+                    if group is not None and group in sums:
+                        self.marks.shifts.add(sub.number)
+
+    def _maximum_of(self, value: int) -> tuple[object, int] | None:
+        """The groups of which a value, put beside their members, is the maximum."""
+        op, index = self.trace.made(value), _KEPT
+        while op is not None and op.name in _BESIDE:
+            index = self._origin(op.args[2].value) if op.name == "index_select" else index
+            op = self.trace.made(op.reads[0].value)
+        found = None if op is None else self._group(op, {"amax", "max", "scatter_reduce"})
+        return found if found is not None and found[1] == index else None
+
+    def _group(self, op: Op, names: set[str]) -> tuple[object, int] | None:
+        """The axes of a reduction, which stay, or its axis and the index of its groups."""
+        if op.name not in names or len(op.args) < 3:
+            return None
+        dims, by = op.args[1:3]
+        dims = dims if isinstance(dims, list | tuple) else [dims]
+        axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
+        if type(by) is Ref:
+            return axes, self._origin(by.value)
+        return (axes, _KEPT) if by is True else None
+
+    def _origin(self, value: int) -> int:
+        """What a value is a view of, with all of its entries."""
+        op = self.trace.made(value)
+        while op is not None and op.name in _BESIDE | {"view", "unsqueeze"} - {"index_select"}:
+            value = op.reads[0].value
+            op = self.trace.made(value)
+        return value
 
     def _mark_gate(self, op: Op) -> None:
         argument = self.root(self.live_reads(op)[0])
@@ -302,36 +355,20 @@ class _Marking:
                 continue
             own = any(self.root(other) == argument for other in others)
             self.marks.hold(product, value, "activation" if own else "attention")
-        for product in self._constant_rows(op.out):
-            self.marks.hold(product, self.factors(product)[0], "attention")
+        for product, gates in self._users(op.out, SAME | {"rsub"}):
+            if self._is_of_constant_rows(product, gates, op.out):
+                self.marks.hold(product, self.factors(product)[0], "attention")
 
-    def _constant_rows(self, value: int) -> Iterator[Op]:
-        """Products of a gate with a constant that the pass made, entry by entry."""
-        seen, todo = {value}, [value]
-        while todo:
-            for number in self.trace.uses[todo.pop()]:
-                op = self.trace.ops[number]
-                if op.name == "mul" and len(self.factors(op)) == 1 and len(op.reads) == 2:
-                    (other,) = (r.value for r in op.reads if r.value not in seen)
-                    if self.trace.maker[other] >= 0 and self.sizes(torch.Size.__eq__, other, value):
-                        yield op
-                elif op.name in SAME | {"rsub"}:
-                    new = {ref.value for ref in op.makes} - seen
-                    seen |= new
-                    todo.extend(new)
+    def _is_of_constant_rows(self, op: Op, own: set[int], gate: int) -> bool:
+        """Whether a product is of a gate and a constant that the pass made, entry by entry."""
+        if op.name != "mul" or len(self.factors(op)) != 1 or len(op.reads) != 2:
+            return False
+        (other,) = (ref.value for ref in op.reads if ref.value not in own)
+        return self.trace.maker[other] >= 0 and self.sizes(torch.Size.__eq__, other, gate)
 
     def _is_of_gates(self, value: int) -> bool:
         """Whether a value is made of gates alone."""
-        todo, seen = [value], {value}
-        while todo:
-            op = self.trace.made(todo.pop())
-            if op is None or op.name not in ON_THE_WAY | GATES:
-                return False
-            for read in self.live_reads(op) if op.name not in GATES else ():
-                if read not in seen:
-                    seen.add(read)
-                    todo.append(read)
-        return True
+        return self.is_made_of(value, lambda v: self.trace.name(v) in GATES, ON_THE_WAY)
 
     def _mark_linear_attention(self, op: Op) -> bool:
         """Mark attention that is divided by its sums after it has met the values.
@@ -354,23 +391,16 @@ class _Marking:
 
     def _divided_at_the_end(self, above: int, below: int) -> list[tuple[Op, int]] | None:
         """The product `w v` and its weights, if `below` is the sum of these weights."""
-        makers = (self.trace.made(value) for value in self.behind(below, OF_A_SUM))
-        sums = [m for m in makers if m is not None and m.name in SUMS]
-        summed = [self.behind(read, SAME) for m in sums for read in self.live_reads(m)]
         for product in self._products_behind(above):
-            for weights, _ in _both_ways(self.factors(product)):
-                if any(self.behind(weights, SAME) & values for values in summed):
-                    return [(product, weights)]
+            weights = self._are_summed_in(below, self.factors(product))
+            if weights is not None:
+                return [(product, weights)]
         return None
 
     def _products_behind(self, value: int) -> list[Op]:
         """Products of two signals that a value is, but for constants and sums."""
-        makers = (
-            self.trace.made(v) for v in self.behind(value, OF_A_SUM | ADDITIONS | {"mul", "div"})
-        )
-        return [
-            m for m in makers if m is not None and m.name in PRODUCTS and len(self.factors(m)) == 2
-        ]
+        makers = self.makers(value, OF_A_SUM | ADDITIONS | {"mul", "div"})
+        return [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
         """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.
@@ -403,74 +433,39 @@ class _Marking:
 
     # -- factors of the signal itself ----------------------------------------------------------
 
-    def _mark_own(self, op: Op) -> bool:
-        """Mark `g(x)` in `x g(x)`."""
-        first, second = self.factors(op)
-        pairs = [(first, second)] if op.name == "div" else [(first, second), (second, first)]
-        for x, g in pairs:
-            if self._is_entrywise(g, self.root(x)):
-                self.marks.hold(op, g, "activation")
-                return True
+    def _mark_factor(self, op: Op) -> bool:
+        """Mark `g(x)` in `x g(x)`, or the scale where x is multiplied or divided by its length."""
+        pairs = _both_ways(self.factors(op))[: 1 if op.name == "div" else 2]
+        kinds: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
+            ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
+        )  # fmt: skip
+        for rule, fits in kinds:
+            for x, factor in pairs:
+                if fits(factor, x):
+                    self.marks.hold(op, factor, rule)
+                    return True
         return False
 
     def _is_entrywise(self, g: int, x: int) -> bool:
         """Whether g is made of x and constants alone, entry by entry, and is no multiple of x."""
-        if self.root(g) == x:
-            return False
-        todo, seen, found = [g], {g}, False
-        while todo:
-            value = todo.pop()
-            if self.root(value) == x:
-                found = True
-                continue
-            op = self.trace.made(value)
-            if op is None or op.name not in ENTRYWISE:
-                return False
-            if not self.sizes(torch.Size.__eq__, value, g):
-                return False
-            for read in self.live_reads(op):
-                if read not in seen:
-                    seen.add(read)
-                    todo.append(read)
-        return found
-
-    def _mark_scale(self, op: Op) -> bool:
-        """Mark the scale in a quotient or product of a signal and its own length."""
-        first, second = self.factors(op)
-        pairs = [(first, second)] if op.name == "div" else [(first, second), (second, first)]
-        for x, scale in pairs:
-            if self._is_scale_of(scale, x):
-                self.marks.hold(op, scale, "layernorm")
-                return True
-        return False
+        root = self.root(x)
+        back = self._back(g, ENTRYWISE, lambda value: self.root(value) == root)
+        return self.root(g) != root and all(
+            self.root(value) == root
+            or (self.trace.name(value) in ENTRYWISE and self.sizes(torch.Size.__eq__, value, g))
+            for value in back
+        )
 
     def _is_scale_of(self, scale: int, x: int) -> bool:
         """Whether a value is a root of sums of squares of x, or of what x was centred from."""
-        values = self.behind(scale, OF_A_SCALE)
-        makers = [m for value in values if (m := self.trace.made(value)) is not None]
-        if not any(is_root(m) for m in makers):
+        makers = self.makers(scale, OF_A_SCALE)
+        if not any(map(is_root, makers)) or not any(op.name in SUMMING for op in makers):
             return False
-        if not any(m.name in SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm",
-                                     "norm", "dot"} for m in makers):  # fmt: skip
-            return False
-        mine = self.behind(x, SAME | SUMS | ADDITIONS | {"mul", "div", "neg"})
-        return bool(mine & values - {scale}) and self._only_of(scale, mine)
-
-    def _only_of(self, value: int, mine: set[int]) -> bool:
-        """Whether a scale is made of values in `mine` and constants alone."""
-        todo, seen = [value], {value}
-        while todo:
-            value = self._first[todo.pop()]
-            if value in mine:
-                continue
-            op = self.trace.made(value)
-            if op is None or op.name not in OF_A_SCALE | {"sub"}:
-                return False
-            for read in self.live_reads(op):
-                if read not in seen:
-                    seen.add(read)
-                    todo.append(read)
-        return True
+        mine = self.behind(x, ON_THE_WAY - {"clamp", "clamp_min"})
+        apart = self.behind(scale, OF_A_SCALE) - {scale}
+        return bool(mine & apart) and self.is_made_of(
+            scale, mine.__contains__, OF_A_SCALE | {"sub"}
+        )
 
 
 def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:

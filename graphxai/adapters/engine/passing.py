@@ -3,21 +3,19 @@
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from graphxai.rules.conservative import Rules, Tape, current_tape
+from graphxai.rules.conservative import Rules, Tape
 
-from ..compiled import uncompiled
-from ..layer_inputs import current_layer_inputs
+from ..isolation import uncompiled
 from ..layout import Layout
-from .marks import Meeting, curves, marked
+from .attention import attention_between_nodes, current_layer_inputs, entering, exposing, readings
+from .marks import curves, marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
 from .program import NODES, Program, explained_again, followed, keep, programmed
-from .recording import Placed, exposed, placed
 from .relevance import RelevancePass, passed_back, plan_of
 from .replay import (
     ADDITIVE,
@@ -34,9 +32,7 @@ from .replay import (
     replay,
     share_along,
 )
-from .softless import softless
-from .trace import Running, Trace, is_real, recording
-from .vocabulary import MATRIX_PRODUCTS
+from .trace import Trace, is_real, recording
 
 # errors of code that was written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
@@ -171,123 +167,6 @@ def with_numbers(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Nodes
     return numbered(trace, slot, numbers, layout.tokens)
 
 
-class Seen(NamedTuple):
-    """Attention between nodes: where it meets values, and where its entries stand."""
-
-    met: Meeting
-    place: Placed
-
-
-def attention_between_nodes(
-    made: Plan, nodes: Nodes, size: int, name: str, together: bool = False
-) -> list[Seen]:
-    """Attention that the output depends on, in order; a warning names what is not between nodes.
-
-    Raises NotTogether if the graphs of the batch have to be alone for it.
-    """
-    found: list[Seen] = []
-    left_out: set[str] = set()
-    known: set[int] = set()
-    passing = {op.number for op in made.passing}
-    for met in sorted(made.marks.attention, key=lambda m: m.product.number):
-        if met.product.number not in passing or met.origin.number in known:
-            continue
-        known.add(met.origin.number)
-        place = placed(made.trace, met, nodes, size)
-        if place is not None:
-            found.append(Seen(met, place))
-        elif met.divisor is not None and size > 1 and not together:
-            raise NotTogether  # padding may be among what it is divided by
-        elif not _pools(made.trace, nodes, met):
-            left_out.add(met.product.place or "the model")
-    left_out |= {op.place or "the model" for op in softless(made, nodes)}
-    if left_out:
-        warnings.warn(
-            f"{name} weights values in a way that is not, or may not be, attention between the"
-            " nodes of the graphs (it involves latents, clusters, experts or an extra token, or it"
-            " has no softmax); methods that read attention leave it out:"
-            f" {'; '.join(sorted(left_out))}.",
-            stacklevel=8,
-        )
-    in_all = all(len(seen.place.positions[0].unique()) == size for seen in found)
-    if size > 1 and not (in_all or together):
-        raise NotTogether
-    return found
-
-
-class NotTogether(Exception):
-    """Attention of a batch cannot be read, but may be in each graph alone.
-
-    The model attends in one graph after the other, or counts padding.
-    """
-
-
-class Entering:
-    """Rows that enter a module with attention: the same tensor, with its graph."""
-
-    def __init__(self, rows: Tensor, numbers: Tensor, layout: Layout) -> None:
-        self.rows = rows
-        self._numbers, self._layout = numbers.squeeze(-1), layout
-
-    def per_token(self, values: Tensor) -> Tensor:
-        """One value per row as (B, T); zero where there is no token."""
-        numbers = self._numbers.expand(values.shape)
-        real = numbers > NONE
-        placed_ = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
-        placed_[numbers[real]] = values[real]
-        return placed_.view(len(self._layout.mask), self._layout.tokens)
-
-
-def entering(
-    trace: Trace, nodes: Nodes, met: Meeting, again: Replayed, layout: Layout
-) -> Entering | None:
-    """The first tensor given to the innermost running module that gets one row per node."""
-    count = int(layout.mask.sum())
-    running: Running | None = met.product.within
-    while running is not None:
-        slot = None if running.rows is None else trace.slots.get(id(running.rows))
-        rows = None if slot is None else again.now[slot]
-        if slot is not None and rows is not None and rows.requires_grad:
-            numbers = nodes.by_value.get(trace.latest[slot])
-            if numbers is not None and numbers.key is None and rows.dim() in (2, 3):
-                single = numbers.query.expand((*rows.shape[:-1], 1))
-                of_nodes = single[single >= 0]
-                of_nodes = of_nodes[of_nodes % layout.tokens > 0]
-                if numbers.query.shape[-1] == 1 and len(of_nodes) == count == len(
-                    of_nodes.unique()
-                ):
-                    return Entering(rows, single, layout)
-        running = running.outer
-    return None
-
-
-def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
-    """Whether weights are of single nodes and make one row of them, as in a readout."""
-    numbers = nodes.by_value.get(met.weights)
-    if numbers is None or numbers.key is not None:
-        return False
-    if met.product.name not in MATRIX_PRODUCTS:
-        return True
-    first = met.product.reads[0].value == met.weights
-    return trace.shape(met.weights)[-2 if first else -1] == 1
-
-
-class _Expose:
-    """Puts attention on the tape, and the weights computed from it in its place."""
-
-    def __init__(self, place: Placed, layout: Layout, rules: Rules) -> None:
-        self.place, self.size, self.tokens = place, len(layout.mask), layout.tokens
-        self.held = rules.attention
-
-    def __call__(self, weights: Tensor) -> Tensor:
-        tape = current_tape()
-        assert tape is not None
-        leaf = tape.attention_gradients and self.held
-        attention, found = exposed(weights, self.place, self.size, self.tokens, leaf)
-        tape.attention.append(attention)
-        return found
-
-
 def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
     """The number of each row (n, D) or (B, S, D) of the model's input, (n, 1) or (B, S, 1)."""
     own = layout.graph * layout.tokens + layout.slot + 1
@@ -319,10 +198,7 @@ def reading(
     made = plan(trace, marked(trace), rules, NODES)
     warn_of_curves(name, made, known)
     attention = attention_between_nodes(made, nodes, len(layout.mask), name, together)
-    read = {
-        seen.met.product.number: Reading(seen.met.weights, _Expose(seen.place, layout, made.rules))
-        for seen in attention
-    }
+    read = readings(attention, lambda place: exposing(place, layout, made.rules))
     again = replay(made, {slot: rows}, reading=read)
     if (entered := current_layer_inputs()) is not None:
         entered.found += [

@@ -147,7 +147,8 @@ class _Kept:
 
     asked: what was asked for; size: how many rows the last pass had. graded: by slot, whether the
     tensor required a gradient; numbers: those of operations that are compared; needed: operations
-    that run by their rule; heard: those that only have shares.
+    that run by their rule; heard: those that only have shares; done: by operation, the slots that
+    nothing later needs.
     """
 
     asked: Hashable
@@ -157,6 +158,7 @@ class _Kept:
     numbers: dict[int, str]
     needed: set[int]
     heard: set[int]
+    done: dict[int, list[int]]
 
     @property
     def calls(self) -> list[Any]:
@@ -178,7 +180,8 @@ def keep(module: nn.Module, asked: Hashable, program: Program) -> None:
     needed = {op.number for op in program.made.ops}
     heard = {op.number for op in program.wide.passing} if program.places else set()
     size = trace.tensors[program.slot].shape[:-1].numel()
-    made = _Kept(asked, size, _without_tensors(program), graded, numbers, needed, heard)
+    bare, done = _without_tensors(program), _last_uses(trace)
+    made = _Kept(asked, size, bare, graded, numbers, needed, heard, done)
     known = (one for one in _kept.get(module, ()) if one.asked != asked or one.calls != made.calls)
     _kept[module] = [made, *known][:MOST]
 
@@ -220,6 +223,29 @@ def _without_tensors(program: Program) -> Program:
     made = replace(program.made, trace=bare)
     wide = made if program.wide is program.made else replace(program.wide, trace=bare)
     return Program(made, wide, program.names, program.places)
+
+
+def _last_uses(trace: Trace) -> dict[int, list[int]]:
+    """By operation, the slots that it is the last to read.
+
+    While tensors come in from outside, whose memory is compared with that of all others, none.
+    """
+    literal = {ref.slot for op in trace.ops if op.name == "lift_fresh" for ref in op.reads}
+    apart = trace.inputs.keys() | literal
+    compared = {slot for slot, kept in trace.outside.items() if kept is None} - apart
+    coming = (op.number for op in trace.ops for ref in op.reads if ref.slot in compared)
+    begin = max(coming, default=-1)
+    stays = (
+        {slot for _, slot in trace.leaving} | trace.unstable | {trace.output.slot, *trace.inputs}
+    )
+    latest = {ref.slot: op for op in trace.ops for ref in (*op.reads, *op.makes)}
+    done: dict[int, list[int]] = {}
+    for slot, op in latest.items():
+        # what an operation makes is not known to require a gradient before it has returned
+        made = any(ref.slot == slot for ref in op.makes)
+        if op.number > begin and slot not in stays and not made:
+            done.setdefault(op.number, []).append(slot)
+    return done
 
 
 # -- following a program ---------------------------------------------------------------------------
@@ -267,6 +293,7 @@ class _Following(TorchDispatchMode):
         self._left = 0
         self._numbers: dict[int, str] = {}
         self._tensors: list[Tensor | None] = [None] * len(kept.graded)
+        self._shapes: dict[int, torch.Size] = {}  # of tensors that are no longer held
         distinct = list({id(tensor): tensor for tensor in inputs}.values())
         self._lost = len(distinct) != len(self._program.trace.inputs)
         self._tensors[: len(distinct)] = distinct
@@ -294,7 +321,17 @@ class _Following(TorchDispatchMode):
         self._lost = not self._note(op.result, out)
         if shares is not None and not op.in_place:
             shares.hear(op, self._value, (args, kwargs), out)
+        for slot in self._kept.done.get(op.number, ()):
+            self._let_go(slot)
         return out
+
+    def _let_go(self, slot: int) -> None:
+        """Hold a tensor no longer than it is needed."""
+        tensor = self._tensors[slot]
+        self._lost |= tensor is None or tensor.requires_grad != self._kept.graded[slot]
+        if tensor is not None:
+            self._shapes[slot] = tensor.shape
+        self._tensors[slot] = self.again.now[slot] = None
 
     def _value(self, ref: Ref) -> Tensor:
         tensor = self._tensors[ref.slot]
@@ -322,11 +359,13 @@ class _Following(TorchDispatchMode):
             return False
         if output is not tensors[trace.output.slot]:
             return False
-        shapes = []
-        for tensor, graded in zip(tensors, self._kept.graded, strict=True):
+        shapes = self._shapes
+        for slot, (tensor, graded) in enumerate(zip(tensors, self._kept.graded, strict=True)):
+            if slot in shapes:
+                continue
             if tensor is None or tensor.requires_grad != graded:
                 return False
-            shapes.append(tensor.shape)
+            shapes[slot] = tensor.shape
         for test, *values, answer in marks.sizes:
             if test(*(shapes[trace.slot_of_value[value]] for value in values)) != answer:
                 return False

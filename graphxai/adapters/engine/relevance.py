@@ -33,10 +33,10 @@ from graphxai.rules.conservative import Rules as Constant
 from graphxai.rules.positive import Rules
 from graphxai.rules.scope import Blocks
 
-from .marks import Marks, Meeting
+from .attention import Placed, Read, Seen, entries, exposed, put_back, readings, shares_of_parallel
+from .marks import Marks
 from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .recording import Placed, entries, exposed, put_back, shares_of_parallel
-from .replay import Plan, Reading, out_of_place, plan, refs_in, replay
+from .replay import Plan, out_of_place, plan, refs_in, replay
 from .trace import Op, Ref, Trace
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
 
@@ -381,7 +381,7 @@ class Positive:
         nodes: Nodes,
         state: RelevancePass,
         size: int,
-        placed: Sequence[tuple[Meeting, Placed]],
+        placed: Sequence[Seen],
     ) -> None:
         self.made, self.nodes, self.state, self.size = made, nodes, state, size
         self.rules, self.trace = state.rules, made.trace
@@ -389,10 +389,9 @@ class Positive:
         self.products: set[int] = set()
         self.last = _last_map(made)
         self.weights = {met.product.number: met.weights for met in made.marks.attention}
-        self._placed = {met.product.number: (k, own) for k, (met, own) in enumerate(placed)}
-        self.reading = {
-            met.product.number: Reading(met.weights, self._exposing(own)) for met, own in placed
-        }
+        layers = enumerate(placed)
+        self._placed = {n: (k, seen.place) for k, seen in layers for n in seen.products}
+        self.reading = readings(placed, self._exposing)
 
     def __call__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
@@ -481,7 +480,7 @@ class Positive:
 
     # -- attention -----------------------------------------------------------------------------
 
-    def _exposing(self, place: Placed) -> Callable[[Tensor], Tensor]:
+    def _exposing(self, place: Placed) -> Read:
         """Attention as (B, H, T, T), in the way of the relevance."""
 
         def read(weights: Tensor) -> Tensor:
@@ -553,13 +552,13 @@ def passed_back(
     nodes: Nodes,
     inputs: Mapping[int, Tensor],
     size: int,
-    placed: Sequence[tuple[Meeting, Placed]],
+    placed: Sequence[Seen],
     state: RelevancePass,
     name: str,
 ) -> Tensor:
     """The output of a pass, whose "gradient" by inputs and attention is relevance.
 
-    inputs: by slot; placed: attention to read, with its places.
+    inputs: by slot; placed: attention to read.
     """
     positive = Positive(made, nodes, state, size, placed)
     output: Tensor = replay(made, inputs, reading=positive.reading, apply=positive).output()

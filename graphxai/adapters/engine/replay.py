@@ -341,16 +341,18 @@ class Replayed:
         return out
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        live = any(self.signal[ref.value] for ref in op.reads)
-        rule = CONSERVATIVE.get(op.name) if live and vanishes_at_zero(op) else None
-        if rule is not None and self._is_affine(op, args):
-            rule = None if self.along is None else rule
-        elif rule is not None and not getattr(self.rules, rule[0]):
-            rule = None
-        if rule is None:
+        known = CONSERVATIVE.get(op.name)
+        if (
+            known is None
+            or not vanishes_at_zero(op)
+            or not any(self.signal[ref.value] for ref in op.reads)
+        ):
+            return op.func(*args, **kwargs)
+        flag, rule = known
+        if self.along is None if self._is_affine(op, args) else not getattr(self.rules, flag):
             return op.func(*args, **kwargs)
         func = out_of_place(op.func) if op.in_place else op.func
-        out = rule[1](func, *args, **kwargs)
+        out = rule(func, *args, **kwargs)
         if op.name == "_log_softmax" and self.along is not None:
             return self._normalised(args[0], out)
         return args[0].copy_(out) if op.in_place else out
@@ -414,7 +416,7 @@ class Replayed:
         return args[0].copy_(found) if op.in_place else found
 
     def _with_constants(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
-        places = ADDITIVE.get(op.name, ())
+        places = added(op, self.marks)
         if op.name in PLUS_PRODUCT and len(args) > 2 and self._adds_a_product(op):
             places = (1,)  # its constant is the product
         found = list(args)
@@ -530,12 +532,17 @@ class Along:
         return _along_itself(tensor) if self.lines.of(value) == self.line else tensor
 
 
+def added(op: Op, marks: Marks) -> tuple[int, ...]:
+    """The places of arguments that are added; what shifts a softmax's argument cancels."""
+    return () if op.number in marks.shifts else ADDITIVE.get(op.name, ())
+
+
 def lines_in(plan: Plan, lines: Lines) -> dict[str, set[str]]:
     """The lines that a pass has constants of, each with the modules where they are added."""
     found: dict[str, set[str]] = {}
     trace = plan.trace
     for op in plan.ops:
-        for place in ADDITIVE.get(op.name, ()):
+        for place in added(op, plan.marks):
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and is_real(trace.tensors[ref.slot]):
                     found.setdefault(lines.of(ref.value), set()).add(op.place)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +33,8 @@ VALUELESS = {  # the result does not depend on the values of the arguments
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
     "new_ones", "new_full", "new_empty", "new_empty_strided", "randint_like", "zero", "fill",
 }  # fmt: skip
-
-
 CUTS = {"detach", "round", "sign", "sgn", "floor", "ceil", "trunc", "frac", "heaviside"}
-
-
 LEAVING = {"tolist", "numpy", "array", "item", "float", "dlpack"}
-
-
 WEIGHTS = 1 << 62  # the bit of what the model keeps
 
 
@@ -137,9 +131,7 @@ class Trace:
     slots: dict[int, int] = field(default_factory=dict)  # by id of the tensor
     latest: list[int] = field(default_factory=list)  # by slot: its last value
     joined: dict[int, tuple[int, int]] = field(default_factory=dict)  # after a write to a view
-    storage: list[int] = field(
-        default_factory=list
-    )  # by slot: the slot that its storage began with
+    storage: list[int] = field(default_factory=list)  # by slot: where its storage began
     before: dict[int, Tensor] = field(default_factory=dict)  # slots written to, as they came
     last_write: dict[int, int] = field(default_factory=dict)  # by storage: the operation
     # slots that no operation made, with the tensor if it is the model's
@@ -162,6 +154,22 @@ class Trace:
         number = self.maker[value]
         return None if number < 0 else self.ops[number]
 
+    def name(self, value: int) -> str:
+        """The name of that operation; empty for a value from outside."""
+        op = self.made(value)
+        return "" if op is None else op.name
+
+    def back(self, value: int, further: Callable[[int, Op], Iterable[int]]) -> Iterator[int]:
+        """A value and those it is made of, as far as `further` leads from a value and its maker."""
+        seen, todo = {value}, [value]
+        while todo:
+            value = todo.pop()
+            yield value
+            if (op := self.made(value)) is not None:
+                new = set(further(value, op)) - seen
+                seen |= new
+                todo.extend(new)
+
     def shape(self, value: int) -> torch.Size:
         """The shape of the tensor that held a value."""
         return self.tensor(value).shape
@@ -170,13 +178,16 @@ class Trace:
 # -- recording -------------------------------------------------------------------------------------
 
 
+# operation, arguments, results, module, whether gradients are on, whether written out
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any, Running, bool, bool]
+
+
 class _Recorder(TorchDispatchMode):
     """Keeps every operation of its thread, with arguments, results and the running module."""
 
     def __init__(self) -> None:
         super().__init__()
-        # operation, arguments, results, module, whether gradients are on, whether written out
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any, Running, bool, bool]] = []
+        self.calls: list[_Call] = []
         self._nested = 0
         self.graded = True
         self.within = Running("")
@@ -205,10 +216,8 @@ class _Recorder(TorchDispatchMode):
         self.hooked = self.hooked or saves_elsewhere()
         graded = torch.is_grad_enabled()
         self.calls.append((func, args, kwargs, out, self.within, graded, self._nested > 0))
-        if isinstance(out, Tensor):
-            self.made.add(id(out))
-        elif isinstance(out, tuple | list):
-            self.made.update(id(t) for t in out if isinstance(t, Tensor))
+        results = out if isinstance(out, tuple | list) else (out,)
+        self.made.update(id(t) for t in results if isinstance(t, Tensor))
         return out
 
     def leaves(self, tensor: Any) -> None:
@@ -277,20 +286,13 @@ def _argument(place: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str
     return args[place[0]] if len(args) > place[0] else kwargs.get(place[1])
 
 
-class Watcher(Protocol):
-    """What is told of values that leave PyTorch, and of random numbers."""
-
-    def leaves(self, tensor: Any) -> None:
-        """A value leaves PyTorch."""
-
-    def draws(self, name: str) -> None:
-        """The running module draws random numbers."""
-
-
 class _Python(TorchFunctionMode):
-    """Sees values leave PyTorch; with it on, layers do without kernels for inference."""
+    """Tells a mode of values that leave PyTorch, and of random numbers that are drawn.
 
-    def __init__(self, mode: Watcher) -> None:
+    With it on, layers do without kernels for inference.
+    """
+
+    def __init__(self, mode: Any) -> None:
         super().__init__()
         self._mode = mode
 
@@ -402,7 +404,7 @@ def _assembled(mode: _Recorder, inputs: list[Tensor] | None, output: Any) -> Tra
     for k, tensor in enumerate(inputs or ()):
         build.begin(build.slot(tensor), 1 << k)
     for number, call in enumerate(mode.calls):
-        build.add(number, *call)
+        build.add(number, call)
     trace.output = build.refs(output, [])
     trace.chance, trace.hooked = mode.chance, mode.hooked
     build.finish()
@@ -414,8 +416,7 @@ class _Assembly:
 
     def __init__(self, trace: Trace, mode: _Recorder, any_input: bool) -> None:
         self.trace, self.mode, self.any_input = trace, mode, any_input
-        self.latest = trace.latest
-        self.storage = trace.storage
+        self.latest, self.storage = trace.latest, trace.storage
         self.written: dict[int, int] = {}  # by storage: the value last written to it
         self._own: set[int] | None = None  # tensors that the model keeps
         self._real: dict[int, int] | None = None  # by storage of the tensor: its first slot
@@ -522,18 +523,9 @@ class _Assembly:
             return {key: self.refs(part, found) for key, part in given.items()}
         return given
 
-    def add(
-        self,
-        number: int,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        out: Any,
-        within: Running,
-        graded: bool,
-        nested: bool,
-    ) -> None:
+    def add(self, number: int, call: _Call) -> None:
         """Add one call to the list."""
+        func, args, kwargs, out, within, graded, nested = call
         kind, trace = kind_of(func), self.trace
         self._note_leaving(number)
         reads: list[Ref] = []

@@ -1,28 +1,36 @@
-"""A model in eval mode beside the user's own, which other threads may be training.
+"""Run a user's module as it is written, in eval mode, and leave it as it was.
 
-The replica has shallow copies of the modules. They share the parameters, buffers and hooks of the
-originals, and whatever else those hold; only the mode is their own. Where a module refers to
-another one past the tree of modules (in a list, a bound method, a closure), the reference leads to
-the copy.
+Other threads may be training it. In eval mode runs a replica: shallow copies of the modules, which
+share the parameters, buffers and hooks of the originals and whatever else those hold; only the mode
+is their own. Where a module refers to another one past the tree of modules (in a list, a bound
+method, a closure), the reference leads to the copy.
 """
 
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from functools import partial
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from graphxai.rules.scope import Blocks
 
+Model = TypeVar("Model")
 SHARED = {"_parameters", "_buffers", "_modules"}
 _evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
 _lock = threading.Lock()
 _switched: dict[int, tuple[int, dict[nn.Module, bool]]] = {}  # by model: its users, modes before
+_users = 0  # of the eager stance, which is the whole process's
+_stances = ExitStack()  # holds what the stance was before
+
+
+# -- in eval mode ----------------------------------------------------------------------------------
 
 
 class _Unreachable(Exception):
@@ -179,3 +187,81 @@ def _switched_to_eval(module: nn.Module) -> Iterator[None]:
             else:
                 for part, mode in modes.items():
                     part.training = mode
+
+
+# -- uncompiled ------------------------------------------------------------------------------------
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`'s, or inside `DataParallel`; the weights are the same."""
+    inner = getattr(model, "_orig_mod", model)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = model.module
+    return as_written(inner) if isinstance(inner, nn.Module) and inner is not model else model
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Within the block nothing is compiled, if any part of the model is.
+
+    Compiled code runs no hooks and hides its operations. Compiled code in other threads runs
+    eagerly too in the meantime, with the same results: PyTorch has one setting for all threads.
+    """
+    if not any(_is_compiled(module) for module in model.modules()):
+        yield
+        return
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or as_written(module) is not module
+
+
+def _count(change: int) -> None:
+    """The first user sets the eager stance, the last one restores the previous stance."""
+    global _users
+    with _lock:
+        before, _users = _users, _users + change
+        if not before:
+            _stances.enter_context(torch.compiler.set_stance("force_eager"))
+        elif not _users:
+            _stances.close()
+
+
+# -- unchanged -------------------------------------------------------------------------------------
+
+
+def copied(model: Model) -> Model:
+    """A deep copy, in which tensors left behind by a pass are constants.
+
+    A model may keep some, for example for an auxiliary loss; PyTorch cannot copy a tensor with a
+    history.
+    """
+    inner: Any = getattr(model, "module", model)
+    memo: dict[int, Any] = {}
+    held: list[Tensor] = []  # alive, so that no other object gets their ids
+
+    for module in inner.modules() if isinstance(inner, nn.Module) else ():
+        own = {k: v for k, v in vars(module).items() if k not in ("_modules", "_parameters")}
+        for value in tree_leaves(own):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                held.append(value)
+                memo[id(value)] = value.detach().clone()
+    return deepcopy(model, memo)
+
+
+@contextmanager
+def leaving_no_trace(module: nn.Module) -> Iterator[None]:
+    """Undo what passes within the block assign to the module, such as weights kept to be read."""
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, own in before:
+            vars(part).clear()
+            vars(part).update(own)

@@ -1,0 +1,497 @@
+"""What methods that read attention see of a recorded pass.
+
+Attention between nodes stands as (B, H, T, T) in the way of the gradient. Attention without a
+softmax is left out: `relu(q k^T) v`, sparsemax and `phi(q) (phi(k)^T v)` have no probabilities to
+read. It is found by its products: weights of pairs of nodes, or sums over nodes, made of a product
+of two signals, meet values in another product. A gate on an edge is not meant, nor are weights that
+a network computes from both ends of an edge.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphxai.rules.conservative import Rules, current_tape
+from graphxai.rules.scope import Blocks
+
+from ..layout import Layout
+from .marks import Meeting, factors_of
+from .nodes import NONE, Nodes, Numbers, agree
+from .replay import Plan, Reading, Replayed
+from .trace import Op, Running, Trace
+from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
+
+Read = Callable[[Tensor], Tensor]
+SMALL = 1e-6  # of attention to what is padding
+MIXING = PRODUCTS - {"div"}
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Where entries of weights stand: heads behind the other axes, and positions of the rest.
+
+    order: axes with heads last. positions: graph, query, key of each entry that is between two
+    nodes; valid (R,): which entries these are. divisor: what each of them is divided by later.
+    """
+
+    split: tuple[int, tuple[int, int]] | None
+    order: tuple[int, ...]
+    heads: int
+    valid: Tensor
+    positions: tuple[Tensor, Tensor, Tensor]
+    divisor: Tensor | None = None
+
+    def apart(self, weights: Tensor) -> Tensor:
+        """Weights (R, H), with heads behind all other axes."""
+        split = weights if self.split is None else weights.unflatten(*self.split)
+        return split.permute(self.order).reshape(-1, self.heads)
+
+
+def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None:
+    """The places of weights in a batch of `size` graphs; None: they are not between nodes.
+
+    The key is the node whose values the weights meet.
+    """
+    numbers = nodes.by_value.get(met.weights)
+    if numbers is None or numbers.key is None:
+        return None
+    others = (ref.value for ref in met.product.reads if ref.value != met.weights)
+    values = [nodes.by_value[value] for value in others if value in nodes.by_value]
+    if values and values[0].query.dim() > 1:
+        mixed = values[0].query if met.product.name == "mul" else values[0].query.mT
+        if not agree(numbers.key, mixed) and agree(numbers.query, mixed):
+            numbers = Numbers(numbers.key, numbers.query)
+    place = _place(trace.tensor(met.weights), numbers, nodes, size)
+    if place is None or met.divisor is None:
+        return place
+    divisor = _by_query(trace, met, nodes, size)
+    graph, query, _ = place.positions
+    return None if divisor is None else replace(place, divisor=divisor[graph, query])
+
+
+def _by_query(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Tensor | None:
+    """What the weights of every query are divided by, (B, T, H)."""
+    assert met.divisor is not None
+    divisor, numbers = trace.tensor(met.divisor).detach(), nodes.by_value.get(met.divisor)
+    divisor = divisor if met.origin.name == "div" else 1 / divisor
+    if numbers is None or numbers.key is not None:
+        return None
+    place = _place(divisor, Numbers(numbers.query, numbers.query), nodes, size)
+    if place is None:
+        return None
+    graph, query, _ = place.positions
+    empty = divisor.new_ones(size, nodes.tokens, place.heads)
+    return empty.index_put((graph, query), place.apart(divisor)[place.valid])
+
+
+def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed | None:
+    """The places of entries with numbers of two nodes each."""
+    assert numbers.key is not None
+    query, key = (_padded(t, weights.dim()) for t in (numbers.query, numbers.key))
+    for axis in range(weights.dim()):
+        if all(_same_along(t, axis) for t in (query, key)):
+            query, key = (t.narrow(axis, 0, 1) for t in (query, key))
+    split = _heads_beside_graphs(weights, query, key, size)
+    shape = list(weights.shape)
+    if split is not None:
+        axis, parts = split
+        shape[axis : axis + 1] = parts
+        query, key = (_split(t, axis, parts) for t in (query, key))
+    real = [a for a in range(len(shape)) if query.shape[a] != 1 or key.shape[a] != 1]
+    rest = [a for a in range(len(shape)) if a not in real]
+    wide = [shape[a] for a in real] + [1] * len(rest)
+    q, k = (t.permute(*real, *rest).expand(wide).reshape(-1) for t in (query, key))
+    heads = math.prod(shape[a] for a in rest)
+    if split is not None:
+        weights = weights.unflatten(*split)
+    flat = weights.detach().permute(*real, *rest).reshape(-1, heads)
+    if bool(((q > NONE) & (k == NONE) & (flat.abs().amax(1) > SMALL)).any()):
+        return None  # keys that are no nodes, such as a token of the model's own
+    valid = (q > NONE) & (k > NONE) & (nodes.graph(q) == nodes.graph(k))
+    q, k = q[valid], k[valid]
+    positions = (nodes.graph(q), q % nodes.tokens, k % nodes.tokens)
+    return Placed(split, (*real, *rest), heads, valid, positions)
+
+
+def exposed(
+    weights: Tensor, place: Placed, size: int, tokens: int, leaf: bool
+) -> tuple[Tensor, Tensor]:
+    """Attention (B, H, T, T), and the weights computed from it. Parallel edges are added.
+
+    It is (B, H, 1, T) if only the graph token attends. leaf: attention is a leaf that requires a
+    gradient, with nothing behind it.
+    """
+    flat = place.apart(weights)
+    inside = flat[place.valid]
+    if place.divisor is not None:
+        inside = inside / place.divisor
+    where = place.positions
+    rows = 1 if len(inside) and not where[1].any() else tokens
+    empty = flat.new_zeros(size, rows, tokens, place.heads)
+    attention = empty.index_put(where, inside, accumulate=True).permute(0, 3, 1, 2)
+    if leaf:
+        attention = attention.detach().requires_grad_()
+    used = attention.permute(0, 2, 3, 1)[where]
+    if (share := shares_of_parallel(inside, attention, place)) is not None:
+        used = used * share
+    if place.divisor is not None:
+        used = used * place.divisor
+    back = flat.index_put((place.valid.nonzero()[:, 0],), used)
+    return attention, put_back(back, place, weights.shape)
+
+
+def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tensor | None:
+    """The share that each of the weights (R, H) has of its entry; None: no edges are parallel."""
+    where = place.positions
+    count = inside.new_zeros(attention.permute(0, 2, 3, 1).shape[:3])
+    count.index_put_(where, inside.new_ones(len(inside)), accumulate=True)
+    if not len(inside) or float(count.max()) <= 1:
+        return None
+    total = attention.detach().permute(0, 2, 3, 1)[where]
+    return torch.where(total == 0, 1 / count[where][:, None], inside.detach() / total)
+
+
+def entries(weights: Tensor, place: Placed) -> tuple[Tensor, Tensor, Tensor]:
+    """For every entry of weights its graph, its head, and one if it is between nodes, else zero."""
+    inside = place.valid[:, None].expand(-1, place.heads).long()
+    graph = inside.clone()
+    graph[place.valid] = place.positions[0][:, None].expand(-1, place.heads)
+    head = torch.arange(place.heads, device=weights.device) * inside
+    graph, head, inside = (put_back(t, place, weights.shape) for t in (graph, head, inside))
+    return graph, head, inside
+
+
+def put_back(flat: Tensor, place: Placed, shape: torch.Size) -> Tensor:
+    """Entries (R, H) in the order of the weights' own axes."""
+    own = list(shape)
+    if place.split is not None:
+        axis, parts = place.split
+        own[axis : axis + 1] = parts
+    moved = flat.reshape([own[axis] for axis in place.order])
+    order = sorted(range(len(place.order)), key=place.order.__getitem__)
+    return moved.permute(order).reshape(shape)
+
+
+def _padded(numbers: Tensor, dims: int) -> Tensor:
+    return numbers.reshape((*(1,) * (dims - numbers.dim()), *numbers.shape))
+
+
+def _heads_beside_graphs(
+    weights: Tensor, query: Tensor, key: Tensor, size: int
+) -> tuple[int, tuple[int, int]] | None:
+    """An axis that holds graphs and heads, and how it splits into both."""
+    for axis, length in enumerate(weights.shape):
+        if length <= size or length % size or (query.shape[axis] == 1 and key.shape[axis] == 1):
+            continue
+        count = length // size
+        for parts, heads in (((size, count), axis + 1), ((count, size), axis)):
+            if all(_same_along(_split(t, axis, parts), heads) for t in (query, key)):
+                return axis, parts
+    return None
+
+
+def _split(numbers: Tensor, axis: int, parts: tuple[int, int]) -> Tensor:
+    if numbers.shape[axis] == 1:
+        return numbers.unsqueeze(axis)
+    found = numbers.unflatten(axis, parts)
+    for place in (axis, axis + 1):
+        if found.shape[place] > 1 and _same_along(found, place):
+            found = found.narrow(place, 0, 1)
+    return found
+
+
+def _same_along(numbers: Tensor, axis: int) -> bool:
+    return numbers.shape[axis] > 0 and bool((numbers == numbers.narrow(axis, 0, 1)).all())
+
+
+def exposing(place: Placed, layout: Layout, rules: Rules) -> Read:
+    """Put attention on the tape, and return the weights computed from it."""
+
+    def read(weights: Tensor) -> Tensor:
+        tape = current_tape()
+        assert tape is not None
+        leaf = tape.attention_gradients and rules.attention
+        attention, found = exposed(weights, place, len(layout.mask), layout.tokens, leaf)
+        tape.attention.append(attention)
+        return found
+
+    return read
+
+
+# -- which attention -------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """Attention between nodes: where it meets values, and where its entries stand.
+
+    products: by number, all products in which the same weights meet values, and the weights there.
+    """
+
+    met: Meeting
+    place: Placed
+    products: dict[int, int]
+
+
+def readings(seen: Sequence[Seen], exposing: Callable[[Placed], Read]) -> dict[int, Reading]:
+    """What is read in each product; weights that meet values in several are read once."""
+    reads = ((one, _once(exposing(one.place))) for one in seen)
+    return {
+        number: Reading(weights, read)
+        for one, read in reads
+        for number, weights in one.products.items()
+    }
+
+
+def _once(read: Read) -> Read:
+    found: list[Tensor] = []
+
+    def again(weights: Tensor) -> Tensor:
+        if not found:
+            found.append(read(weights))
+        return found[0]
+
+    return again
+
+
+def attention_between_nodes(
+    made: Plan, nodes: Nodes, size: int, name: str, together: bool = False
+) -> list[Seen]:
+    """Attention that the output depends on, in order; a warning names what is not between nodes.
+
+    Raises NotTogether if the graphs of the batch have to be alone for it.
+    """
+    found: list[Seen] = []
+    left_out: set[str] = set()
+    unread: set[str] = set()
+    known: set[int] = set()
+    first, passing = made.marks.first, {op.number for op in made.passing}
+    for met in sorted(made.marks.attention, key=lambda m: m.product.number):
+        if met.product.number not in passing:
+            continue
+        if met.origin.number in known:
+            read = next((one for one in found if one.met.origin is met.origin), None)
+            if read and first[read.met.weights] == first[met.weights]:
+                read.products[met.product.number] = met.weights
+            elif read and _is_of_pairs_of_nodes(nodes, met.weights):
+                unread.add(met.product.place or "the model")
+            continue
+        known.add(met.origin.number)
+        place = placed(made.trace, met, nodes, size)
+        if place is not None:
+            found.append(Seen(met, place, {met.product.number: met.weights}))
+        elif met.divisor is not None and size > 1 and not together:
+            raise NotTogether  # padding may be among what it is divided by
+        elif not _pools(made.trace, nodes, met):
+            left_out.add(met.product.place or "the model")
+    left_out |= {op.place or "the model" for op in softless(made, nodes)}
+    if left_out:
+        warnings.warn(
+            f"{name} weights values in a way that is not, or may not be, attention between the"
+            " nodes of the graphs (it involves latents, clusters, experts or an extra token, or it"
+            " has no softmax); methods that read attention leave it out:"
+            f" {'; '.join(sorted(left_out))}.",
+            stacklevel=8,
+        )
+    if unread:
+        warnings.warn(
+            f"{name} multiplies parts or multiples of the same softmax with values in several"
+            " products; methods that read attention read the first product and leave out those in"
+            f" {'; '.join(sorted(unread))}.",
+            stacklevel=8,
+        )
+    in_all = all(len(seen.place.positions[0].unique()) == size for seen in found)
+    if size > 1 and not (in_all or together):
+        raise NotTogether
+    return found
+
+
+class NotTogether(Exception):
+    """Attention of a batch cannot be read, but may be in each graph alone.
+
+    The model attends in one graph after the other, or counts padding.
+    """
+
+
+def _is_of_pairs_of_nodes(nodes: Nodes, value: int) -> bool:
+    numbers = nodes.by_value.get(value)
+    return numbers is not None and numbers.key is not None
+
+
+def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
+    """Whether weights are of single nodes and make one row of them, as in a readout."""
+    numbers = nodes.by_value.get(met.weights)
+    if numbers is None or numbers.key is not None:
+        return False
+    if met.product.name not in MATRIX_PRODUCTS:
+        return True
+    first = met.product.reads[0].value == met.weights
+    return trace.shape(met.weights)[-2 if first else -1] == 1
+
+
+def softless(made: Plan, nodes: Nodes) -> Iterator[Op]:
+    """Products in which weights that are no softmax mix the values of nodes."""
+    known = {met.product.number for met in made.marks.attention}
+    for op in made.passing:
+        if op.name not in MIXING or op.number in known:
+            continue
+        for weights, values in _both_ways(_signals(made, op)):
+            of_weights, of_values = (nodes.by_value.get(value) for value in (weights, values))
+            if of_weights is None or of_values is None or of_values.key is not None:
+                continue
+            if of_weights.key is not None:
+                kind, narrow = _is_of_pairs, weights
+            elif _is_of_graphs(of_weights) and _is_of_nodes(of_values):
+                kind, narrow = _is_moments, values
+            else:
+                continue
+            if _widens(made, op, narrow) and _reaches(made, nodes, weights, kind):
+                yield op
+
+
+def _signals(made: Plan, op: Op) -> list[int]:
+    """The factors of a product that depend on the nodes."""
+    return [value for value in factors_of(op) if made.trace.live[value] & 1]
+
+
+def _both_ways(factors: list[int]) -> list[tuple[int, int]]:
+    return [(factors[0], factors[1]), (factors[1], factors[0])] if len(set(factors)) == 2 else []
+
+
+def _widens(made: Plan, op: Op, factor: int) -> bool:
+    """Whether a product is of matrices, or has more entries than this factor."""
+    size = made.trace.shape(op.out).numel()
+    return op.name in MATRIX_PRODUCTS or size > made.trace.shape(factor).numel()
+
+
+def _reaches(made: Plan, nodes: Nodes, value: int, kind: Callable[[Plan, Nodes, Op], bool]) -> bool:
+    """Whether a value is made of a product of this kind, other than by way of a softmax."""
+    todo, seen = [value], {value}
+    while todo:
+        op = made.trace.made(todo.pop())
+        if op is None or op.name in SOFTMAX:
+            continue
+        if kind(made, nodes, op):
+            return True
+        own = nodes.by_value.get(op.out)
+        for ref in op.reads:
+            of_read = nodes.by_value.get(ref.value)
+            alike = (
+                own is not None
+                and of_read is not None
+                and (own.key is None) == (of_read.key is None)
+            )
+            if alike and made.trace.live[ref.value] & 1 and ref.value not in seen:
+                seen.add(ref.value)
+                todo.append(ref.value)
+    return False
+
+
+def _is_of_pairs(made: Plan, nodes: Nodes, op: Op) -> bool:
+    """Whether an operation makes numbers of pairs from a product, or distances, of two signals."""
+    numbers = nodes.by_value.get(op.out)
+    if numbers is None or numbers.key is None:
+        return False
+    if op.name == "_cdist_forward":
+        return True
+    found = (nodes.by_value.get(value) for value in set(_signals(made, op)))
+    return op.name in MIXING and [n is not None and n.key is None for n in found] == [True] * 2
+
+
+def _is_moments(made: Plan, nodes: Nodes, op: Op) -> bool:
+    """Whether an operation sums products of two channels of the nodes, as in `k^T v`."""
+    factors = set(_signals(made, op))
+    if op.name not in MIXING or len(factors) != 2:
+        return False
+    shape, sizes = made.trace.shape(op.out), [made.trace.shape(value) for value in factors]
+    if op.name == "mul":
+        return shape.numel() > max(size.numel() for size in sizes)
+    found = [nodes.by_value.get(value) for value in factors]
+    return all(n is not None and _is_of_nodes(n) for n in found) and min(shape[-2:]) > 1
+
+
+def _is_of_graphs(numbers: Numbers) -> bool:
+    """Whether all entries are of several nodes."""
+    return bool((numbers.query <= NONE).all())
+
+
+def _is_of_nodes(numbers: Numbers) -> bool:
+    """Whether entries are of single nodes."""
+    return numbers.key is None and bool((numbers.query >= 0).any())
+
+
+# -- the layer around it ---------------------------------------------------------------------------
+
+
+class Entering:
+    """Rows that enter a module with attention: the same tensor, with its graph."""
+
+    def __init__(self, rows: Tensor, numbers: Tensor, layout: Layout) -> None:
+        self.rows = rows
+        self._numbers, self._layout = numbers.squeeze(-1), layout
+
+    def per_token(self, values: Tensor) -> Tensor:
+        """One value per row as (B, T); zero where there is no token."""
+        numbers = self._numbers.expand(values.shape)
+        real = numbers > NONE
+        placed_ = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
+        placed_[numbers[real]] = values[real]
+        return placed_.view(len(self._layout.mask), self._layout.tokens)
+
+
+@dataclass(eq=False)
+class LayerInputs:
+    """The inputs of the modules in a pass; `found`: one for each recorded attention.
+
+    The rows are the first tensor passed to the innermost running module that receives one row per
+    node: the query of `nn.MultiheadAttention`, x of a convolution. None if there is no such module.
+    """
+
+    found: list[Entering | None] = field(default_factory=list)
+
+
+_layer_inputs: Blocks[LayerInputs | None] = Blocks("graphxai_layer_inputs", None)
+
+
+def current_layer_inputs() -> LayerInputs | None:
+    """The layer inputs of the innermost `layer_inputs` block in this thread."""
+    return _layer_inputs.get()
+
+
+@contextmanager
+def layer_inputs() -> Iterator[LayerInputs]:
+    """Note the inputs of attention modules in recorded passes within the block.
+
+    Attention must be recorded as well (`rules.conservative.record`); the two lists correspond.
+    """
+    with _layer_inputs.block(LayerInputs()) as noted:
+        assert noted is not None
+        yield noted
+
+
+def entering(
+    trace: Trace, nodes: Nodes, met: Meeting, again: Replayed, layout: Layout
+) -> Entering | None:
+    """The first tensor given to the innermost running module that gets one row per node."""
+    count = int(layout.mask.sum())
+    running: Running | None = met.product.within
+    while running is not None:
+        slot = None if running.rows is None else trace.slots.get(id(running.rows))
+        rows = None if slot is None else again.now[slot]
+        if slot is not None and rows is not None and rows.requires_grad:
+            numbers = nodes.by_value.get(trace.latest[slot])
+            if numbers is not None and numbers.key is None and rows.dim() in (2, 3):
+                single = numbers.query.expand((*rows.shape[:-1], 1))
+                of_nodes = single[single >= 0]
+                of_nodes = of_nodes[of_nodes % layout.tokens > 0]
+                if numbers.query.shape[-1] == 1 and len(of_nodes) == count == len(
+                    of_nodes.unique()
+                ):
+                    return Entering(rows, single, layout)
+        running = running.outer
+    return None
