@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
+from graphxai.adapters.removal import OPERATORS, Operator
 from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.device import on_device
@@ -25,7 +26,6 @@ from graphxai.explainers.registry import Method
 
 from .measure import Item, Plan, measure, unmeasured
 from .metrics import choose_metrics
-from .removal import OPERATORS, Operator
 from .report import Report
 from .store import Key, Store, Unit
 from .targets import Labels, followed, in_words, targets_by_graph

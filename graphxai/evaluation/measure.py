@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphxai.adapters.removal import Operator
 from graphxai.api import Model, explain_prepared
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
@@ -17,7 +18,6 @@ from .curves import Series, several_series
 from .ground_truth import rank_correlation
 from .measurements import GRID
 from .metrics import Metric
-from .removal import Operator
 from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
 

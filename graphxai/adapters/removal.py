@@ -16,11 +16,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.adapters import WrappedModel
-from graphxai.adapters.one_at_a_time import output_of_empty
-from graphxai.api import Model
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
+from .one_at_a_time import output_of_empty
+from .wrapped import WrappedModel
+
+Model = Graphormer | WrappedModel
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits in the cache
