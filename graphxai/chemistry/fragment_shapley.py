@@ -64,17 +64,17 @@ def fragment_values(
     seed: int = 0,
 ) -> FragmentValues:
     """Shapley values of parts (atom indices) of a molecule; other arguments as for `fragments`."""
-    model = _model_of(explanation, model)
-    data = prepare_for(model, _molecule(explanation) if graph is None else graph).data
+    loaded = _model_of(explanation, model)
+    data = prepare_for(loaded, _molecule(explanation) if graph is None else graph).data
     members = torch.zeros(len(parts), int(data.num_nodes or 0))  # (M, N)
     for row, atoms in zip(members, parts, strict=True):
         row[list(atoms)] = 1
 
     def game(chosen: NDArray[np.bool_]) -> Values:
         keep = torch.from_numpy(chosen).float() @ members > 0  # (K, N)
-        with evaluating(model):
-            outputs = outputs_of_parts(model, data, keep, operator).double().cpu()
-        found: Values = explanation.wanted.resolve(model.config, outputs)(outputs).numpy()
+        with evaluating(loaded):
+            outputs = outputs_of_parts(loaded, data, keep, operator).double().cpu()
+        found: Values = explanation.wanted.resolve(loaded.config, outputs)(outputs).numpy()
         return found
 
     whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
