@@ -7,6 +7,7 @@ from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
 from .ground_truth import evaluate_truth, model_score
 from .metrics import METRICS, Metric
+from .refit import Refit
 from .report import Report, merged
 from .statistics import (
     Comparison,
@@ -28,6 +29,7 @@ __all__ = [
     "Interval",
     "Metric",
     "Operator",
+    "Refit",
     "Report",
     "Series",
     "bootstrap",
