@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import graphxai as gx
+from graphxai.adapters.removal import OPERATORS
 from graphxai.evaluation import METRICS, Report
-from graphxai.evaluation.removal import OPERATORS
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 

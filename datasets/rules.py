@@ -21,6 +21,7 @@ from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 __all__ = ["RULES", "RuleTask", "crippen_shares", "get_rule", "pattern_rule"]
 
 Truth = NDArray[Any]  # bool (N,) or float64 (N,)
+Groups = list[tuple[int, ...]]  # atoms that make the answer yes together: a match, a ring, an atom
 
 HALOGENS = frozenset({9, 17, 35, 53, 85})
 INDOLE = "c1ccc2nccc2c1"  # n with or without hydrogen; carbazoles contain it too
@@ -35,7 +36,8 @@ class RuleTask:
     `mark(mol)` returns the truth, one entry per atom in the molecule's order. For a "presence" task
     it is bool (N,): the atoms that make the answer yes, none if the answer is no. Explanations can
     then be scored only on molecules with the answer yes, since a no has no true atoms. For an
-    "additive" task it is float64 (N,): every atom's signed share, in `unit`.
+    "additive" task it is float64 (N,): every atom's signed share, in `unit`. `groups(mol)`: the
+    true atoms as matches, rings or single atoms, for the true bonds; None if that is not known.
     """
 
     name: str
@@ -43,6 +45,20 @@ class RuleTask:
     mark: Callable[[Chem.Mol], Truth]
     kind: Literal["presence", "additive"] = "presence"
     unit: str = ""
+    groups: Callable[[Chem.Mol], Groups] | None = None
+
+    def true_bonds(self, mol: Chem.Mol | str) -> NDArray[np.bool_]:
+        """True bonds (M,) in the molecule's order: those with both ends in one match or ring.
+
+        A bond between two rings joins true atoms, but is not true. An answer that lies in single
+        atoms has no true bond. Raises ValueError if the rule does not know the groups of its atoms.
+        """
+        if self.groups is None:
+            raise ValueError(f"rule {self.name!r} says nothing about bonds.")
+        mol = _molecule(mol)
+        groups = [set(group) for group in self.groups(mol)]
+        ends = [{bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()} for bond in mol.GetBonds()]
+        return np.array([any(pair <= group for group in groups) for pair in ends], dtype=np.bool_)
 
     def truth(self, mol: Chem.Mol | str) -> Truth:
         """True atoms (N,), bool, or their shares (N,), float64; see the class.
@@ -68,7 +84,7 @@ def pattern_rule(name: str, question: str, *smarts: str) -> RuleTask:
     patterns = [_pattern(text) for text in smarts]
     if not patterns:
         raise ValueError(f"rule {name!r} needs at least one SMARTS pattern.")
-    return RuleTask(name, question, lambda mol: _matched(mol, patterns))
+    return _presence(name, question, lambda mol: _matches(mol, patterns))
 
 
 def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
@@ -113,23 +129,23 @@ def _pattern(smarts: str) -> Chem.Mol:
     return pattern
 
 
-def _among(mol: Chem.Mol, atoms: set[int]) -> NDArray[np.bool_]:
-    marked = np.zeros(mol.GetNumAtoms(), dtype=np.bool_)
-    marked[list(atoms)] = True
-    return marked
+def _presence(name: str, question: str, groups: Callable[[Chem.Mol], Groups]) -> RuleTask:
+    """A task whose true atoms are those of all groups."""
 
-
-def _matched(mol: Chem.Mol, patterns: list[Chem.Mol]) -> NDArray[np.bool_]:
-    """Atoms of all matches of the patterns."""
-    matches = (match for pattern in patterns for match in mol.GetSubstructMatches(pattern))
-    return _among(mol, {atom for match in matches for atom in match})
-
-
-def _of_elements(*numbers: int) -> Callable[[Chem.Mol], NDArray[np.bool_]]:
     def mark(mol: Chem.Mol) -> NDArray[np.bool_]:
-        return np.array([atom.GetAtomicNum() in numbers for atom in mol.GetAtoms()], dtype=np.bool_)
+        marked = np.zeros(mol.GetNumAtoms(), dtype=np.bool_)
+        marked[[atom for group in groups(mol) for atom in group]] = True
+        return marked
 
-    return mark
+    return RuleTask(name, question, mark, groups=groups)
+
+
+def _matches(mol: Chem.Mol, patterns: list[Chem.Mol]) -> Groups:
+    return [match for pattern in patterns for match in mol.GetSubstructMatches(pattern)]
+
+
+def _of_elements(*numbers: int) -> Callable[[Chem.Mol], Groups]:
+    return lambda mol: [(a.GetIdx(),) for a in mol.GetAtoms() if a.GetAtomicNum() in numbers]
 
 
 @cache
@@ -139,42 +155,34 @@ def _pains() -> FilterCatalog:
     return FilterCatalog(wanted)
 
 
-def _pains_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
-    """Atoms of all matches of all PAINS filters; the catalog reports only one match per filter."""
+def _pains_matches(mol: Chem.Mol) -> Groups:
+    """All matches of all PAINS filters; the catalog reports only one match per filter."""
     found = _pains().GetFilterMatches(mol)
-    return _matched(mol, [each.filterMatch.GetPattern() for each in found])
+    return _matches(mol, [each.filterMatch.GetPattern() for each in found])
 
 
-def _large_ring_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
-    """Atoms of the largest ring, or of all the largest if several tie."""
+def _large_rings(mol: Chem.Mol) -> Groups:
+    """The largest ring, or all the largest if several tie."""
     rings = mol.GetRingInfo().AtomRings()
     largest = max(map(len, rings), default=0)
-    if largest <= LARGE_RING:
-        return _among(mol, set())
-    return _among(mol, {atom for ring in rings if len(ring) == largest for atom in ring})
+    return [ring for ring in rings if len(ring) == largest > LARGE_RING]
 
 
-def _many_ring_atoms(mol: Chem.Mol) -> NDArray[np.bool_]:
+def _many_rings(mol: Chem.Mol) -> Groups:
     rings = mol.GetRingInfo().AtomRings()
-    if len(rings) <= MANY_RINGS:
-        return _among(mol, set())
-    return _among(mol, {atom for ring in rings for atom in ring})
+    return list(rings) if len(rings) > MANY_RINGS else []
 
 
 RULES: dict[str, RuleTask] = {
     rule.name: rule
     for rule in (
         pattern_rule("indole", "Is there an indole?", INDOLE),
-        RuleTask("halogen", "Is there a halogen atom?", _of_elements(*HALOGENS)),
-        RuleTask("phosphorus", "Is there a phosphorus atom?", _of_elements(15)),
-        RuleTask("boron", "Is there a boron atom?", _of_elements(5)),
-        RuleTask("pains", "Does a PAINS filter match (Baell and Holloway 2010)?", _pains_atoms),
-        RuleTask(
-            "large-ring",
-            f"Is there a ring of more than {LARGE_RING} atoms?",
-            _large_ring_atoms,
-        ),
-        RuleTask("rings", f"Are there more than {MANY_RINGS} rings?", _many_ring_atoms),
+        _presence("halogen", "Is there a halogen atom?", _of_elements(*HALOGENS)),
+        _presence("phosphorus", "Is there a phosphorus atom?", _of_elements(15)),
+        _presence("boron", "Is there a boron atom?", _of_elements(5)),
+        _presence("pains", "Does a PAINS filter match (Baell and Holloway 2010)?", _pains_matches),
+        _presence("large-ring", f"Is there a ring of more than {LARGE_RING} atoms?", _large_rings),
+        _presence("rings", f"Are there more than {MANY_RINGS} rings?", _many_rings),
         RuleTask("logp", "What is Crippen's logP?", crippen_shares, kind="additive"),
     )
 }

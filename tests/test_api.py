@@ -12,12 +12,12 @@ from rdkit import Chem
 from torch_geometric.data import Batch, Data
 
 import graphxai as gx
+from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract import batching
 from graphxai.contract.batching import in_batches
 from graphxai.contract.inputs import prepare
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
-from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.explanation.glossary import about_output
 from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import Graphormer, Task

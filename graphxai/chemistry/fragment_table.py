@@ -151,7 +151,10 @@ def _row(tally: Tally) -> tuple[object, ...]:
 
 
 def fragment_table(
-    explanations: Iterable[Explanation | None], scheme: Scheme = "brics", *, minimum: int = 1
+    explanations: Iterable[Explanation | Fragments | None],
+    scheme: Scheme = "brics",
+    *,
+    minimum: int = 1,
 ) -> "pd.DataFrame":
     """Relevance of each fragment over a set of molecules, from the highest mean to the lowest.
 
@@ -163,7 +166,8 @@ def fragment_table(
     occurs several times, however its SMILES is written, counts once. Molecules that could not be
     explained (None) are skipped. Explanations are not kept, so a generator can be of any length.
 
-    scheme: as for `fragments`; minimum: molecules in which a fragment must occur.
+    explanations: explanations, or fragments, such as those with Shapley values; scheme: as for
+    `fragments`; minimum: molecules in which a fragment must occur.
 
     Raises ValueError for explanations by several methods or for several targets, and as
     `fragments` does.

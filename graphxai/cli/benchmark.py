@@ -73,6 +73,20 @@ def benchmark(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after an interruption.")
     ] = False,
+    refit: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on graphs with nodes removed before measuring: 'f-fidelity' (at random) or"
+            " 'roar' (without each method's top share)."
+        ),
+    ] = None,
+    training: Annotated[
+        Path | None,
+        typer.Option(help="CSV table of training molecules for --refit, with the same columns."),
+    ] = None,
+    refit_limit: Annotated[
+        int | None, typer.Option(help="Train on at most this many graphs, drawn with the seed.")
+    ] = None,
     workers: WorkersOption = None,
     device: DeviceOption = None,
 ) -> None:
@@ -92,10 +106,17 @@ def benchmark(
 
     `graphxai benchmark bace --methods all --device cuda`
 
+    `graphxai benchmark bace --methods lrp,gae --refit f-fidelity` measures with a model that was
+    trained further on masked molecules, so that these are nothing new to it.
+
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
     relevant atoms are known, and scores the methods against these atoms.
     """
+    if training is not None and refit is None:
+        raise typer.BadParameter("--training is for --refit.")
     if source == "rules":
+        if refit is not None:
+            raise typer.BadParameter("--refit is not for rules, where the truth is known.")
         if device is not None:
             raise typer.BadParameter(
                 "--device is for checkpoints; models of rules train on the CPU."
@@ -116,19 +137,29 @@ def benchmark(
     from graphxai.api import load
     from graphxai.contract.target import Target
     from graphxai.datasets.writing import alone, folder_at, write_whole
-    from graphxai.evaluation import evaluate, merged
+    from graphxai.evaluation import Refit, evaluate, merged
     from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
+    from graphxai.evaluation.sources import training_source
 
+    if refit is not None and table is not None and training is None:
+        raise typer.BadParameter("--refit with a table needs --training, a table with labels.")
+    columns: dict[str, Any] = {
+        "data": data, "smiles_column": smiles_column, "label_column": label_column
+    }  # fmt: skip
     folder = out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
     measured: list[tuple[Any, Any, Any]] = []
     with alone(folder_at(folder)):
         for checkpoint in model or [source]:
             loaded = load(checkpoint)
-            graphs = graphs_of(
-                loaded, name, data=data, smiles_column=smiles_column, label_column=label_column
-            ).sample(limit, seed)
+            graphs = graphs_of(loaded, name, **columns).sample(limit, seed)
+            further = None
+            if refit is not None:
+                learned = training_source(loaded, str(training or name), **columns)
+                learned = learned.labelled().sample(refit_limit, seed)
+                labels = [learned.labels[key] for key in learned.inputs]
+                further = Refit(refit, list(learned.inputs.values()), labels)
             report = evaluate(
                 loaded,
                 graphs.inputs,
@@ -143,6 +174,7 @@ def benchmark(
                 resume=resume or bool(measured),
                 workers=workers,
                 device=device,
+                refit=further,
             )
             measured.append((loaded, graphs, report))
         report = merged(report for *_, report in measured)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")
 WRITABLE = (".csv", ".parquet")
+SHAPLEY = "shapley"  # besides the names of explainers
 LISTED = 10  # rows left out that are named one by one
 
 
@@ -34,7 +35,11 @@ def fragments(
         str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
     ] = "bace",
     method: Annotated[
-        str, typer.Option(help="Explanation method; see `graphxai methods`.")
+        str,
+        typer.Option(
+            help="Explanation method whose relevance is summed, see `graphxai methods`; or"
+            " 'shapley': the Shapley value of each fragment, from forward passes alone."
+        ),
     ] = "lrp",
     target: Annotated[
         str | None,
@@ -60,6 +65,9 @@ def fragments(
 
     `graphxai fragments molecules.csv --workers 4`
 
+    `graphxai fragments molecules.csv --method shapley` computes exact Shapley values up to 10
+    fragments, and above that samples 64 orders; this part runs in one process.
+
     `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
     """
     if scheme not in SCHEMES:
@@ -69,6 +77,7 @@ def fragments(
     import pandas as pd
 
     from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import fragments as divided
     from graphxai.datasets.labels import with_unit
     from graphxai.datasets.writing import alone, replacing
     from graphxai.explainers import get_explainer
@@ -81,7 +90,8 @@ def fragments(
         raise FileNotFoundError(f"{source}: no such file; give a CSV table of molecules.")
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
-    table = FragmentTable(_patterns(smarts) if smarts else scheme)
+    chosen = _patterns(smarts) if smarts else scheme
+    table = FragmentTable(chosen)
     loaded = load_with_warning(model)
     left_out: list[str] = []  # the first few
     rejected = 0
@@ -89,7 +99,7 @@ def fragments(
     explained = explain_rows(
         loaded,
         source,
-        get_explainer(method),
+        get_explainer("gradient_input" if method == SHAPLEY else method),
         smiles_column=smiles_column,
         target=target,
         workers=workers,
@@ -99,8 +109,13 @@ def fragments(
             why = str(one)
             if isinstance(one, ExplainedRow):
                 try:
-                    table.add(one.explanation)
-                    explanation, why = one.explanation, ""
+                    parts = (
+                        divided(one.explanation, chosen, "shapley", model=loaded)
+                        if method == SHAPLEY
+                        else divided(one.explanation, chosen)
+                    )
+                    table.add(parts)
+                    explanation, why = parts.explanation, ""
                 except Exception as error:  # RDKit raises errors of any type
                     why = f"row {one.row}: cannot be divided: {error}"
             if why:

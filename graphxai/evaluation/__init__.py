@@ -1,11 +1,13 @@
 """Faithfulness of explanations: node removal, curves, checks, statistics, reports."""
 
+from graphxai.adapters.removal import OPERATORS, Operator, outputs_of_parts
+
 from .benchmark import evaluate
 from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
 from .ground_truth import evaluate_truth, model_score
 from .metrics import METRICS, Metric
-from .removal import OPERATORS, Operator, outputs_of_parts
+from .refit import Refit
 from .report import Report, merged
 from .statistics import (
     Comparison,
@@ -27,6 +29,7 @@ __all__ = [
     "Interval",
     "Metric",
     "Operator",
+    "Refit",
     "Report",
     "Series",
     "bootstrap",

@@ -2,16 +2,19 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from torch_geometric.data import Data
 
+from graphxai.adapters.removal import OPERATORS, Operator
 from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.device import on_device
@@ -25,7 +28,7 @@ from graphxai.explainers.registry import Method
 
 from .measure import Item, Plan, measure, unmeasured
 from .metrics import choose_metrics
-from .removal import OPERATORS, Operator
+from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_units
 from .report import Report
 from .store import Key, Store, Unit
 from .targets import Labels, followed, in_words, targets_by_graph
@@ -49,6 +52,8 @@ def evaluate(
     progress: bool | None = None,
     workers: int | None = 1,
     device: torch.device | str | None = None,
+    judge: "Model | None" = None,
+    refit: Refit | None = None,
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
@@ -61,6 +66,10 @@ def evaluate(
     is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
     earlier run there is continued. workers: processes, as for `explain`; each takes 16 graphs of
     similar size at a time, and the result is the same for any number. device: as for `explain`.
+    judge: a model with the same tasks whose outputs make the curves instead, such as one that was
+    trained on graphs with nodes removed; `model` is still the one explained. refit: train such a
+    model here, see `Refit`; training runs are kept in `out`, and seeds follow from `seed`. With
+    "roar" the only metric is `roar`, and one process measures.
 
     If a method fails on a graph, or returns scores that are not finite, its row has a note and no
     value. `Report.rejected` lists inputs that cannot be used. Raises ValueError if no input
@@ -70,9 +79,21 @@ def evaluate(
     explainers = _explainers(methods)
     wanted = followed(model, target)
     task = wanted.target.task_in(model.config)
-    plan = Plan(
-        explainers, tuple(choose_metrics(metrics, task.kind)), _operators(operators), steps, seed
-    )
+    roar = refit is not None and refit.kind == "roar"
+    measured_by = (ROAR,) if roar else tuple(choose_metrics(metrics, task.kind))
+    plan = Plan(explainers, measured_by, _operators(operators), steps, seed)
+    if judge is not None and refit is not None:
+        raise ValueError("give judge= or refit=, which trains one, not both.")
+    judged = judge is not None or refit is not None
+    if judged and task.kind == "multiclass" and wanted.target.choice is None:
+        # the class predicted by the model explained, not by its judge
+        wanted = replace(wanted, own=wanted.own or "predicted")
+    if judge is not None:
+        plan = replace(plan, judges=dict.fromkeys(plan.operators, judge))
+    training: list[Item] = []
+    if refit is not None:
+        require_refit(model, plan, refit, task)
+        training = labelled_items(model, refit, task)
     prepared, rejected = _prepare(model, inputs)
     targets, unlabelled = targets_by_graph(model, prepared, wanted, labels)
     prepared = [item for item in prepared if item[0] in targets]
@@ -80,6 +101,10 @@ def evaluate(
         raise ValueError("there is no graph to evaluate.")
     checkpoint = checkpoint_name(model)
     settings = _settings(model, plan, target)
+    if judge is not None:
+        settings["judge"] = checkpoint_name(judge)
+    if refit is not None:
+        settings["refit"] = refit.settings([item.data for _, item in training])
     store = Store(Path(out)) if out is not None else None
     before = store.begin(checkpoint, settings, resume) if store else []
     digests = {key: _digest(item.data) for key, item in prepared}
@@ -93,26 +118,29 @@ def evaluate(
     ]
     done = {(unit.graph, unit.method) for unit in earlier}
     units = list(earlier)
-    work = _Measure(model, plan, done)
-    chunks = _chunks(model, prepared, targets)
     with (
+        ExitStack() as stack,
         progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick,
         store.writing() if store else nullcontext(lambda units: None) as write,
-        closing(work_through(work, chunks, workers_for(model, workers), len(prepared))) as measured,
     ):
         tick(len(done))
-        for part in chain.from_iterable(measured):
-            found = part.found
-            if isinstance(found, Lost):
-                found = [work.lost(part.items[0], found.reason)]
-            for of_graph in found:
-                finished = [
-                    replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
-                    for unit in of_graph
-                ]
-                write(finished)
-                units += finished
-                tick(len(finished))
+        runs = stack.enter_context(_training_runs(out, checkpoint))
+        if refit is not None and not roar:
+            graphs = [item.data for _, item in training]
+            plan = replace(plan, judges=judges(model, graphs, refit, plan, runs, progress))
+        if roar:
+            assert refit is not None
+            options = (prepared, targets, training, wanted, refit, runs, done, progress)
+            measured = roar_units(model, plan, *options)
+        else:
+            measured = _in_chunks(_Measure(model, plan, done), prepared, targets, workers)
+        for found in stack.enter_context(closing(measured)):
+            finished = [
+                replace(unit, checkpoint=checkpoint, digest=digests[unit.graph]) for unit in found
+            ]
+            write(finished)
+            units += finished
+            tick(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
     searching = [one.name for one in explainers if one.searches_curve]
@@ -120,6 +148,33 @@ def evaluate(
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))
     _warn_of_failures(report)
     return report
+
+
+def _in_chunks(
+    work: "_Measure",
+    prepared: Sequence[Item],
+    targets: Mapping[Key, Target],
+    workers: int | None,
+) -> Generator[list[Unit], None, None]:
+    """The units of one graph after the other, measured here or by other processes."""
+    chunks = _chunks(work.model, prepared, targets)
+    count = workers_for(work.model, workers)
+    with closing(work_through(work, chunks, count, len(prepared))) as measured:
+        for part in chain.from_iterable(measured):
+            if isinstance(part.found, Lost):
+                yield work.lost(part.items[0], part.found.reason)
+            else:
+                yield from part.found
+
+
+@contextmanager
+def _training_runs(out: str | Path | None, checkpoint: str) -> Iterator[Path]:
+    """The folder of the training runs for a checkpoint; without `out`, one that does not stay."""
+    if out is not None:
+        yield Path(out) / "refit" / quote(checkpoint, safe="")
+        return
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def _warn_of_failures(report: Report) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.adapters.removal import Operator, outputs_of_parts
 from graphxai.api import Model
 from graphxai.contract.target import Target
 
 from .curves import Curve, class_logits, explained_class
-from .removal import Operator, outputs_of_parts
 
 SWEEPS = 30
 Value = Callable[[Tensor], Tensor]  # choices (K, N) -> values (K,), lower is better

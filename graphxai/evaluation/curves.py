@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.adapters.removal import Operator, outputs_of_many
 from graphxai.api import Model
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.config import TaskSet
-
-from .removal import Operator, outputs_of_many
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,12 +156,34 @@ NODE_METRICS: Mapping[str, Score] = {
     "iou": iou,
     "iou_top_k": iou_top_k,
 }
+BOND_METRICS: Mapping[str, Score] = {
+    "bond_roc_auc": roc_auc,
+    "bond_average_precision": average_precision,
+}
 SHARE_METRICS: Mapping[str, Score] = {"rank_correlation": rank_correlation, "pearson": pearson}
 PIXEL_METRICS: Mapping[str, Score] = {
     "pixel_accuracy": pixel_accuracy,
     "mean_average_precision": mean_average_precision,
     "mean_iou": mean_iou,
 }
+
+
+def bond_scores(relevance: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
+    """Scores (M,) of bonds with ends (M, 2): the mean relevance (N,) of the two atoms."""
+    found: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)].mean(-1)
+    return found
+
+
+def outstanding(relevance: ArrayLike) -> float:
+    """Share of nodes (N,) that stand out upwards: above Q3 + 1.5 (Q3 - Q1), Tukey 1977.
+
+    Where nothing is true, each is a false positive: an explanation of nothing must be flat.
+    Differences below 1e-5 of the largest |relevance| are rounding.
+    """
+    scores = np.asarray(relevance, dtype=np.float64)
+    low, high = np.quantile(scores, (0.25, 0.75))
+    limit = high + 1.5 * (high - low) + 1e-5 * np.abs(scores).max()
+    return float((scores > limit).mean())
 
 
 def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
@@ -184,13 +206,15 @@ def evaluate_truth(
     methods: Sequence[Method],
     *,
     target: Any = None,
+    bonds: Sequence[tuple[ArrayLike, ArrayLike]] | None = None,
     progress: bool | None = None,
 ) -> "pd.DataFrame":
     """Score methods against the truth for every input; `random` is always included.
 
     inputs: n inputs as for `explain`. truths: n arrays, see `metrics_for`; an (H, W) truth is about
     the pixels of a picture, each of which takes the relevance of its superpixel. target: see
-    `explain`.
+    `explain`. bonds: for each input the ends (M, 2) of its bonds and which are true (M,); they are
+    scored too, a bond by the mean of its atoms' relevance.
 
     Returns a data frame with the columns graph (position in `inputs`), method, operator ("none"),
     metric, value, note. If the input cannot be used or the score is not defined, value is NaN and
@@ -212,13 +236,39 @@ def evaluate_truth(
             explained = explain_prepared(model, prepared, explainer, target=target, refuse=refuse)
             for graph, explanation in explained:
                 found[graph] = _scores(explanation, known[graph], graph)
+                if bonds is not None:
+                    found[graph] |= _of_bonds(explanation, *bonds[graph])
                 tick(1)
             for graph, scores in sorted(found.items()):
-                reason = notes.get(graph) or undefined(known[graph]) or "relevance is constant"
-                rows += [
-                    (graph, explainer.name, "none", name, value, reason if np.isnan(value) else "")
-                    for name, value in scores.items()
-                ]
+                for name, value in scores.items():
+                    truth = bonds[graph][1] if bonds and name in BOND_METRICS else known[graph]
+                    reason = notes.get(graph) or undefined(truth) or "relevance is constant"
+                    note = reason if np.isnan(value) else ""
+                    rows.append((graph, explainer.name, "none", name, value, note))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def evaluate_nothing(
+    model: Graphormer,
+    inputs: Sequence[Any],
+    methods: Sequence[Method],
+    *,
+    target: Any = None,
+) -> "pd.DataFrame":
+    """False positives where no node is true, as the rows of `evaluate_truth`: see `outstanding`.
+
+    An input that cannot be used raises the error of `prepare`.
+    """
+    import pandas as pd
+
+    prepared = list(enumerate(prepare_all(model, inputs)))
+    rows = [
+        (graph, explainer.name, "none", "false_positives", outstanding(found.relevance), "")
+        for explainer in _with_random(methods)
+        for graph, found in sorted(
+            explain_prepared(model, prepared, explainer, target=target), key=lambda pair: pair[0]
+        )
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -287,6 +337,12 @@ def _prepare(
         _check_fit(item, truth, graph)
         prepared.append((graph, item))
     return prepared, notes
+
+
+def _of_bonds(explanation: Explanation, ends: ArrayLike, truth: ArrayLike) -> dict[str, float]:
+    """The scores of bonds with ends (M, 2), of which some are true (M,)."""
+    scores = bond_scores(explanation.relevance, ends)
+    return {name: score(scores, np.asarray(truth)) for name, score in BOND_METRICS.items()}
 
 
 def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rdkit import Chem
 
 from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rules import RULES
@@ -15,7 +16,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
 from graphxai.models.graphormer import load_checkpoint
 
-from .ground_truth import evaluate_truth, model_score
+from .ground_truth import evaluate_nothing, evaluate_truth, model_score
 from .statistics import bootstrap, compare_pairs
 
 # Hundreds of alerts and odd rings need more molecules, and weights pretrained on molecules.
@@ -37,6 +38,9 @@ def benchmark_rule(
     progress: bool | None = None,
 ) -> None:
     """Train on a rule, explain the test molecules that have a truth, store rows and scores.
+
+    Bonds are scored as well as atoms, and as many test molecules in which nothing is true are
+    explained, whose outstanding atoms are false positives.
 
     molecules: SMILES to choose from; None takes the tables in the data folder. size: total number
     of molecules; None takes the rule's default. limit: explain at most this many. Results that are
@@ -69,9 +73,15 @@ def benchmark_rule(
     if not scored:
         raise ValueError(f"no test molecule has true atoms under rule {name!r}; give more.")
     truths = [dataset.truths[k] for k in scored]
-    rows = evaluate_truth(
-        model, [dataset.smiles[k] for k in scored], truths, methods, progress=progress
-    )
+    explained = [dataset.smiles[k] for k in scored]
+    bonds = [_bonds(name, text) for text in explained] if RULES[name].groups is not None else []
+    some = bonds if any(true.any() for _, true in bonds) else None  # none where atoms are halogens
+    rows = evaluate_truth(model, explained, truths, methods, bonds=some, progress=progress)
+    nothing = [dataset.smiles[k] for k in test if dataset.truths[k].dtype == bool
+               and not dataset.truths[k].any()][:limit]  # fmt: skip
+    if nothing:
+        false = evaluate_nothing(model, nothing, methods)
+        rows = pd.concat([rows, false], ignore_index=True)
     scores = {
         "question": RULES[name].question,
         "model": own,
@@ -81,6 +91,13 @@ def benchmark_rule(
         "share true": mean_share(truths),
     }
     store(folder, rows, scores)
+
+
+def _bonds(rule: str, smiles: str) -> tuple[np.ndarray, np.ndarray]:
+    """The ends (M, 2) of a molecule's bonds, and which of them are true (M,)."""
+    mol = Chem.MolFromSmiles(smiles)
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    return np.array(ends, dtype=int).reshape(-1, 2), RULES[rule].true_bonds(mol)
 
 
 def mean_share(truths: Sequence[np.ndarray]) -> float | None:
@@ -116,8 +133,9 @@ def detail(rows: pd.DataFrame) -> str:
     for method in rows.method.unique():
         cells = []
         for name in names:
-            values = rows[(rows.method == method) & (rows.metric == name)].value.dropna()
-            lost = int((rows.method == method).sum() / len(names)) - len(values)
+            every = rows[(rows.method == method) & (rows.metric == name)].value
+            values = every.dropna()
+            lost = len(every) - len(values)
             shown = str(bootstrap(values.to_numpy())) if len(values) else "not defined"
             cells.append(shown + (f" ({lost} not defined)" if lost and len(values) else ""))
         lines.append(f"| `{method}` | {' | '.join(cells)} |")

@@ -1,12 +1,13 @@
 """All values for all methods on a chunk of graphs, with shared forward passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from graphxai.adapters.removal import Operator
 from graphxai.api import Model, explain_prepared
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
@@ -17,7 +18,6 @@ from .curves import Series, several_series
 from .ground_truth import rank_correlation
 from .measurements import GRID
 from .metrics import Metric
-from .removal import Operator
 from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
 
@@ -27,13 +27,14 @@ Item = tuple[Key, Input]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure on every graph."""
+    """What to measure on every graph; judges: by operator, models that measure others' methods."""
 
     explainers: tuple[Explainer, ...]
     metrics: tuple[Metric, ...]
     operators: tuple[Operator, ...]
     steps: int | None
     seed: int
+    judges: Mapping[str, Model] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Whether the metric of this name is wanted."""
@@ -55,7 +56,7 @@ def measure(
         left = [item for item in chunk if (item[0], explainer.name) not in done]
         if not left:
             continue
-        found[explainer.name] = _explained(model, left, explainer, target)
+        found[explainer.name] = explained_or_reason(model, left, explainer, target)
         usable = {k: e for k, e in found[explainer.name].items() if isinstance(e, Explanation)}
         again = [item for item in left if item[0] in usable]
         if plan.has("max_sensitivity"):
@@ -79,7 +80,7 @@ def measure(
         ]
 
 
-def _explained(
+def explained_or_reason(
     model: Any, items: Sequence[Item], explainer: Explainer, target: Target
 ) -> dict[Key, Explanation | str]:
     """Each graph's explanation, or the reason why there is none.
@@ -96,7 +97,7 @@ def _explained(
     except Exception as error:
         if len(items) == 1:
             return {items[0][0]: f"{type(error).__name__}: {error}"}
-        alone = [_explained(model, [item], explainer, target) for item in items]
+        alone = [explained_or_reason(model, [item], explainer, target) for item in items]
         return {key: value for one in alone for key, value in one.items()}
     return {**found, **refused}
 
@@ -125,7 +126,8 @@ def _series(
     if removes:
         wanted = [(name, name, plan.steps) for name in plan.operators]
     for name, operator, steps in wanted if items else ():
-        curves = several_series(model, graphs, scores, target, operator=operator, steps=steps)
+        judge = plan.judges.get(name, model)
+        curves = several_series(judge, graphs, scores, target, operator=operator, steps=steps)
         for (key, _), of_graph in zip(items, curves, strict=True):
             series[key][name] = dict(zip(good[key], of_graph, strict=True))
     return series
@@ -213,7 +215,7 @@ def _sensitivity(
     largest: dict[Key, float] = {}
     for draw in range(DRAWS if items else 0):
         noisy = NoisyModel(model, plan.seed * DRAWS + draw)
-        for key, after in _explained(noisy, items, explainer, target).items():
+        for key, after in explained_or_reason(noisy, items, explainer, target).items():
             if isinstance(after, Explanation):
                 change = relative_change(before[key].relevance, after.relevance)
                 largest[key] = max(largest.get(key, change), change)
@@ -231,7 +233,7 @@ def _randomised(
     """|Rank correlation| between each graph's scores before and after each stage of shuffling."""
     stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
     for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
-        for key, after in _explained(shuffled, items, explainer, target).items():
+        for key, after in explained_or_reason(shuffled, items, explainer, target).items():
             if isinstance(after, Explanation):
                 rho = rank_correlation(before[key].relevance, after.relevance)
                 stages[key][block] = abs(rho)

@@ -17,7 +17,7 @@ from .statistics import COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-LEADING = ("auac", "au_mse", "srg")  # metrics whose tests go into the summary
+LEADING = ("auac", "au_mse", "srg", "roar")  # metrics whose tests go into the summary
 
 
 def save_report(report: Measurements, folder: Path) -> Path:
@@ -205,7 +205,8 @@ def _save_figures(report: Measurements, folder: Path) -> list[str]:
     """Draw all figures that the report allows; returns their names."""
     names = []
     for operator in report.operators:
-        for kind in ("activation", "pruning", "forest"):
+        curves = ("activation", "pruning") if any(u.curves for u in report.units) else ()
+        for kind in (*curves, "forest"):
             suffix = "" if operator == report.operators[0] else f"-{operator}"
             _save(report, kind, folder / f"{kind}{suffix}", operator)
             names.append(f"{kind}{suffix}")

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from graphxai.contract.inputs import reads_molecules
 from graphxai.models.graphormer import Graphormer
@@ -31,33 +31,50 @@ class Source:
         kept = {key: self.inputs[key] for k, key in enumerate(keys) if k in chosen}
         return Source(self.title, kept, self.labels)
 
+    def labelled(self) -> "Source":
+        """The graphs that have a label."""
+        kept = {key: value for key, value in self.inputs.items() if key in self.labels}
+        return Source(self.title, kept, self.labels)
+
 
 def bace_test(model: Graphormer, root: str | Path | None = None) -> Source:
-    """BACE compounds in the test part of the model's split; keys are positions in the file."""
+    """BACE compounds in the test part of the model's split."""
+    return bace_part(model, "test", root)
+
+
+def bace_part(model: Graphormer, part: str, root: str | Path | None = None) -> Source:
+    """BACE compounds in a part of the model's split; keys are positions in the file.
+
+    part: "train", "valid" or "test".
+    """
     from graphxai.datasets.molecules import load_bace
 
     split = model.origin.metadata.get("split")
-    test = split.get("test") if isinstance(split, dict) else None
+    chosen = split.get(part) if isinstance(split, dict) else None
     graphs = load_bace(root)
-    if not isinstance(test, list) or not all(
-        isinstance(k, int) and 0 <= k < len(graphs) for k in test
+    if not isinstance(chosen, list) or not all(
+        isinstance(k, int) and 0 <= k < len(graphs) for k in chosen
     ):
         raise ValueError(
-            f"{model.origin.name!r} does not record which BACE compounds are its test set; give a"
-            " table of test compounds instead."
+            f"{model.origin.name!r} does not record which BACE compounds are its {part} set; give a"
+            " table of compounds instead."
         )
-    inputs: dict[Key, Any] = {k: graphs[k].smiles for k in test}
-    labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in test}
-    return Source("BACE, test part of the model's split", inputs, labels)
+    inputs: dict[Key, Any] = {k: graphs[k].smiles for k in chosen}
+    labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in chosen}
+    return Source(f"BACE, {part} part of the model's split", inputs, labels)
 
 
 def mnist_test(root: str | Path | None = None) -> Source:
     """The 10,000 official test images of MNIST."""
+    return _mnist("test", root)
+
+
+def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
     from graphxai.datasets.mnist import load_mnist
 
-    images, labels = load_mnist(root, "test")
-    inputs: dict[Key, Any] = dict(enumerate(images))
-    return Source("MNIST, official test set", inputs, dict(enumerate(labels.tolist())))
+    images, labels = load_mnist(root, part)
+    title = f"MNIST, official {'test' if part == 'test' else 'training'} set"
+    return Source(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
 
 
 def table(
@@ -108,3 +125,12 @@ def source(
     if name == "mnist-superpixels":
         return mnist_test(data)
     return table(name, smiles_column, label_column)
+
+
+def training_source(
+    model: Graphormer, name: str, *, data: str | Path | None = None, **columns: Any
+) -> Source:
+    """The training graphs that belong to `source`: "bace", "mnist-superpixels", or a table."""
+    if name == "bace":
+        return bace_part(model, "train", data)
+    return _mnist("train", data) if name == "mnist-superpixels" else table(name, **columns)

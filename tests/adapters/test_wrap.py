@@ -14,8 +14,8 @@ from torch_geometric.utils import scatter
 
 import graphxai as gx
 from graphxai.adapters import WrappedModel
+from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.inputs import InputError
-from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.evaluation.testing import check_all, check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
 from other_models import (

@@ -63,6 +63,32 @@ def test_a_rule_marks_the_atoms_that_make_the_answer_yes(
     assert RULES[rule].label(smiles) is bool(atoms)
 
 
+@pytest.mark.parametrize(
+    ("rule", "smiles", "bonds"),
+    [
+        ("indole", "Cc1ccc2[nH]ccc2c1", 10),  # all but the methyl's
+        ("halogen", "FC(Cl)Br", 0),
+        ("large-ring", "C1CCCCCC1C1CCCCCC1", 14),  # not the bond between the rings
+        ("rings", ".".join(["CC1CC1"] * 5), 15),
+        ("pains", f"CC.{QUINONE}", 8),
+        ("indole", "CCO", 0),
+    ],
+)
+def test_true_bonds_lie_within_one_match_or_ring(rule: str, smiles: str, bonds: int) -> None:
+    mol = Chem.MolFromSmiles(smiles)
+    true, atoms = RULES[rule].true_bonds(mol), true_atoms(rule, smiles)
+    assert true.shape == (mol.GetNumBonds(),)
+    assert true.sum() == bonds
+    for bond in np.flatnonzero(true).tolist():
+        found = mol.GetBondWithIdx(bond)
+        assert {found.GetBeginAtomIdx(), found.GetEndAtomIdx()} <= atoms
+
+
+def test_a_rule_of_shares_says_nothing_about_bonds() -> None:
+    with pytest.raises(ValueError, match="'logp' says nothing about bonds"):
+        RULES["logp"].true_bonds("CCO")
+
+
 def test_every_match_of_an_alert_counts() -> None:
     assert true_atoms("pains", f"{QUINONE}.{QUINONE}") == set(range(16))
 

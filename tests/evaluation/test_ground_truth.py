@@ -20,6 +20,8 @@ from graphxai.evaluation.ground_truth import (
     PIXEL_METRICS,
     SHARE_METRICS,
     average_precision,
+    bond_scores,
+    evaluate_nothing,
     evaluate_truth,
     iou,
     iou_top_k,
@@ -27,6 +29,7 @@ from graphxai.evaluation.ground_truth import (
     mean_iou,
     metrics_for,
     model_score,
+    outstanding,
     pearson,
     pixel_accuracy,
     rank_correlation,
@@ -280,3 +283,38 @@ def test_the_models_own_score_is_shown(sklearn) -> None:
     assert math.isnan(model_score(model, smiles[:2], [1, 1])[1])
     with pytest.raises(ValueError, match="labels of shape"):
         model_score(model, smiles, [1])
+
+
+def test_a_flat_explanation_of_nothing_has_no_false_positive():
+    assert outstanding(np.full(9, 0.3) + 1e-9 * np.arange(9)) == 0
+    assert outstanding(np.arange(9.0)) == 0
+    assert outstanding([0, 0.1, 0, 0.1, 0, 0.1, 0, 0.1, 5]) == pytest.approx(1 / 9)
+    assert outstanding([0, 0.1, 0, 0.1, 0, 0.1, 0, 0.1, -5]) == 0
+
+
+def test_bonds_are_scored_by_their_atoms():
+    chain = np.array([[0, 1], [1, 2], [2, 3]])
+    np.testing.assert_allclose(bond_scores([1, 3, 5, -1], chain), [2, 4, 2])
+    model = random_graphormer()
+    truth = np.array([False, False, True])
+    rows = evaluate_truth(
+        model,
+        ["CCO"],
+        [truth],
+        [custom_numbers],
+        bonds=[(chain[:2], [False, True])],
+        progress=False,
+    )
+    found = rows[rows.method == "custom_numbers"].set_index("metric").value
+    assert found["bond_roc_auc"] == found["roc_auc"] == 1
+
+
+def test_false_positives_are_counted_where_nothing_is_true():
+    rows = evaluate_nothing(random_graphormer(), ["C" * 9 + "O", "C" * 9], [custom_numbers])
+    found = rows[rows.method == "custom_numbers"].set_index("graph").value
+    assert found.to_dict() == {0: 0.1, 1: 0.0}
+
+
+def custom_numbers(model, batch, target):
+    """Scores (B, N): the atomic number."""
+    return batch.x[..., 0].float()

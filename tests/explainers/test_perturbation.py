@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from graphxai.adapters.removal import outputs_of_parts
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.evaluation.removal import outputs_of_parts
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import ShapleySampling, get_explainer
 from graphxai.explainers import variants as passes

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.adapters import WrappedModel
-from graphxai.adapters.one_at_a_time import output_of_empty
-from graphxai.api import Model
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 
+from .one_at_a_time import output_of_empty
+from .wrapped import WrappedModel
+
+Model = Graphormer | WrappedModel
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits in the cache
@@ -176,11 +177,37 @@ def _induced(model: Any, data: Data, choice: Tensor) -> Data:
     if hasattr(model, "induced"):
         own: Data = model.induced(data, choice)
         return own
+    return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
+
+
+def _subgraph(data: Data, choice: Tensor) -> Data:
+    """The subgraph on the chosen nodes (N,), without an encoding, with the graph's labels."""
     edges, attributes = subgraph(
         choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
     )
     part = Data(x=data.x[choice], edge_index=edges, edge_attr=attributes)
-    if data.get("pos") is not None:
-        part.pos = data.pos[choice]
+    for name in ("pos", "y"):
+        if data.get(name) is not None:
+            part[name] = data[name][choice] if name == "pos" else data[name]
     part.num_nodes = int(choice.sum())
-    return StructureEncoding.from_config(model.config)(part)
+    return part
+
+
+def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
+    """The nodes that stay, keep (N,), as a graph for training a Graphormer.
+
+    data: encoded. `mask`: the encoding of the whole graph, restricted to these nodes; `delete`: a
+    graph to be encoded anew. Raises ValueError for other operators, which leave no graph.
+    """
+    if operator not in ("mask", "delete"):
+        raise ValueError(f"operator {operator!r} leaves no graph; use 'mask' or 'delete'.")
+    part = _subgraph(data, keep)
+    if operator == "delete":
+        return part
+    pairs = keep[:, None] & keep[None, :]  # (N, N)
+    inside = pairs.flatten().repeat_interleave(data.bag_sizes.flatten().long())  # (M,)
+    part.in_degree, part.out_degree = data.in_degree[keep], data.out_degree[keep]
+    part.bag_codes, part.bag_weights = data.bag_codes[inside], data.bag_weights[inside]
+    part.bag_sizes = data.bag_sizes[keep][:, keep]
+    part.structure = data.structure
+    return part

@@ -1,0 +1,291 @@
+"""Train the model further on graphs with nodes removed, and measure with what comes out.
+
+Removal leaves graphs that the model has never seen. If its output falls then, the graph may be odd
+rather than poorer. Two ways around this, both with the labels of training graphs:
+
+* `f-fidelity` (Zheng 2024): from every training graph a random share of the nodes is removed. The
+  model trained further on these measures all methods; the one explained stays as it is. The paper
+  removes at most a tenth. Here the share is uniform between 0 and 1, so that every point of a
+  curve is a graph of a kind that was trained on.
+* `roar` (Hooker 2019; Amara 2023 as GInX-Eval, which also trains further instead of anew): a method
+  removes the most relevant share of the nodes from all training graphs and all measured ones. What
+  a model trained on these still predicts was not removed.
+"""
+
+import copy
+import hashlib
+import math
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.adapters.removal import remaining
+from graphxai.api import Model
+from graphxai.contract.inputs import Input, prepare_each
+from graphxai.contract.target import Target
+from graphxai.explainers import Explainer
+from graphxai.explanation.explanation import Explanation
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.training.fit import fit, predict
+from graphxai.models.graphormer.training.settings import TrainingSettings
+
+from .curves import class_logits, explained_class
+from .measure import Item, Plan, explained_or_reason
+from .metrics import Metric
+from .store import Key, Unit
+from .targets import Followed, class_name, targets_by_graph
+
+Kind = Literal["f-fidelity", "roar"]
+ROAR = Metric(
+    "roar",
+    higher_is_better=True,
+    source="Hooker 2019; Amara 2023",
+    summary="p minus p of models trained without the top share of the nodes, mean over shares.",
+    measure=None,
+    classes_only=True,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Refit:
+    """How to train a Graphormer further before measuring, and on what; see the module for kinds.
+
+    inputs, labels: training graphs, as `explain` takes them, with the class (name or number) or
+    value of the task measured. shares: of the nodes that `roar` removes. epochs: passes over the
+    training graphs; for `f-fidelity` each removes other nodes. Raises ValueError for an unknown
+    kind, or for labels that do not match the inputs.
+    """
+
+    kind: str
+    inputs: Sequence[Any]
+    labels: Sequence[Any]
+    epochs: int = 3
+    shares: tuple[float, ...] = (0.1, 0.3, 0.5)
+    learning_rate: float = 3e-4
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(
+                f"unknown refit {self.kind!r}; choose from {', '.join(get_args(Kind))}."
+            )
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(f"{len(self.inputs)} inputs, but {len(self.labels)} labels.")
+        if self.epochs < 1 or not all(0 < share < 1 for share in self.shares):
+            raise ValueError("epochs must be at least 1, and shares lie between 0 and 1.")
+
+    def settings(self, graphs: Sequence[Data]) -> dict[str, Any]:
+        """What is needed to train the same again, as JSON values."""
+        content = hashlib.sha256()
+        for graph in graphs:
+            content.update(graph.x.numpy().tobytes() + graph.y.numpy().tobytes())
+        found = {"kind": self.kind, "epochs": self.epochs, "learning_rate": self.learning_rate}
+        found |= {"shares": list(self.shares)} if self.kind == "roar" else {}
+        return found | {"graphs": len(graphs), "sha256": content.hexdigest()[:12]}
+
+
+def require_refit(model: Any, plan: Plan, refit: Refit, task: Task) -> None:
+    """Raise ValueError if this model cannot be trained further for this measurement."""
+    if not isinstance(model, Graphormer):
+        raise ValueError(
+            "refit trains a Graphormer; train a model of another kind on masked graphs yourself,"
+            " and pass it as judge=."
+        )
+    if "zero" in plan.operators:
+        raise ValueError("refit removes nodes by 'mask' or 'delete', not by 'zero'.")
+    if refit.kind == "roar" and task.kind == "regression":
+        raise ValueError("refit 'roar' compares probabilities of a class, and this task has none.")
+
+
+def labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
+    """Usable training inputs by position, encoded, with `y` (1, tasks), NaN for other tasks."""
+    column = [each.name for each in model.config.tasks].index(task.name)
+    found: list[Item] = []
+    for key, item in enumerate(prepare_each(model, refit.inputs)):
+        number = _number(task, refit.labels[key])
+        if isinstance(item, Exception) or number is None:
+            continue
+        data = copy.copy(item.data)
+        data.y = torch.full((1, len(model.config.tasks)), math.nan)
+        data.y[0, column] = number
+        found.append((key, Input(data)))
+    if not found:
+        raise ValueError("refit needs training graphs with labels, and there are none.")
+    return found
+
+
+def judges(
+    model: Any,
+    graphs: Sequence[Data],
+    refit: Refit,
+    plan: Plan,
+    folder: Path,
+    progress: bool | None = None,
+) -> dict[str, Model]:
+    """For each operator the model of `f-fidelity`, trained without random shares of the nodes.
+
+    graphs: encoded, with `y`; folder: of the training runs, which are continued or read back.
+    """
+    found: dict[str, Model] = {}
+    for operator in plan.operators:
+        generator = torch.Generator().manual_seed(plan.seed)
+        parts = []
+        for data in [*graphs] * refit.epochs:
+            order = torch.randperm(int(data.num_nodes or 0), generator=generator)
+            share = float(torch.rand((), generator=generator))
+            parts.append(remaining(data, _rest(order, share), operator))
+        found[operator] = _trained(model, parts, refit, 1, folder / operator, plan.seed, progress)
+    return found
+
+
+def roar_units(
+    model: Any,
+    plan: Plan,
+    prepared: Sequence[Item],
+    targets: Mapping[Key, Target],
+    training: Sequence[Item],
+    wanted: Followed,
+    refit: Refit,
+    folder: Path,
+    done: set[tuple[Key, str]],
+    progress: bool | None = None,
+) -> Generator[list[Unit], None, None]:
+    """The units of one method after the other, except those already done.
+
+    wanted: the output followed, for the training graphs too; folder: of the training runs.
+    """
+    labels = {key: refit.labels[int(key)] for key, _ in training}
+    targets_of_training, _ = targets_by_graph(model, training, wanted, labels)
+    for explainer in plan.explainers:
+        if all((key, explainer.name) in done for key, _ in prepared):
+            continue
+        orders = _orders(model, explainer, prepared, targets)
+        learned = _orders(model, explainer, training, targets_of_training)
+        items = [item for item in prepared if isinstance(orders[item[0]], Tensor)]
+        p = _probability(model, items, targets)
+        drops: dict[str, NDArray[np.float64]] = {}
+        for operator in plan.operators:
+            left = []
+            for share in refit.shares:
+                place = folder / operator / quote(explainer.name, safe="") / f"{share:g}"
+                parts = _without_top(training, learned, share, operator)
+                trained = _trained(model, parts, refit, refit.epochs, place, plan.seed, progress)
+                left.append(p(predict(trained, _without_top(items, orders, share, operator))))
+            drops[operator] = p(predict(model, [item.data for _, item in items])) - np.mean(left, 0)
+        place_of = {key: place for place, (key, _) in enumerate(items)}
+        blank = torch.zeros(1, model.config.num_outputs)
+        for key, item in prepared:
+            if (key, explainer.name) not in done:
+                label = targets[key].resolve(model.config, blank).labels[0]
+                unit = Unit("", key, "", explainer.name, item.num_nodes, label)
+                yield [_filled(unit, orders[key], place_of.get(key), drops)]
+
+
+def _filled(
+    unit: Unit, order: Tensor | str, place: int | None, drops: Mapping[str, NDArray[np.float64]]
+) -> Unit:
+    """The unit with the values in row `place` of the drops by operator; None: it has no scores."""
+    values = {
+        operator: {ROAR.name: math.nan if place is None else float(found[place])}
+        for operator, found in drops.items()
+    }
+    return replace(unit, values=values, note=order if isinstance(order, str) else "")
+
+
+def _orders(
+    model: Graphormer, explainer: Explainer, items: Sequence[Item], targets: Mapping[Key, Target]
+) -> dict[Key, Tensor | str]:
+    """The nodes of each graph by descending relevance, or the reason why there is none."""
+    found: dict[Key, Tensor | str] = {}
+    for target in dict.fromkeys(targets.values()):
+        chosen = [item for item in items if targets.get(item[0]) == target]
+        for key, one in explained_or_reason(model, chosen, explainer, target).items():
+            if isinstance(one, Explanation):
+                scores = torch.from_numpy(one.relevance)
+                found[key] = scores.argsort(descending=True, stable=True)
+            else:
+                found[key] = one
+    return found
+
+
+def _without_top(
+    items: Sequence[Item], orders: Mapping[Key, Tensor | str], share: float, operator: str
+) -> list[Data]:
+    """The graphs that have an order, without the first share of its nodes."""
+    pairs = [(item.data, orders.get(key)) for key, item in items]
+    return [
+        remaining(data, _rest(order, share), operator)
+        for data, order in pairs
+        if isinstance(order, Tensor)
+    ]
+
+
+def _rest(order: Tensor, share: float) -> Tensor:
+    """True (N,) at all but the first share of the nodes of an order (N,); one always stays."""
+    keep = torch.ones(len(order), dtype=torch.bool)
+    keep[order[: min(round(share * len(order)), len(order) - 1)]] = False
+    return keep
+
+
+def _probability(
+    model: Graphormer, items: Sequence[Item], targets: Mapping[Key, Target]
+) -> Callable[[Tensor], NDArray[np.float64]]:
+    """From outputs (G, num_outputs) the probability (G,) of the class explained of each graph."""
+    whole = predict(model, [item.data for _, item in items])
+    config, of_graph = model.config, [targets[key] for key, _ in items]
+    classes = [
+        explained_class(config, t, row[None]) for t, row in zip(of_graph, whole, strict=True)
+    ]
+
+    def p(outputs: Tensor) -> NDArray[np.float64]:
+        logits = [
+            class_logits(config, t, row[None])[0] for t, row in zip(of_graph, outputs, strict=True)
+        ]
+        found = [float(z.softmax(-1)[c]) for z, c in zip(logits, classes, strict=True)]
+        return np.array(found)
+
+    return p
+
+
+def _trained(
+    model: Graphormer,
+    graphs: Sequence[Data],
+    refit: Refit,
+    epochs: int,
+    folder: Path,
+    seed: int,
+    progress: bool | None,
+) -> Graphormer:
+    """A copy of the model, trained further on encoded graphs; a finished run is read back."""
+    device = next(model.parameters()).device
+    settings = TrainingSettings(
+        epochs=epochs,
+        batch_size=32,
+        learning_rate=refit.learning_rate,
+        ema_decay=0.99,
+        keep_best=False,
+        seed=seed,
+        accelerator="cpu" if device.type == "cpu" else "auto",
+        progress=sys.stderr.isatty() if progress is None else progress,
+    )
+    learner = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        fit(learner, graphs, [], settings, folder)
+    return learner.to(device)
+
+
+def _number(task: Task, label: Any) -> float | None:
+    """A label as the training reads it; None for a missing one."""
+    if task.kind == "regression":
+        return None if label is None or label != label else float(label)
+    name = class_name(task, label)
+    return None if name is None else float(task.classes.index(name))
