@@ -9,7 +9,7 @@ logits of its key in every attention, so that tau -> 0 is the removal operator `
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphxai.contract.inputs import Input, prepare_each
+from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import explaining
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.contract.threads import one_thread
@@ -90,7 +90,7 @@ class _ClassOfEach(Target):
 
 def fit_explainer(
     model: Graphormer,
-    graphs: Iterable[Any],
+    graphs: Any,
     *,
     task: str | None = None,
     shapley_orders: int | None = None,
@@ -119,7 +119,9 @@ def fit_explainer(
     if epochs < 1 or not 0 <= held_out < 1:
         raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
     chosen = _task_of(model, task)
-    teacher = ShapleySampling(permutations=shapley_orders) if shapley_orders else PathMarginals()
+    teacher: Explainer = PathMarginals()
+    if shapley_orders is not None:
+        teacher = ShapleySampling(permutations=shapley_orders)
     prepared = _usable(model, graphs)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(prepared), generator=generator).tolist()
@@ -177,13 +179,13 @@ def _task_of(model: Graphormer, name: str | None) -> Task:
     )
 
 
-def _usable(model: Graphormer, graphs: Iterable[Any]) -> list[Input]:
+def _usable(model: Graphormer, graphs: Any) -> list[Input]:
     """The encoded graphs; one warning for those that cannot be used."""
-    found = list(prepare_each(model, graphs))
+    found = list(prepare_each(model, as_list(graphs)[0]))
     errors = [(k, one) for k, one in enumerate(found) if isinstance(one, Exception)]
     if errors:
         k, first = errors[0]
-        text = f"{len(errors)} graphs were left out; the first, number {k}: {first}"
+        text = f"{len(errors)} of {len(found)} graphs were left out; the first, number {k}: {first}"
         warnings.warn(text, stacklevel=3)
     return [one for one in found if isinstance(one, Input)]
 
