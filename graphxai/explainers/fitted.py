@@ -40,6 +40,11 @@ class Network(nn.Module):
     inputs and reduce the states to `components`, so that the parameters are all that is stored.
     """
 
+    state_mean: Tensor  # (states,)
+    components: Tensor  # (states, components)
+    mean: Tensor  # (inputs,)
+    deviation: Tensor  # (inputs,)
+
     def __init__(self, inputs: int, states: int, components: int, width: int) -> None:
         super().__init__()
         self.register_buffer("state_mean", torch.zeros(states))

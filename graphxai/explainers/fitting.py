@@ -43,13 +43,13 @@ GRAPHS_AT_A_TIME = 8
 FEWEST = 2 * GRAPHS_AT_A_TIME
 MOST_HELD_OUT = 100
 COMPONENTS, WIDTH = 24, 96
-IMITATION = {"epochs": 25, "rate": 2e-3}
+IMITATION_EPOCHS, IMITATION_RATE = 25, 2e-3
 CURVE_RATE = 5e-4
 WEIGHT_DECAY = 0.02
 WARM_UP = 20  # steps
 THRESHOLDS = 6
 TAU = (0.35, 0.12)  # softness at the beginning and at the end, in standard deviations of the scores
-MARGIN = 0.5  # how far the first and the last threshold may lie outside of the scores
+MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +292,7 @@ def _imitate(network: Network, parts: list[_Part], generator: torch.Generator) -
         both = mask[:, :, None] & mask[:, None, :]
         (by_node + 0.5 * wrong[both].mean()).backward()
 
-    _train(network, parts, **IMITATION, generator=generator, step=step)
+    _train(network, parts, IMITATION_EPOCHS, IMITATION_RATE, generator, step)
 
 
 def _follow_curves(
@@ -329,13 +329,12 @@ def standardised(scores: Tensor, mask: Tensor) -> Tensor:
 def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> Tensor:
     """Log presence (K, B, N) of the nodes at K thresholds, zero at padding.
 
-    scores (B, N); shares (K, B): of a graph's nodes that lie above the threshold.
+    scores (B, N); shares (K, B), below one: of a graph's nodes that lie above the threshold.
     """
     count = mask.sum(-1)  # (B,)
     ranked = scores.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
     last = ranked.gather(-1, count[:, None] - 1)
-    inside = torch.where(torch.isfinite(ranked), ranked, last - MARGIN)
-    levels = torch.cat([ranked[:, :1] + MARGIN, inside, last - MARGIN], dim=-1)  # (B, N + 2)
+    levels = torch.cat([ranked[:, :1] + MARGIN, ranked.maximum(last)], dim=-1)  # (B, N + 1)
     place = shares * count
     below = place.floor().long().clamp(max=levels.shape[1] - 2)
     part = place - below

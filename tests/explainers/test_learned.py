@@ -24,10 +24,10 @@ from graphxai.explainers.node_features import node_features, num_values
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
 from graphxai.rules.conservative import conservative, record
-from other_models import GpsModel
+from other_models import GpsModel, molecules
 from toy import random_graphormer
 
-TASKS = (Task("logP", "regression"), Task("digit", "multiclass", ("a", "b", "c")))
+TASKS = (Task("digit", "multiclass", ("a", "b", "c")), Task("logP", "regression"))
 
 
 def roc_auc(truth, scores):
@@ -70,7 +70,7 @@ def test_features_of_a_molecule_equal_single_gradients(model):
     expected = []
     for rules in ({"attention": False, "layernorm": False}, {"activation": "ratio"}):
         with conservative(**rules), record(attention_gradients=True) as tape:
-            log_p = model(batch)[0, 1:].log_softmax(-1)[1]
+            log_p = model(batch)[0, :3].log_softmax(-1)[1]
         v = log_p - (1 - log_p.exp()).log()
         first, last = torch.autograd.grad(v, tape.attention, retain_graph=True)
         gates = []
@@ -106,10 +106,10 @@ def test_features_of_a_molecule_equal_single_gradients(model):
 def test_soft_presence_becomes_the_removal_of_nodes_below_the_threshold(model):
     batch = batch_of(model, ["CC(=O)NO", "CCO"])
     scores = torch.tensor([[3.0, 1.0, 2.0, 0.0, -1.0], [0.0, 2.0, 1.0, 0.0, 0.0]])
-    shares = torch.tensor([[0.45, 0.5], [1.0, 0.95]])
+    shares = torch.tensor([[0.45, 0.5], [0.9, 0.95]])
     presence = soft_presence(scores, batch.mask, shares, 1e-3).exp().round()
     assert presence[0].tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 1, 1]]
-    assert presence[1].tolist() == [[1] * 5, [1] * 5]
+    assert presence[1].tolist() == [[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]]
 
 
 def test_the_slope_of_the_probability_is_its_difference_quotient():
@@ -124,7 +124,7 @@ def test_the_slope_of_the_probability_is_its_difference_quotient():
     def probability(log_presence):
         bias = model.bias(batch)
         bias[:, :, :, 1:] += log_presence[:, None, None, :]
-        return model.encode(model.embed(batch), batch, bias=bias)[0, 1:].softmax(-1)[2]
+        return model.encode(model.embed(batch), batch, bias=bias)[0, :3].softmax(-1)[2]
 
     for node in range(5):
         step = torch.zeros_like(presence)
@@ -198,13 +198,11 @@ def test_scores_are_those_of_lrp_path_in_another_order(model, fitted, smiles):
     assert learned.relevance.max() == pytest.approx(path.relevance.max(), rel=1e-4)
 
 
-def test_the_seed_decides_the_result(model, few, fitted):
-    again = fit_explainer(model, few, epochs=1, data="small molecules", seed=3)
-    other = fit_explainer(model, few, epochs=1, data="small molecules", seed=4)
-    same, changed = (one.network.state_dict() for one in (again, other))
+def test_the_same_seed_gives_the_same_explainer(model, few, fitted):
+    torch.manual_seed(11)
+    again = fit_explainer(model, few, epochs=1, data="small molecules", seed=3).network.state_dict()
     for name, value in fitted.network.state_dict().items():
-        assert torch.equal(value, same[name]), name
-    assert not torch.equal(changed["node.weight"], same["node.weight"])
+        assert torch.equal(value, again[name]), name
 
 
 def test_a_saved_explainer_is_found_beside_the_checkpoint(model, few, tmp_path):
@@ -240,11 +238,11 @@ def test_what_it_cannot_explain_is_refused(model, fitted, few):
         gx.explain(random_graphormer(tasks=TASKS), "CCO", explainer, target="a")
     wrapped = gx.wrap(GpsModel(), kind="regression")
     with pytest.raises(ValueError, match="attention of a Graphormer"):
-        gx.explain(wrapped, molecule_to_data("CCO"), explainer)
+        gx.explain(wrapped, molecules()[0], explainer)
     with pytest.raises(TypeError, match="attention of a Graphormer"):
         fit_explainer(wrapped, few)
     with pytest.raises(ValueError, match="regression alone"):
-        fit_explainer(random_graphormer(tasks=TASKS[:1]), few)
+        fit_explainer(random_graphormer(tasks=TASKS[1:]), few)
     left_out = pytest.warns(UserWarning, match="1 of 16 graphs were left out")
     with left_out, pytest.raises(ValueError, match="too few"):
         fit_explainer(model, [*few[:15], "not a molecule"])
@@ -320,7 +318,8 @@ def test_a_missing_file_says_how_to_make_it(tmp_path):
         get_explainer("learned", fitted=tmp_path)
 
 
-def test_a_fit_that_is_interrupted_writes_nothing(run, tmp_path, monkeypatch, few):
+def test_a_fit_that_is_interrupted_writes_nothing(run, tmp_path, monkeypatch, few, model):
+    folder = save_checkpoint(model, tmp_path / "model")
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["smiles", *few]))
 
@@ -329,7 +328,7 @@ def test_a_fit_that_is_interrupted_writes_nothing(run, tmp_path, monkeypatch, fe
 
     monkeypatch.setattr("graphxai.explainers.fitting._follow_curves", interrupted)
     out = tmp_path / "out"
-    code, _, _ = run("fit-explainer", table, "--model", "bace", "--out", out)
+    code, _, _ = run("fit-explainer", table, "--model", folder, "--out", out)
     assert code == 130
     assert list(out.iterdir()) == []
 
