@@ -75,18 +75,18 @@ def measure(name: str, out: Path) -> None:
         target="true",
         metrics=MEASURES,
     )
-    values = {measure: report.values(measure, "mask") for measure in MEASURES}
+    values = {metric: report.values(metric, "mask") for metric in MEASURES}
     print(f"\n## {source.title}, {len(source.inputs)} graphs\n")
     print(f"| method | {' | '.join(MEASURES)} |{chr(10)}{'|---' * (len(MEASURES) + 1)}|")
     for method in sorted(values["auac"], key=lambda one: -np.mean(values["auac"][one])):
-        cells = [str(bootstrap(values[measure][method])) for measure in MEASURES]
+        cells = [str(bootstrap(values[metric][method])) for metric in MEASURES]
         print(f"| {method} | {' | '.join(cells)} |")
     print("\n| learned | minus | measure | difference [95 %] | p |\n|---|---|---|---|---|")
     for one in methods[: len(fitted)]:
         for other in ("lrp", "lrp_path", "path_marginals 16", "shapley 8"):
-            for measure in MEASURES:
-                (c,) = compare_pairs(values[measure], [(one.name, other)])
-                print(f"| {one.name} | {other} | {measure} | {c.difference} | {c.p:.2g} |")
+            for metric in MEASURES:
+                (c,) = compare_pairs(values[metric], [(one.name, other)])
+                print(f"| {one.name} | {other} | {metric} | {c.difference} | {c.p:.2g} |")
 
 
 if __name__ == "__main__":
