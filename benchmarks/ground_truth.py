@@ -54,11 +54,12 @@ def measure_digits(folder: Path, given: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    unfitted = [name for name, cls in methods().items() if not cls.needs_fit]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rules", nargs="*", default=[*CHOSEN, DIGITS])
-    parser.add_argument("--methods", nargs="*", default=list(methods()))
+    parser.add_argument("--methods", nargs="*", default=unfitted)
     parser.add_argument("--size", type=int, help="total number of molecules per rule")
     parser.add_argument("--limit", type=int, default=100, help="graphs explained per task")
     parser.add_argument("--seed", type=int, default=0)

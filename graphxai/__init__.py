@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.evaluation.report import Report as Report
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
+    from graphxai.explainers.fitted import FittedExplainer as FittedExplainer
+    from graphxai.explainers.fitting import fit_explainer as fit_explainer
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
     from graphxai.explanation.grid import grid as grid

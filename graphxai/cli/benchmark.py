@@ -213,7 +213,9 @@ def _benchmark_rules(
     rules = _listed(rule, "indole,halogen,logp")
     rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(methods, "lrp,gradient_input")
-    chosen = [get_explainer(name) for name in (list(REGISTRY) if names == "all" else names)]
+    if names == "all":  # nothing is fitted to the models trained here
+        names = [name for name, cls in REGISTRY.items() if not cls.needs_fit]
+    chosen = [get_explainer(name) for name in names]
     molecules = None
     if table is not None:
         records = iter_records(table, (smiles_column,))

@@ -12,6 +12,7 @@ import typer
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
+from .fit_explainer import fit_explainer
 from .fragments import fragments
 from .help import Command, Group
 from .predict import predict
@@ -61,6 +62,7 @@ app.command(cls=Command)(report)
 app.command(cls=Command)(fragments)
 app.command(cls=Command)(counterfactuals)
 app.command(cls=Command)(train)
+app.command("fit-explainer", cls=Command)(fit_explainer)
 
 
 @app.command(cls=Command)

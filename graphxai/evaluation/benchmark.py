@@ -24,7 +24,7 @@ from graphxai.contract.threads import one_thread, workers_for
 from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.workers import Lost, work_through
 from graphxai.explainers import Explainer, get_explainer
-from graphxai.explainers.registry import Method
+from graphxai.explainers.registry import Method, methods_for
 
 from .measure import Item, Plan, measure, unmeasured
 from .metrics import choose_metrics
@@ -59,11 +59,11 @@ def evaluate(
 
     model: from `load` or `wrap`, or a bundled model's name. inputs: what `explain` takes, as a list
     or by key. methods: names, explainers or functions `(model, batch, target) -> scores`; "all"
-    means every registered one; `random` is always included. target: as for `explain`; also
-    "predicted", each graph's predicted class, and "true", the class in `labels` (names or numbers,
-    by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all" that fit the task.
-    operators: how nodes are removed. steps: points per curve; None takes every number of nodes, 11
-    is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
+    means every registered one that applies to the model; `random` is always included. target: as
+    for `explain`; also "predicted", each graph's predicted class, and "true", the class in `labels`
+    (names or numbers, by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all"
+    that fit the task. operators: how nodes are removed. steps: points per curve; None takes every
+    number of nodes, 11 is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
     earlier run there is continued. workers: processes, as for `explain`; each takes 16 graphs of
     similar size at a time, and the result is the same for any number. device: as for `explain`.
     judge: a model with the same tasks whose outputs make the curves instead, such as one that was
@@ -76,7 +76,7 @@ def evaluate(
     remains, for a metric that does not fit the task, and for an unknown target.
     """
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
-    explainers = _explainers(methods)
+    explainers = _explainers(model, methods)
     wanted = followed(model, target)
     task = wanted.target.task_in(model.config)
     roar = refit is not None and refit.kind == "roar"
@@ -204,12 +204,10 @@ def weights_hash(model: Model) -> str:
     return found.hexdigest()
 
 
-def _explainers(methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
+def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
     """The explainers, with `random` among them; raises ValueError if two share a name."""
     if methods == "all":
-        from graphxai.explainers import REGISTRY
-
-        methods = list(REGISTRY)
+        methods = methods_for(model)
     chosen = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
     explainers = [get_explainer(method) for method in chosen]
     if "random" not in {explainer.name for explainer in explainers}:

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.inputs import prepare_all
-from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
+from graphxai.explainers import Attribution, Explainer, get_explainer
+from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import Graphormer, StructureEncoding
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
 
@@ -26,11 +27,11 @@ TOLERANCE = 1e-4  # relative, in float32
 
 
 def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TOLERANCE) -> None:
-    """Run every check with every registered method."""
+    """Run every check with every registered method that applies to the model."""
     graphs = _graphs(model, inputs)
     batch = model.collate(graphs)
     with _leaving_no_trace(model, batch):
-        for name in REGISTRY:
+        for name in methods_for(model):
             explainer = get_explainer(name)
             together = explainer.attribute(model, batch)
             _check_batching(model, graphs, explainer, together, tolerance)
@@ -155,7 +156,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
     """
     batch = model.collate(_graphs(model, inputs))
     with _leaving_no_trace(model, batch):
-        for name in REGISTRY:
+        for name in methods_for(model):
             get_explainer(name).attribute(model, batch)
 
 

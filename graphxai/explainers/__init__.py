@@ -8,11 +8,14 @@ from .activation_path import LrpPath
 from .attention import AttentionLast, Gae, GaeRollout, Rollout
 from .base import Attribution, Explainer
 from .control import Random
+from .fitted import FittedExplainer
+from .fitting import fit_explainer
 from .flow import AttentionFlow
 from .gnn_explainer import GnnExplainer
 from .gradient import AttnLrp, GradientInput, Lrp, LrpAh, LrpAhLn, LrpLn, Saliency
 from .heads import HeadStatistics, head_statistics
 from .integrated_gradients import IntegratedGradients
+from .learned import Learned
 from .masked_lrp import MaskedLrp
 from .path_marginals import PathMarginals
 from .perturbation import Occlusion, OrderMarginals, ShapleySampling
@@ -28,6 +31,7 @@ __all__ = [
     "Attribution",
     "Cam",
     "Explainer",
+    "FittedExplainer",
     "Gae",
     "GaeRollout",
     "GnnExplainer",
@@ -35,6 +39,7 @@ __all__ = [
     "GradientInput",
     "HeadStatistics",
     "IntegratedGradients",
+    "Learned",
     "Lrp",
     "LrpAh",
     "LrpAhLn",
@@ -51,6 +56,7 @@ __all__ = [
     "Saliency",
     "ShapleySampling",
     "TransformerAttribution",
+    "fit_explainer",
     "get_explainer",
     "head_statistics",
     "register",
@@ -64,7 +70,7 @@ for _found in iter_modules(__path__):
 
 # The order in which methods are listed: propagation, gradients, removal, attention, controls.
 _ORDER = (
-    ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "path_marginals", "attn_lrp"),
+    ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "path_marginals", "learned", "attn_lrp"),
     ("gradient_input", "integrated_gradients", "saliency"),
     ("occlusion", "shapley_sampling", "order_marginals", "gnn_explainer"),
     ("gae", "gae_rollout", "transformer_attribution", "masked_lrp", "lrp_zplus", "partial_lrp"),

@@ -90,6 +90,7 @@ class Explainer(ABC):
     unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says of a node
     sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
     searches_curve: ClassVar[bool] = False  # whether it evaluates the curve that AUAC integrates
+    needs_fit: ClassVar[bool] = False  # whether it needs a file of its own beside the checkpoint
     by_gradient: ClassVar[bool] = False  # whether it needs gradients back to the nodes
     names_cuts: ClassVar[bool] = False  # whether its own passes name where those are cut off
     of_inputs: ClassVar[bool] = False  # whether it explains inputs beside the nodes' features, too
@@ -126,6 +127,10 @@ class Explainer(ABC):
             warn_of_mixing(model, self.name)
             warn_if_another(model, batch, joined.outputs, self.name)
             return joined
+
+    def applies_to(self, model: Any) -> bool:
+        """Whether the method has what it needs of this model; most need nothing of their own."""
+        return True
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options that the explainer was made with, by name, as in scikit-learn."""

@@ -119,10 +119,15 @@ def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> T
     attention, gradient (B, H, Q, T): A and dA; presence (B, 1, 1, T): zero for present keys, and
     the log presence of absent ones.
     """
+    return by_query(attention, gradient, presence).sum(dim=(1, 2))
+
+
+def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
+    """The terms (B, H, Q, T) of `finite_marginals`, each through one head and query."""
     to_mean = gradient - (attention * gradient).sum(-1, keepdim=True)
     leaving = attention / (1 - attention).clamp(min=LEAST)
     joining = torch.sigmoid(attention.log() - presence)  # e^score / (Z + e^score)
-    return (torch.where(presence == 0, leaving, joining) * to_mean).sum(dim=(1, 2))
+    return torch.where(presence == 0, leaving, joining) * to_mean
 
 
 def marginals_of_present(

@@ -46,6 +46,11 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
     return _made(method, options)
 
 
+def methods_for(model: Any) -> list[str]:
+    """Names of the methods that have what they need of this model, with their usual options."""
+    return [name for name in REGISTRY if get_explainer(name).applies_to(model)]
+
+
 def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
     """Make an explainer of this class; raises ValueError for an unknown option."""
     factory: Callable[..., Explainer] = cls

@@ -28,9 +28,13 @@ def quick_explainer(method: Any, **options: Any) -> Explainer:
     return get_explainer(method, **few | options)
 
 
+# The methods that every model has, though nothing was fitted to it.
+METHODS = [name for name, cls in REGISTRY.items() if not cls.needs_fit]
+
+
 def explainers() -> list[Explainer]:
-    """Every registered explainer, the slow ones with few steps."""
-    return [quick_explainer(name) for name in REGISTRY]
+    """Every explainer that any model has, the slow ones with few steps."""
+    return [quick_explainer(name) for name in METHODS]
 
 
 def molecules() -> list[Data]:

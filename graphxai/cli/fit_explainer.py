@@ -1,0 +1,124 @@
+"""The command `graphxai fit-explainer`: fit the explainer `learned` to a model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .arguments import ColumnOption, DeviceOption, kind_of, load_with_warning
+from .terminal import echo
+
+if TYPE_CHECKING:
+    from graphxai.models.graphormer import Graphormer
+
+DIGITS = "mnist-superpixels"
+
+
+def fit_explainer(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"A CSV table of molecules, or {DIGITS} [default: the training compounds].",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
+    ] = "bace",
+    task: Annotated[
+        str | None, typer.Option(help="Task to explain [default: the first with classes].")
+    ] = None,
+    graphs: Annotated[
+        int, typer.Option(min=1, help="How many graphs to draw; a tenth is only measured.")
+    ] = 1000,
+    shapley_orders: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Learn first from Shapley values over so many orders [default: from"
+            " path_marginals, at a fraction of the cost].",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="How often the activation curve of a graph is followed.")
+    ] = 6,
+    smiles_column: ColumnOption = "smiles",
+    seed: Annotated[int, typer.Option(help="Seed of the draw and of the training.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the two files [default: beside the model's checkpoint]."),
+    ] = None,
+    device: DeviceOption = None,
+) -> None:
+    """Fit the explanation method `learned` to a model, on graphs that no test needs.
+
+    Then `--method learned` finds it beside the checkpoint. It takes some minutes; nothing is
+    written before the end.
+
+    **Examples**
+
+    `graphxai fit-explainer --model runs/mine`
+
+    `graphxai fit-explainer molecules.csv --model runs/mine --graphs 2000 --seed 1`
+
+    `graphxai fit-explainer mnist-superpixels --model runs/mnist --shapley-orders 32`
+
+    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --method learned --out aspirin.svg`
+    """
+    from graphxai.datasets.writing import alone, folder_at
+    from graphxai.explainers import fit_explainer as fit
+
+    loaded = load_with_warning(model, device)
+    inputs, data = _inputs(loaded, source, smiles_column)
+    folder = folder_at(out or loaded.origin.folder or Path())
+    drawn = _drawn(inputs, graphs, seed)
+    with alone(folder):
+        fitted = fit(
+            loaded,
+            drawn,
+            task=task,
+            shapley_orders=shapley_orders,
+            epochs=epochs,
+            seed=seed,
+            data=f"{data}: {len(drawn)} drawn",
+        )
+        fitted.save(folder)
+    measured = fitted.card["held_out"]
+    if measured["graphs"]:
+        echo(
+            f"AUAC on {measured['graphs']} held-out graphs: {measured['auac of learned']:.3f},"
+            f" of lrp_path {measured['auac of lrp_path']:.3f}"
+        )
+    echo(f"written: {folder}; use it with --method learned")
+
+
+def _inputs(loaded: "Graphormer", source: str | None, column: str) -> tuple[list[Any], str]:
+    """The graphs to draw from, and what they are in words."""
+    from graphxai.contract.inputs import reads_molecules
+    from graphxai.datasets.training_set import FILE
+
+    name, folder = loaded.origin.name, loaded.origin.folder
+    if (source == DIGITS) == reads_molecules(loaded.config):
+        wanted = "a table of molecules" if source == DIGITS else DIGITS
+        raise ValueError(f"model {name!r} needs {wanted} as its source.")
+    if source == DIGITS:
+        from graphxai.datasets.mnist import load_mnist
+
+        count = int(loaded.origin.metadata.get("train_images") or 9000)
+        images, _ = load_mnist(None, "train", limit=count)
+        return list(images), "MNIST, training images"
+    path = folder / FILE if source is None and folder is not None else Path(source or "")
+    if source is None and not path.is_file():
+        raise ValueError(f"model {name!r} has no {FILE} beside it: give a table of molecules.")
+    if kind_of(str(path)) != "table":
+        raise ValueError("fit-explainer needs a table of molecules.")
+    from graphxai.datasets.molecules import iter_records
+
+    used = "smiles" if source is None else column
+    return [record[used] for _, record in iter_records(path, (used,))], path.name
+
+
+def _drawn(inputs: list[Any], count: int, seed: int) -> list[Any]:
+    import random
+
+    return random.Random(seed).sample(inputs, count) if count < len(inputs) else inputs

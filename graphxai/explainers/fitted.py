@@ -1,0 +1,208 @@
+"""A fitted explainer: a small network over the nodes of a graph, and its files.
+
+`explainer.safetensors` holds the network, `explainer.json` says what it was fitted to and how, and
+has the SHA-256 of both the network's file and the model's weights. Both lie beside the model's
+checkpoint. Nothing is unpickled.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from graphxai.datasets.writing import folder_at, synced_together, write_whole
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.checkpoint import NUMBERS
+from graphxai.models.graphormer.config import Task
+
+from .node_features import NodeFeatures, num_values
+
+NETWORK, CARD = "explainer.safetensors", "explainer.json"
+FORMAT = "graphxai-explainer"
+MAX_BYTES = 1 << 24
+CLIPPED = 5.0  # standard deviations: what lies farther out counts as this
+FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
+
+
+class Network(nn.Module):
+    """A score for every node, from its own features and their mean and maximum over the graph.
+
+    It begins at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
+    inputs and reduce the states to `components`, so that the parameters are all that is stored.
+    """
+
+    state_mean: Tensor  # (states,)
+    components: Tensor  # (states, components)
+    mean: Tensor  # (inputs,)
+    deviation: Tensor  # (inputs,)
+
+    def __init__(self, inputs: int, states: int, components: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("state_mean", torch.zeros(states))
+        self.register_buffer("components", torch.zeros(states, components))
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("deviation", torch.ones(inputs))
+        self.node = nn.Linear(inputs, width)
+        self.joint = nn.Linear(3 * width, width)
+        self.score = nn.Linear(width, 1)
+        self.path = nn.Parameter(torch.ones(()))
+        self.input_dropout, self.dropout = nn.Dropout(0.1), nn.Dropout(0.2)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.score.bias)
+
+    def inputs(self, features: NodeFeatures, classes: Tensor) -> Tensor:
+        """Standardised inputs (B, N, inputs), for the classes (B,) that are explained."""
+        count = len(self.mean) - self.components.shape[1] - features.values.shape[-1]
+        joined = raw_inputs(features, classes, count, self.state_mean, self.components)
+        return ((joined - self.mean) / self.deviation).clamp(-CLIPPED, CLIPPED)
+
+    def forward(self, inputs: Tensor, start: Tensor, mask: Tensor) -> Tensor:
+        """Scores (B, N) from inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
+        own = F.gelu(self.node(self.input_dropout(inputs)))  # (B, N, W)
+        padding = ~mask[..., None]
+        mean = own.masked_fill(padding, 0.0).sum(1) / mask.sum(-1, keepdim=True)
+        largest = own.masked_fill(padding, -math.inf).amax(1)
+        pooled = torch.cat([mean, largest], dim=-1)[:, None].expand(-1, own.shape[1], -1)
+        joint = F.gelu(self.joint(torch.cat([own, pooled], dim=-1)))
+        return self.path * start + self.score(self.dropout(joint))[..., 0]
+
+
+def raw_inputs(
+    features: NodeFeatures, classes: Tensor, count: int, state_mean: Tensor, components: Tensor
+) -> Tensor:
+    """Values, components of the states and the class of every node, not yet standardised."""
+    reduced = (features.states - state_mean) @ components
+    one_hot = F.one_hot(classes, count).to(reduced)[:, None].expand(-1, reduced.shape[1], -1)
+    return torch.cat([features.values, reduced, one_hot], dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedExplainer:
+    """A network fitted to one task of a model by `fit_explainer`.
+
+    task: the task's name; sha256: of the model's weights, "" if they came from no file; card: data,
+    number of graphs, seed, settings, processor time in seconds, and scores on held-out graphs.
+    """
+
+    network: Network
+    task: str
+    sha256: str = ""
+    card: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write both files to a (checkpoint) folder, and return it."""
+        folder = folder_at(folder)
+        tensors = {k: v.detach().cpu().contiguous() for k, v in self.network.state_dict().items()}
+        raw = save(tensors, metadata={"format": FORMAT})
+        content = {
+            "format": FORMAT,
+            "task": self.task,
+            "model_sha256": self.sha256,
+            "network_sha256": hashlib.sha256(raw).hexdigest(),
+            "card": self.card,
+        }
+        text = json.dumps(content, indent=1) + "\n"
+        with synced_together():
+            write_whole(folder / NETWORK, raw)
+            write_whole(folder / CARD, text)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "FittedExplainer":
+        """Read both files of a folder; ValueError names the file and what is wrong with it."""
+        card, path = Path(folder) / CARD, Path(folder) / NETWORK
+        try:
+            content = _content(_bytes_of(card))
+        except FileNotFoundError:
+            raise ValueError(f"{card}: no such file; make it with {FIT}.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{card}: cannot be read as a fitted explainer: {error}.") from error
+        try:
+            raw = _bytes_of(path)
+            if hashlib.sha256(raw).hexdigest() != content["network_sha256"]:
+                raise ValueError(f"it is not the network that {CARD} describes")
+            network = _network_of(load_tensors(raw))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(
+                f"{path}: cannot be read: {error}; fit it again with {FIT}."
+            ) from error
+        return cls(network, content["task"], content["model_sha256"], content["card"])
+
+    def task_in(self, model: Graphormer) -> tuple[Task, slice]:
+        """The task of the model, and its columns; ValueError if it was fitted to another model."""
+        config = model.config
+        names = [task.name for task in config.tasks if task.classes]
+        found = self.network.state_mean.shape[0], self.network.mean.shape[0]
+        if self.task in names:
+            task, columns = config.task_columns(self.task)
+            states = config.num_layers * config.hidden_dim
+            inputs = num_values(config) + self.network.components.shape[1] + len(task.classes)
+            if found == (states, inputs):
+                if not self.sha256 or self.sha256 == model.origin.sha256:
+                    return task, columns
+                raise ValueError(
+                    f"the explainer was fitted to other weights; fit again with {FIT}."
+                )
+        raise ValueError(f"the explainer was fitted to a model of another kind; use {FIT}.")
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _content(raw: bytes) -> dict[str, Any]:
+    """The card's JSON object, with the right types."""
+    content = json.loads(raw.decode("utf-8"))
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
+    kinds = {"task": str, "model_sha256": str, "network_sha256": str, "card": dict}
+    for key, kind in kinds.items():
+        if not isinstance(content.get(key), kind):
+            raise ValueError(f"{key!r} is missing or of the wrong kind")
+    return content
+
+
+def _network_of(tensors: dict[str, Tensor]) -> Network:
+    """The network with these tensors, whose names, shapes and values are checked.
+
+    The tensors were read from a small file, so a network of their shapes is small too.
+    """
+    (states, components), (width, inputs) = (
+        tuple(tensors[name].shape) for name in ("components", "node.weight")
+    )
+    expected = {
+        "state_mean": (states,),
+        "components": (states, components),
+        "mean": (inputs,),
+        "deviation": (inputs,),
+        "node.weight": (width, inputs),
+        "node.bias": (width,),
+        "joint.weight": (width, 3 * width),
+        "joint.bias": (width,),
+        "score.weight": (1, width),
+        "score.bias": (1,),
+        "path": (),
+    }
+    if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
+        raise ValueError("its tensors have other names or shapes than a fitted explainer's")
+    for name, value in tensors.items():
+        if value.dtype not in NUMBERS or not bool(torch.isfinite(value.float()).all()):
+            raise ValueError(f"{name!r} holds values that are not finite numbers")
+    if not bool((tensors["deviation"] > 0).all()):
+        raise ValueError("'deviation' holds values that are not above zero")
+    network = Network(inputs, states, components, width)
+    network.load_state_dict(tensors)
+    return network.eval()

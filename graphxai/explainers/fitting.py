@@ -1,0 +1,388 @@
+"""Fit an explainer to a model: which order of the nodes makes the activation curve rise soonest.
+
+First the network imitates a teacher that averages over coalitions or orders. Then it learns from
+the curve itself (Ali 2022, section 5), made soft so that gradients reach the scores s: a node's
+presence at threshold theta is `sigmoid((s - theta) / tau)`, and its logarithm is added to the
+logits of its key in every attention, so that tau -> 0 is the removal operator `mask`. The loss is
+-mean p(class) over six random thresholds.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphxai.contract.inputs import Input, as_list, prepare_each
+from graphxai.contract.model import explaining
+from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.threads import one_thread
+from graphxai.datasets.progress import Tick, progress_bar
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.config import Task, TaskSet
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.rules.conservative import Rules
+
+from .activation_path import LrpPath
+from .averages import relative
+from .base import Explainer
+from .fitted import FittedExplainer, Network, raw_inputs
+from .node_features import NodeFeatures, node_features, num_values
+from .orders import ranks
+from .passes import passed
+from .path_marginals import PathMarginals
+from .perturbation import ShapleySampling, prefixes
+from .variants import encode_variants, in_passes
+
+GRAPHS_AT_A_TIME = 8
+FEWEST = 2 * GRAPHS_AT_A_TIME
+MOST_HELD_OUT = 100
+COMPONENTS, WIDTH = 24, 96
+IMITATION_EPOCHS, IMITATION_RATE = 25, 2e-3
+CURVE_RATE = 5e-4
+WEIGHT_DECAY = 0.02
+WARM_UP = 20  # steps
+THRESHOLDS = 6
+TAU = (0.35, 0.12)  # softness at the beginning and at the end, in standard deviations of the scores
+MARGIN = 0.5  # how far the highest threshold may lie above the scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some graphs of similar size, and what is known of their nodes; teacher: of those to learn."""
+
+    batch: GraphBatch
+    target: ResolvedTarget
+    classes: Tensor  # (B,)
+    features: NodeFeatures
+    start: Tensor  # (B, N): z(lrp_path)
+    teacher: Tensor  # (B, N)
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+@dataclass(frozen=True)
+class _ClassOfEach(Target):
+    """One class for each graph of a batch."""
+
+    classes: tuple[int, ...] = ()
+
+    def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
+        """The targets of single graphs, side by side."""
+        rows = [
+            Target(c, self.task).resolve(config, outputs[row : row + 1])
+            for row, c in enumerate(self.classes)
+        ]
+        rivals = [one.rivals for one in rows if one.rivals is not None]
+        return ResolvedTarget(
+            torch.cat([one.weights for one in rows]),
+            torch.cat([one.offset for one in rows]),
+            tuple(one.labels[0] for one in rows),
+            torch.cat(rivals) if rivals else None,
+        )
+
+
+def fit_explainer(
+    model: Graphormer,
+    graphs: Any,
+    *,
+    task: str | None = None,
+    shapley_orders: int | None = None,
+    epochs: int = 6,
+    held_out: float = 0.1,
+    seed: int = 0,
+    data: str = "",
+    progress: bool | None = None,
+) -> FittedExplainer:
+    """Fit the explainer `learned` to a Graphormer, on graphs that are not needed for tests.
+
+    graphs: what `explain` takes, a thousand or so; those that cannot be used are left out with a
+    warning. task: with classes, by default the first such. shapley_orders: the teacher is Shapley
+    sampling over so many orders; None takes `path_marginals`, which costs a fraction. epochs: how
+    often the activation curve of every graph is followed. held_out: share of the graphs, at most
+    100, that are only measured. data: what the graphs are, in words, for the card. progress: as for
+    `explain`.
+
+    In half of the graphs the predicted class is explained, in the others any, drawn at random.
+    Returns a FittedExplainer, which `save(folder)` stores beside the checkpoint; the same seed
+    gives the same one. Raises TypeError for a wrapped model, ValueError for a model without classes
+    or fewer than 16 graphs to learn from.
+    """
+    if not isinstance(model, Graphormer):
+        raise TypeError("fit_explainer reads the attention of a Graphormer; load one with gx.load.")
+    if epochs < 1 or not 0 <= held_out < 1:
+        raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
+    chosen = _task_of(model, task)
+    teacher: Explainer = PathMarginals()
+    if shapley_orders is not None:
+        teacher = ShapleySampling(permutations=shapley_orders)
+    prepared = _usable(model, graphs)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(prepared), generator=generator).tolist()
+    apart = min(round(held_out * len(prepared)), MOST_HELD_OUT)
+    if len(prepared) - apart < FEWEST:
+        raise ValueError(
+            f"{len(prepared) - apart} usable graphs are too few to learn from: give {FEWEST} or"
+            " more, better a thousand."
+        )
+    begun = time.process_time()
+    total = len(prepared) + epochs * (len(prepared) - apart)
+    bar = progress_bar("fitting the explainer", total, show=progress)
+    with explaining(model), one_thread(), _seeded(seed, model), bar as tick:
+
+        def known(indices: list[int], teacher: Explainer | None) -> list[_Part]:
+            items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
+            return [
+                _known(model, items[at : at + GRAPHS_AT_A_TIME], chosen, teacher, generator, tick)
+                for at in range(0, len(items), GRAPHS_AT_A_TIME)
+            ]
+
+        apart_parts = known(order[:apart], None)
+        parts = known(order[apart:], teacher)
+        network = _network(model, parts, len(chosen.classes))
+        _imitate(network, parts, generator)
+        _follow_curves(model, network, parts, epochs, generator, tick)
+        scores = _scores(model, network, apart_parts) if apart else {}
+    card = {
+        "data": data,
+        "graphs": len(prepared) - apart,
+        "seed": seed,
+        "settings": {
+            "teacher": teacher.name,
+            "shapley_orders": shapley_orders,
+            "epochs": epochs,
+            "components": COMPONENTS,
+            "width": WIDTH,
+        },
+        "processor_seconds": round(time.process_time() - begun, 1),
+        "held_out": {"graphs": apart} | scores,
+    }
+    return FittedExplainer(network, chosen.name, model.origin.sha256, card)
+
+
+def _task_of(model: Graphormer, name: str | None) -> Task:
+    if name is not None:
+        task, _ = model.config.task_columns(name)
+        if task.classes:
+            return task
+    elif found := [task for task in model.config.tasks if task.classes]:
+        return found[0]
+    raise ValueError(
+        "a learned explainer follows the probability of a class, but there is a regression alone:"
+        " use 'path_marginals'."
+    )
+
+
+def _usable(model: Graphormer, graphs: Any) -> list[Input]:
+    """The encoded graphs; one warning for those that cannot be used."""
+    found = list(prepare_each(model, as_list(graphs)[0]))
+    errors = [(k, one) for k, one in enumerate(found) if isinstance(one, Exception)]
+    if errors:
+        k, first = errors[0]
+        text = f"{len(errors)} of {len(found)} graphs were left out; the first, number {k}: {first}"
+        warnings.warn(text, stacklevel=3)
+    return [one for one in found if isinstance(one, Input)]
+
+
+@contextmanager
+def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
+    """Draw PyTorch's random numbers from the seed within the block."""
+    device = model.graph_token.device
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _known(
+    model: Graphormer,
+    items: list[Input],
+    task: Task,
+    teacher: Explainer | None,
+    generator: torch.Generator,
+    tick: Tick,
+) -> _Part:
+    """What is known of some graphs, after their classes were drawn."""
+    batch = model.collate([item.data for item in items]).to(model.graph_token.device)
+    with torch.no_grad():
+        outputs = model(batch)
+    classes = _drawn(model, task, outputs, generator)
+    target = _ClassOfEach(task=task.name, classes=tuple(classes.tolist()))
+    path = LrpPath()._attribute(model, batch, target)
+    resolved = target.resolve(model.config, path.outputs)
+    features = node_features(model, batch, resolved, path.relevance)
+    start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
+    taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
+    tick(len(items))
+    return _Part(batch, resolved, classes.to(start.device), features, start, taught)
+
+
+def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    """A class (B,) for each graph: half of the time the predicted one, otherwise any."""
+    _, columns = model.config.task_columns(task.name)
+    logits = outputs[:, columns].cpu()
+    predicted = logits.argmax(-1) if task.kind == "multiclass" else (logits[:, 0] > 0).long()
+    any_class = torch.randint(len(task.classes), predicted.shape, generator=generator)
+    return torch.where(torch.rand(len(predicted), generator=generator) < 0.5, predicted, any_class)
+
+
+def _network(model: Graphormer, parts: list[_Part], classes: int) -> Network:
+    """The network before learning, which standardises its inputs over all nodes of the parts."""
+    config = model.config
+    states = config.num_layers * config.hidden_dim
+    kept = min(COMPONENTS, states)
+    network = Network(num_values(config) + kept + classes, states, kept, WIDTH)
+    every = torch.cat([part.features.states[part.batch.mask] for part in parts])
+    network.state_mean.copy_(every.mean(0))
+    covariance = (every - every.mean(0)).double().T.cov()
+    network.components.copy_(torch.linalg.eigh(covariance).eigenvectors[:, -kept:])
+    network.to(every)
+    reduced = (network.state_mean, network.components)
+    raw = [raw_inputs(part.features, part.classes, classes, *reduced) for part in parts]
+    nodes = torch.cat([one[part.batch.mask] for one, part in zip(raw, parts, strict=True)])
+    network.mean.copy_(nodes.mean(0))
+    network.deviation.copy_(nodes.std(0) + 1e-3)
+    return network
+
+
+def _train(
+    network: Network,
+    parts: list[_Part],
+    epochs: int,
+    rate: float,
+    generator: torch.Generator,
+    step: Callable[[_Part, Tensor, float], None],
+) -> None:
+    """AdamW over all parts in random order; step: adds the gradients of a part's scores (B, N).
+
+    The rate rises over the first steps and falls to zero over all; step also gets the share of the
+    training that is done.
+    """
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=WEIGHT_DECAY)
+    inputs = [network.inputs(part.features, part.classes) for part in parts]
+    taken, total = 0, epochs * len(parts)
+    network.train()
+    for _ in range(epochs):
+        for k in torch.randperm(len(parts), generator=generator).tolist():
+            done = taken / total
+            for group in optimiser.param_groups:
+                group["lr"] = rate * min(1.0, (taken + 1) / WARM_UP) * (1 - done)
+            optimiser.zero_grad()
+            step(parts[k], network(inputs[k], parts[k].start, parts[k].batch.mask), done)
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            taken += 1
+    network.eval()
+
+
+def _imitate(network: Network, parts: list[_Part], generator: torch.Generator) -> None:
+    """Learn the teacher's scores, and which of two nodes has the higher."""
+
+    def step(part: _Part, scores: Tensor, done: float) -> None:
+        mask = part.batch.mask
+        found, wanted = standardised(scores, mask), standardised(part.teacher, mask)
+        by_node = F.huber_loss(found[mask], wanted[mask])
+        gaps = wanted[:, :, None] - wanted[:, None, :]  # (B, N, N)
+        wrong = F.softplus(-(found[:, :, None] - found[:, None, :]) * gaps.sign()) * gaps.abs()
+        both = mask[:, :, None] & mask[:, None, :]
+        (by_node + 0.5 * wrong[both].mean()).backward()
+
+    _train(network, parts, IMITATION_EPOCHS, IMITATION_RATE, generator, step)
+
+
+def _follow_curves(
+    model: Graphormer,
+    network: Network,
+    parts: list[_Part],
+    epochs: int,
+    generator: torch.Generator,
+    tick: Tick,
+) -> None:
+    """Learn from the soft activation curve."""
+
+    def step(part: _Part, scores: Tensor, done: float) -> None:
+        mask = part.batch.mask
+        tau = TAU[0] * (TAU[1] / TAU[0]) ** done
+        shares = torch.rand(THRESHOLDS, len(part), generator=generator)
+        spread = (torch.arange(THRESHOLDS)[:, None] + shares) / THRESHOLDS
+        presence = soft_presence(standardised(scores, mask), mask, spread.to(scores), tau)
+        slopes = slopes_of_probability(model, part.batch, part.target, presence.detach())
+        presence.backward(-slopes / (THRESHOLDS * len(part)))
+        tick(len(part))
+
+    _train(network, parts, epochs, CURVE_RATE, generator, step)
+
+
+def standardised(scores: Tensor, mask: Tensor) -> Tensor:
+    """Scores (B, N) with mean zero and standard deviation one over each graph's nodes."""
+    count = mask.sum(-1, keepdim=True)
+    centred = scores - scores.masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
+    variance = centred.square().masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
+    return (centred / (variance + 1e-12).sqrt().clamp(min=1e-6)).masked_fill(~mask, 0.0)
+
+
+def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> Tensor:
+    """Log presence (K, B, N) of the nodes at K thresholds, zero at padding.
+
+    scores (B, N); shares (K, B), below one: of a graph's nodes that lie above the threshold.
+    """
+    count = mask.sum(-1)  # (B,)
+    ranked = scores.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
+    last = ranked.gather(-1, count[:, None] - 1)
+    levels = torch.cat([ranked[:, :1] + MARGIN, ranked.maximum(last)], dim=-1)  # (B, N + 1)
+    place = shares * count
+    below = place.floor().long().clamp(max=levels.shape[1] - 2)
+    part = place - below
+    above, under = (levels.gather(-1, (below + k).T).T for k in (0, 1))  # (K, B)
+    threshold = above * (1 - part) + under * part
+    return F.logsigmoid((scores - threshold[..., None]) / tau).masked_fill(~mask, 0.0)
+
+
+def slopes_of_probability(
+    model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
+) -> Tensor:
+    """Gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""
+    with torch.no_grad():
+        tokens, bias = model.embed(batch), model.bias(batch)
+    found = []
+    for one in presence:
+        seen = bias + F.pad(one, (1, 0))[:, None, None, :]
+        run = passed(model, batch, tokens, seen, Rules(), structure=True)
+        outputs = run.outputs.detach().requires_grad_()
+        probability = torch.sigmoid(target.log_odds(outputs)).sum()
+        shares = run.back(torch.autograd.grad(probability, outputs)[0])
+        assert shares.structure is not None
+        found.append(shares.structure.sum(dim=(1, 2))[:, 1:])
+    return torch.stack(found)
+
+
+def _scores(model: Graphormer, network: Network, parts: list[_Part]) -> dict[str, float]:
+    """Mean AUAC over held-out graphs, of the network and of `lrp_path`."""
+    found: dict[str, list[float]] = {"learned": [], "lrp_path": []}
+    with torch.no_grad():
+        for part in parts:
+            inputs = network.inputs(part.features, part.classes)
+            scores = network(inputs, part.start, part.batch.mask)
+            found["learned"] += areas(model, part.batch, part.target, scores).tolist()
+            found["lrp_path"] += areas(model, part.batch, part.target, part.start).tolist()
+    return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in found.items()}
+
+
+@torch.no_grad()
+def areas(model: Graphormer, batch: GraphBatch, target: ResolvedTarget, scores: Tensor) -> Tensor:
+    """AUAC (B,) of scores (B, N): nodes are added in their order, highest first."""
+    tokens, bias = model.embed(batch), model.bias(batch)
+    keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
+    outputs = [
+        encode_variants(model, tokens.expand(len(keep[part]), -1, -1, -1), batch, keep[part], bias)
+        for part in in_passes(batch, len(keep))
+    ]
+    p = torch.sigmoid(target.log_odds(torch.cat(outputs)))  # (N + 1, B)
+    count = batch.mask.sum(-1)
+    inside = torch.arange(1, len(p), device=p.device)[:, None] <= count
+    return ((p[1:] + p[:-1]) / 2 * inside).sum(0) / count

@@ -1,0 +1,118 @@
+"""A learned explainer: an order of the nodes from a small network, with the values of `lrp_path`.
+
+What one order of the nodes is worth, its activation curve says; which features of a node foretell
+a good order, the curves of other graphs can teach (`fitting`).
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.encoding import GraphBatch
+
+from .activation_path import LrpPath
+from .averages import relative
+from .base import Attribution, Explainer, scored
+from .fitted import CARD, FIT, FittedExplainer
+from .node_features import node_features
+from .orders import gains
+from .registry import register
+
+
+@register
+class Learned(Explainer):
+    """The order of the nodes that a network learned on other graphs of the same model.
+
+    The network reads what four passes tell about each node (`node_features`) and corrects the
+    scores of `lrp_path`. Its own numbers have neither a zero nor a unit, so only their order is
+    used: the most relevant node gets the largest score of `lrp_path` in its graph, the next the
+    second largest, and so on; equivalent nodes share theirs. Scores are therefore in units of the
+    output, but do not add up to it.
+
+    fitted: from `fit_explainer`, or a folder with its files; None takes the files beside the
+    model's checkpoint. Explains the classes of the task it was fitted to, in Graphormers: other
+    targets and wrapped models raise ValueError, as does a model to which none was fitted.
+    """
+
+    name = "learned"
+    title = "Learned order of the nodes"
+    source = "this project; Ali 2022, section 5"
+    cost = "4 forward, 4 backward"
+    of_output = True
+    needs_fit = True
+
+    def __init__(self, fitted: FittedExplainer | str | Path | None = None) -> None:
+        self.fitted = FittedExplainer.load(fitted) if isinstance(fitted, str | Path) else fitted
+
+    def applies_to(self, model: Any) -> bool:
+        """Whether an explainer is fitted to this Graphormer."""
+        if not isinstance(model, Graphormer):
+            return False
+        return self.fitted is not None or _stored_in(model) is not None
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        if not isinstance(model, Graphormer):
+            raise ValueError(
+                "'learned' reads the attention of a Graphormer, which a wrapped model does not"
+                " offer in the same form: use 'path_marginals' or 'lrp_path'."
+            )
+        fitted = self.fitted or stored_explainer(model)
+        task, columns = fitted.task_in(model)
+        path = LrpPath()._attribute(model, batch, target)
+        resolved = target.resolve(model.config, path.outputs)
+        classes = class_of(resolved, task, columns)
+        features = node_features(model, batch, resolved, path.relevance)
+        start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
+        network = deepcopy(fitted.network).to(start)
+        with torch.no_grad():
+            inputs = network.inputs(features, classes)
+            order = network(inputs, start, batch.mask)
+        nodes = in_order(path.relevance, order, batch.mask)
+        scores = torch.cat([path.graph_token[:, None], nodes], dim=1)
+        return scored(scores, batch, path.outputs, resolved)
+
+
+def _stored_in(model: Graphormer) -> Path | None:
+    """The checkpoint's folder, if a fitted explainer lies there."""
+    folder = model.origin.folder
+    return folder if folder is not None and (folder / CARD).exists() else None
+
+
+def stored_explainer(model: Graphormer) -> FittedExplainer:
+    """The explainer beside the model's checkpoint; ValueError says how to fit one."""
+    folder = _stored_in(model)
+    if folder is None:
+        raise ValueError(
+            f"no explainer is fitted to model {model.origin.name!r}: fit one with {FIT}."
+        )
+    return FittedExplainer.load(folder)
+
+
+def class_of(target: ResolvedTarget, task: Task, columns: slice) -> Tensor:
+    """Number (B,) of the task's class that is explained in each graph; ValueError for others."""
+    weights = target.weights[:, columns]
+    elsewhere = target.weights.abs().sum(-1) - weights.abs().sum(-1)
+    single = (weights != 0).sum(-1) == 1
+    if len(weights) and (elsewhere.any() or not single.all()):
+        raise ValueError(
+            f"'learned' was fitted to the classes of {task.name!r}, not to"
+            f" {target.labels[0]!r}: use 'path_marginals' or 'lrp_path'."
+        )
+    if task.kind == "binary":  # one logit: for the second class, or negative for the first
+        return (weights[:, 0] > 0).long()
+    return weights.argmax(-1)
+
+
+def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
+    """The values (B, N) of a graph's nodes, given anew by rank in `order` (B, N), highest first."""
+    ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
+    sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)
+    return gains(sums.T, F.pad(order, (1, 0)), mask)

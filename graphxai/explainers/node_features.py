@@ -1,0 +1,104 @@
+"""What a few passes of a Graphormer tell about every node: the input of a learned explainer.
+
+One pass as it is and one under the rules of LRP, each with its way back from v, the log-odds of
+the class explained, give by layer and head
+
+* what v loses if the node leaves the softmax (`path_marginals.by_query`), through all queries and
+  through the graph token's row alone;
+* gradient times state of the node at the entry of each layer;
+
+and from the pass as it is, the graph token's attention and the states. What has the units of v is
+given in units of the graph's mean |score of `lrp_path`|, and compressed by asinh.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphxai.contract.target import ResolvedTarget
+from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer.config import GraphormerConfig
+from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.rules.conservative import Rules, Tape, conservative, record
+
+from .activation_path import LRP
+from .averages import mean_size
+from .path_marginals import by_query
+
+TYPICAL_SIZE = 50.0  # nodes; brings the size of graphs near one
+STEEPNESS = 2.0  # of the soft rank, per mean |score|
+
+
+class NodeFeatures(NamedTuple):
+    """values (B, N, F) that `num_values` counts; states (B, N, L D) at the entry of each layer."""
+
+    values: Tensor
+    states: Tensor
+
+
+def num_values(config: GraphormerConfig) -> int:
+    """Number F of values of a node."""
+    heads, layers = config.num_heads, config.num_layers
+    of_pass = heads * layers + heads * (layers - 1) + layers
+    return 2 * of_pass + heads * layers + 5
+
+
+def node_features(
+    model: Graphormer, batch: GraphBatch, target: ResolvedTarget, path: Tensor
+) -> NodeFeatures:
+    """The features of every node of a batch; path (B, N): its scores by `lrp_path`."""
+    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    plain, outputs, found = _one_pass(model, batch, tokens, bias, target, Rules())
+    _, _, held = _one_pass(model, batch, tokens, bias, target, LRP)
+    size = mean_size(path, batch.mask)  # (B, 1)
+    of_v = torch.cat([found, held, path[..., None]], dim=-1) / size[..., None]
+    shares = [weights[:, :, 0, 1:].transpose(1, 2).detach() for weights in plain.attention]
+    nodes = batch.mask.sum(-1)[:, None]  # (B, 1)
+    v = target.log_odds(outputs).detach()[:, None]
+    of_graph = torch.cat([nodes / TYPICAL_SIZE, v.asinh(), size.log()], dim=1)
+    values = [
+        of_v.asinh(),
+        torch.cat(shares, dim=-1) * (nodes[..., None] + 1),
+        soft_rank(path / size, batch.mask)[..., None],
+        of_graph[:, None].expand(-1, path.shape[1], -1),
+    ]
+    states = [state[:, 1:].detach() for state in plain.hidden[:-1]]
+    return NodeFeatures(torch.cat(values, dim=-1), torch.cat(states, dim=-1))
+
+
+def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
+    """Share (B, N) of the graph's nodes that a node exceeds; those of like scores count half."""
+    above = torch.sigmoid(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
+    return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
+
+
+def _one_pass(
+    model: Graphormer,
+    batch: GraphBatch,
+    tokens: Tensor,
+    bias: Tensor,
+    target: ResolvedTarget,
+    rules: Rules,
+) -> tuple[Tape, Tensor, Tensor]:
+    """The recording of a pass under the rules, its outputs, and what its way back tells.
+
+    The last has the shape (B, N, values): marginals by layer and head, through the graph token's
+    row (which in the last layer is the only one), and gradient x state by layer.
+    """
+    with conservative(**vars(rules)), record(attention_gradients=True) as tape:
+        outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)
+    states, layers = tape.hidden[:-1], len(tape.attention)
+    slopes = torch.autograd.grad(target.log_odds(outputs).sum(), [*tape.attention, *states])
+    present = bias.new_zeros(())
+    gates = [
+        by_query(weights.detach(), slope, present)  # (B, H, Q, T)
+        for weights, slope in zip(tape.attention, slopes[:layers], strict=True)
+    ]
+    by_head = [gate.sum(2) for gate in gates] + [gate[:, :, 0] for gate in gates[:-1]]
+    along = [
+        (state.detach() * slope).sum(-1, keepdim=True)
+        for state, slope in zip(states, slopes[layers:], strict=True)
+    ]
+    found = torch.cat([*(one.transpose(1, 2) for one in by_head), *along], dim=-1)
+    return tape, outputs.detach(), found[:, 1:]
