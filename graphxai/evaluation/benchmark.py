@@ -63,9 +63,10 @@ def evaluate(
     for `explain`; also "predicted", each graph's predicted class, and "true", the class in `labels`
     (names or numbers, by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all"
     that fit the task. operators: how nodes are removed. steps: points per curve; None takes every
-    number of nodes, 11 is the grid of Ali 2022. out: folder to which every finished graph is written; with `resume`, an
-    earlier run there is continued. workers: processes, as for `explain`; each takes 16 graphs of
-    similar size at a time, and the result is the same for any number. device: as for `explain`.
+    number of nodes, 11 is the grid of Ali 2022. out: folder to which every finished graph is
+    written; with `resume`, an earlier run there is continued. workers: processes, as for `explain`;
+    each takes 16 graphs of similar size at a time, and the result is the same for any number.
+    device: as for `explain`.
     judge: a model with the same tasks whose outputs make the curves instead, such as one that was
     trained on graphs with nodes removed; `model` is still the one explained. refit: train such a
     model here, see `Refit`; training runs are kept in `out`, and seeds follow from `seed`. With
