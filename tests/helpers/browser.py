@@ -28,10 +28,10 @@ KEYS = {
     "ArrowRight": ("ArrowRight", 39, ""),
     "ArrowLeft": ("ArrowLeft", 37, ""),
     "ArrowDown": ("ArrowDown", 40, ""),
-    "u": ("KeyU", 85, "u"),
-    "l": ("KeyL", 76, "l"),
-    "p": ("KeyP", 80, "p"),
-    "/": ("Slash", 191, "/"),
+    "u": ("u", 85, "u"),
+    "l": ("l", 76, "l"),
+    "p": ("p", 80, "p"),
+    "/": ("/", 191, "/"),
     "End": ("End", 35, ""),
 }
 PATIENCE = 20.0  # seconds

@@ -11,12 +11,12 @@ const state = {
 };
 const MOST_NODES = 200;
 const STEP = 32; // rows of a table predicted together
-const SIGNS = { good: "✓ no objection", caution: "! use with care", warning: "✕ do not rely", unknown: "? not checked", known: "= training compound" };
+const LEVELS = { good: "✓ no objection", caution: "! use with care", warning: "✕ do not rely", unknown: "? not checked", known: "= training compound" };
 const GONE = "The server does not answer. Start graphxai app again, copy the link of this page, and paste it into the first field of the new page.";
 let about = null; // what the server offers for the model
 let place = []; // the atom, or the two of a bond, that was chosen
 let table = { rows: [], shown: 0 };
-let from = -1; // the node whose changes are suggested
+let searches = 0; // begun so far
 
 const current = () => state.nodes[state.at];
 const choice = () => ({ model: state.model, method: state.method, task: state.task, label: state.label });
@@ -125,10 +125,12 @@ async function restore(hash) {
 
 /* ---- model, target, method ---- */
 
+const known = {}; // by model: what the server offers, as a promise
+
 async function aboutModel(name) {
-  const known = aboutModel.known ||= new Map();
-  if (!known.has(name)) known.set(name, await ask("about", { model: name }));
-  return known.get(name);
+  const found = known[name] ||= ask("about", { model: name });
+  found.then(({ model }) => { known[model] ||= found; }, () => { delete known[name]; });
+  return found;
 }
 
 /* The targets of a model, as [task, class or ""]. */
@@ -232,7 +234,7 @@ function show() {
   for (const id of ["shown", "edit", "why", "steps", "compare"]) byId(id).hidden = false;
   byId("prediction").textContent = `${state.task}: ${card.now.text}`;
   byId("range").textContent = card.now.range;
-  byId("level").textContent = SIGNS[card.trust.level];
+  byId("level").textContent = LEVELS[card.trust.level];
   byId("level").className = `badge ${card.trust.level}`;
   byId("written").textContent = smiles;
   byId("undo").disabled = current().parent < 0;
@@ -452,13 +454,12 @@ async function suggest(event) {
   event?.preventDefault();
   if (!current()) return;
   state.wish = byId("wish").value;
-  from = state.at;
   remember();
   byId("cancel").hidden = false;
   byId("suggestions").replaceChildren();
   byId("progress").textContent = "Looking for changes …";
-  const mine = from;
-  let ended = "";
+  const [number, parent] = [++searches, state.at];
+  let said = "Looking for changes";
   const done = await trying(async () => {
     const { smiles, locked } = current();
     const response = await request("suggest", { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}` }, "suggest");
@@ -472,14 +473,14 @@ async function suggest(event) {
       for (const line of lines) {
         const found = JSON.parse(line);
         if (found.error) throw new Error(found.error);
-        ended = found.summary;
-        drawSuggestions(found, mine);
+        said = found.summary;
+        drawSuggestions(found, parent);
       }
     }
   });
-  if (done) byId("progress").textContent = `${ended}.`;
-  else if (!running.suggest || running.suggest.signal.aborted) byId("progress").textContent += " Cancelled.";
-  if (done || running.suggest.signal.aborted || byId("notice").textContent) byId("cancel").hidden = true;
+  if (number !== searches) return; // another search runs by now
+  byId("progress").textContent = done ? `${said}.` : `${said}. Ended before all were tried.`;
+  byId("cancel").hidden = true;
 }
 
 function drawSuggestions(found, parent) {
@@ -487,7 +488,7 @@ function drawSuggestions(found, parent) {
   byId("suggestions").replaceChildren(...found.found.map((one) => {
     const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`, ...one.alerts.map((name) => `alert: ${name}`)];
     const delta = one.value - state.nodes[parent].value;
-    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, one.label === state.label || !isClass() ? direction(delta) : "", one.reached ? "" : " not yet as wished"),
+    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.reached ? "" : " not yet as wished"),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
       element("button", { onclick: () => add(one.smiles, one.name, parent) }, "Try"), " ",
       element("button", { onclick: () => keep({ smiles: one.smiles, name: "", changes: one.name }) }, "To basket"));
@@ -587,10 +588,7 @@ const redo = () => {
   const children = state.nodes.map((node, i) => (node.parent === state.at ? i : -1)).filter((i) => i >= 0);
   return children.length && go(children.at(-1));
 };
-const cancel = () => {
-  running.suggest?.abort();
-  byId("cancel").hidden = true;
-};
+const cancel = () => running.suggest?.abort();
 
 byId("enter").addEventListener("submit", (event) => {
   event.preventDefault();

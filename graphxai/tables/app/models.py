@@ -26,7 +26,7 @@ class Models:
 
         Raises ValueError for a model that does not read molecules.
         """
-        self._found: "dict[str, Model | str | Path]" = {}
+        self._found: dict[str, Model | str | Path] = {}
         for one in given:
             name = Path(one).name if isinstance(one, str | Path) else one.origin.name
             while name in self._found:

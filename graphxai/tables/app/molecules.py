@@ -123,9 +123,7 @@ def changes_at(
     return {"options": options[:MOST], "more": max(0, len(options) - MOST)}
 
 
-def predicted(
-    model: Model, smiles: Sequence[str], target: Target
-) -> list[dict[str, Any] | None]:
+def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:
     """The prediction of each molecule in brief; None for one that cannot be read."""
     if not smiles:
         return []
@@ -152,16 +150,18 @@ def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dic
 
 
 def suggestions(
-    model: Model, smiles: str, towards: str, locked: Sequence[int], n: int
+    model: Model, smiles: str, towards: str, target: Target, locked: Sequence[int], n: int
 ) -> Iterator[dict[str, Any]]:
-    """The counterfactuals of a molecule, the best so far after each batch of predictions."""
+    """The counterfactuals of a molecule, the best so far after each batch of predictions.
+
+    target: of the same task as the wish; the value of each prediction is that of its class.
+    """
     read(smiles)
     for found in search(model, smiles, towards, n, keep=list(locked), predictions=SEARCHED):
-        yield _suggested(found)
+        yield _suggested(found, _label(target) or found.explanation.prediction.label)
 
 
-def _suggested(found: Counterfactuals) -> dict[str, Any]:
-    label = found.wish.label
+def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:
     return {
         "summary": found.summary,
         "predicted": found.predicted,

@@ -4,7 +4,6 @@ A request is JSON by POST to /api/NAME, with the token in a header; a search ans
 """
 
 import asyncio
-import html
 import json
 import logging
 import re
@@ -26,9 +25,7 @@ try:
     from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
-    raise ImportError(
-        "the app needs starlette and uvicorn: pip install 'graphxai[app]'."
-    ) from None
+    raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
 
 from graphxai.api import Model
 from graphxai.contract.target import Target
@@ -105,9 +102,7 @@ def _predicted(models: Models, body: Body) -> Any:
 
 def _contrast(models: Models, body: Body) -> Any:
     pair = body.text("a"), body.text("b")
-    return contrasted(
-        models[body.text("model")], *pair, body.text("method", "lrp"), body.target()
-    )
+    return contrasted(models[body.text("model")], *pair, body.text("method", "lrp"), body.target())
 
 
 def _read(models: Models, body: Body) -> Any:
@@ -158,8 +153,8 @@ def application(models: Models, token: str, port: int) -> Guard:
             body = await _body(request)
             n = max(1, min(24, (body.numbers("n") or [12])[0]))
             model = models[body.text("model")]
-            smiles, towards = body.text("smiles"), body.text("towards")
-            steps = suggestions(model, smiles, towards, body.numbers("locked"), n)
+            wished = body.text("smiles"), body.text("towards"), body.target()
+            steps = suggestions(model, *wished, body.numbers("locked"), n)
             first = await _in_turn(turn, request, next, steps)
         except HTTPException:
             raise
@@ -232,7 +227,9 @@ async def _body(request: Request) -> Body:
     return Body(fields)
 
 
-async def _in_turn(turn: asyncio.Lock, request: Request, work: Callable[..., Any], *args: Any) -> Any:
+async def _in_turn(
+    turn: asyncio.Lock, request: Request, work: Callable[..., Any], *args: Any
+) -> Any:
     """What a function returns, called in a thread when it is its turn."""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -293,5 +290,5 @@ def _page() -> tuple[str, str]:
     )
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
     policy = security_policy(style, script, rest=f"{rest}; require-trusted-types-for 'script'")
-    parts = {"STYLE": style, "SCRIPT": script, "POLICY": html.escape(policy)}
+    parts = {"STYLE": style, "SCRIPT": script}
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template), policy

@@ -49,7 +49,9 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         path.write_text(text, encoding="utf-8", errors="replace", newline="")
-        records = [record for _, record in iter_records(path, tuple(dict.fromkeys((column, named))))]
+        records = [
+            record for _, record in iter_records(path, tuple(dict.fromkeys((column, named))))
+        ]
     titles = [one_line(record[named]) if named != column else "" for record in records]
     pairs = zip(titles, records, strict=True)
     return _limited([[title, record[column]] for title, record in pairs])
@@ -99,9 +101,7 @@ def _records(text: str) -> list[list[str]]:
     with rdBase.BlockLogs():
         found = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
         return [
-            ["", ""]
-            if mol is None
-            else [one_line(mol.GetProp("_Name")), Chem.MolToSmiles(mol)]
+            ["", ""] if mol is None else [one_line(mol.GetProp("_Name")), Chem.MolToSmiles(mol)]
             for mol in found
         ]
 
