@@ -211,6 +211,7 @@ def test_hostile_smiles_tables_and_links_run_nothing(page):
     node = quote(json.dumps([-1, AMIDE, ATTACK, [0]]))
     page.js(f"restore({json.dumps(f'n={node}&n=[1]&n={{&at=9&model={quote(ATTACK)}')})")
     page.wait(f"{SHOWN} === {json.dumps(AMIDE)}")
+    page.wait("byId('notice').textContent.includes('which is not offered here')")
     assert page.js("document.title") == "graphxai"
     assert page.js("document.querySelectorAll('img[src=x]').length") == 0
     assert page.js("typeof trustedTypes") == "object"

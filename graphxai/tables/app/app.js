@@ -112,15 +112,13 @@ function recalled(hash) {
 async function restore(hash) {
   Object.assign(state, recalled(hash));
   const wanted = state.model;
-  if (!(await choose(wanted))) {
-    await choose("");
-    if (wanted) say(`This link was made with the model ${wanted}, which is not offered here; this is ${state.model}.`);
-  }
+  if (!(await choose(wanted)) && !(await choose(""))) return;
   byId("sides").replaceChildren();
   drawBasket();
   await predictNodes();
   if (state.nodes.length) await go(state.at);
   if (state.models.length + state.methods.length) byId("beside").open = true;
+  if (wanted && wanted !== state.model) say(`This link was made with the model ${wanted}, which is not offered here; this is ${state.model}.`);
 }
 
 /* ---- model, target, method ---- */
@@ -241,7 +239,7 @@ function show() {
   byId("redo").disabled = !state.nodes.some((node) => node.parent === state.at);
   drawPicture();
   drawWhy(card);
-  if (!byId("wish").value || !state.wish) byId("wish").value = wishFor(card);
+  byId("wish").value = state.wish || wishFor(card);
   pick([]);
   drawTree();
   drawContrast();
@@ -613,6 +611,7 @@ byId("method").addEventListener("change", (event) => { state.method = event.targ
 byId("target").addEventListener("change", (event) => { [state.task, state.label] = JSON.parse(event.target.value); chosen(); });
 byId("picture").addEventListener("keydown", arrow);
 byId("suggest").addEventListener("submit", suggest);
+byId("wish").addEventListener("input", (event) => { state.wish = event.target.value; });
 byId("beside").addEventListener("toggle", drawSides);
 byId("column").addEventListener("change", (event) => event.target.value && open(table.name, table.text, event.target.value));
 for (const button of document.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));

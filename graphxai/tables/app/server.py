@@ -27,9 +27,9 @@ try:
 except ImportError:
     raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
 
-from graphxai.api import Model
 from graphxai.contract.target import Target
 from graphxai.explanation.html import security_policy
+from graphxai.models.graphormer import Graphormer
 
 from .guard import Guard
 from .models import Models
@@ -173,7 +173,7 @@ def application(models: Models, token: str, port: int) -> Guard:
 
 
 def serve(
-    given: "Sequence[Model | str | Path]",
+    given: Sequence[Graphormer | str | Path],
     port: int = 0,
     *,
     open_browser: bool = True,
@@ -238,7 +238,7 @@ async def _in_turn(
         raise HTTPException(503, "the server is busy; try again.") from None
     try:
         if await request.is_disconnected():  # nobody waits for it any more
-            raise HTTPException(499)
+            raise HTTPException(499, "nobody waits for it.")
         return await run_in_threadpool(work, *args)
     finally:
         turn.release()

@@ -9,10 +9,10 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
-from graphxai.api import Model
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import iter_records
 from graphxai.explanation.files import one_line
+from graphxai.models.graphormer import Graphormer
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded
 from graphxai.tables.report import report
@@ -37,7 +37,7 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
         return _limited(_records(text))
     header = text.lstrip("\ufeff").partition("\n")[0].strip()
     columns = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
-    columns = [one_line(cell) for cell in columns]
+    columns = [cell.strip() for cell in columns]
     by_name = {cell.lower(): cell for cell in reversed(columns)}
     column = column or next((by_name[known] for known in SMILES if known in by_name), "")
     if not column and header and _is_smiles(header.split()[0]):
@@ -49,16 +49,18 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         path.write_text(text, encoding="utf-8", errors="replace", newline="")
-        records = [
-            record for _, record in iter_records(path, tuple(dict.fromkeys((column, named))))
-        ]
+        wanted = tuple(dict.fromkeys((column, named)))
+        try:
+            records = [record for _, record in iter_records(path, wanted)]
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), name)) from None
     titles = [one_line(record[named]) if named != column else "" for record in records]
     pairs = zip(titles, records, strict=True)
     return _limited([[title, record[column]] for title, record in pairs])
 
 
 def exported(
-    kind: str, model: Model, method: str, target: Target, basket: Sequence[dict[str, str]]
+    kind: str, model: Graphormer, method: str, target: Target, basket: Sequence[dict[str, str]]
 ) -> str:
     """The basket as a file: "csv", "sdf" or "html" (a report).
 
