@@ -99,6 +99,8 @@ def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
     monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)
     monkeypatch.setitem(TRAINING, "indole", {"size": 200, "epochs": 1})
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
     monkeypatch.setattr(sys, "argv", ["graphxai", *words, *CHEAPER.get(words[0], [])])
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
         cli.main()

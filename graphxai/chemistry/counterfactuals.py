@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -303,32 +303,63 @@ def counterfactuals(
     the molecule, similarity to the training set), with at most two for the same atoms unless there
     are no others. Raises ValueError for a wish or pattern that does not fit.
     """
+    options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
+    options |= {"steps": steps, "guided": guided, "seed": seed}
+    with progress_bar("predicting neighbours", predictions, show=progress) as tick:
+        done = 0
+        for found in search(model, molecule, towards, n, **options):
+            tick(found.predicted - done)
+            done = found.predicted
+    return found
+
+
+def search(
+    model: "Model | str | Path",
+    molecule: Any,
+    towards: str,
+    n: int = 12,
+    *,
+    keep: str | Collection[int] = (),
+    sources: Sequence[str] = SOURCES[:2],
+    predictions: int = 1000,
+    steps: int = 2,
+    guided: bool = True,
+    seed: int = 0,
+) -> Iterator[Counterfactuals]:
+    """The best counterfactuals so far, at first none, then after each batch of predictions.
+
+    Arguments and errors as for `counterfactuals`, whose result is the last one. The search does no
+    more work than is asked for: who stops iterating cancels it.
+    """
     model = load(model) if isinstance(model, str | Path) else model
     wish = Wish.of(towards, model)
-    search = _Search(
+    source = _Search(
         model, wish, tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
     )
     explanation: Explanation = explain(model, molecule, target=wish.target, progress=False)
     start = explanation.atoms(NO_MOLECULE)
     kept = _kept(start, keep)
-    fingerprint = ecfp4_bits(start)
+    fingerprint, before = ecfp4_bits(start), alerts(start)
     known = {Chem.MolToSmiles(start)}
     tried: list[Counterfactual] = []
+
+    def so_far() -> Counterfactuals:
+        hits = [k for k, one in enumerate(tried, 1) if one.reached]
+        chosen = tuple(_with_feasibility(one, before) for one in _chosen(tried, n))
+        first = hits[0] if hits else None
+        return Counterfactuals(model, explanation, wish, chosen, len(tried), len(hits), first)
+
+    yield so_far()
     origins: list[tuple[Explanation, Way]] = [(explanation, ())]
-    with progress_bar("predicting neighbours", predictions, show=progress) as tick:
-        for step in range(steps):
-            queue = search.neighbours(origins, kept if step == 0 else _pattern(start, kept), known)
-            for part in _in_parts(queue, predictions - len(tried)):
-                tick(len(part))
-                tried += search.predicted(part, fingerprint)
-            if sum(one.reached for one in tried) >= n or len(tried) >= predictions:
-                break
-            near = sorted(tried, key=lambda one: -one.distance)[:EXPANDED]
-            origins = search.origins(near)
-    hits = [k for k, one in enumerate(tried, 1) if one.reached]
-    first = hits[0] if hits else None
-    chosen = tuple(_with_feasibility(one, start) for one in _chosen(tried, n))
-    return Counterfactuals(model, explanation, wish, chosen, len(tried), len(hits), first)
+    for step in range(steps):
+        queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), known)
+        for part in _in_parts(queue, predictions - len(tried)):
+            tried += source.predicted(part, fingerprint)
+            yield so_far()
+        if sum(one.reached for one in tried) >= n or len(tried) >= predictions:
+            return
+        near = sorted(tried, key=lambda one: -one.distance)[:EXPANDED]
+        origins = source.origins(near)
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,7 +494,12 @@ def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
     return fronts
 
 
-def _with_feasibility(one: Counterfactual, start: Chem.Mol) -> Counterfactual:
-    mol = Chem.MolFromSmiles(one.smiles)
-    new = tuple(name for name in alerts(mol) if name not in alerts(start))
-    return replace(one, accessibility=accessibility(mol), alerts=new)
+def _with_feasibility(one: Counterfactual, before: Collection[str]) -> Counterfactual:
+    score, found = _feasibility(one.smiles)
+    return replace(one, accessibility=score, alerts=tuple(a for a in found if a not in before))
+
+
+@lru_cache(maxsize=4096)  # a search asks again after every batch
+def _feasibility(smiles: str) -> tuple[float | None, tuple[str, ...]]:
+    mol = Chem.MolFromSmiles(smiles)
+    return accessibility(mol), alerts(mol)

@@ -213,13 +213,16 @@ class Change:
     """A molecule one change away from another.
 
     smiles: canonical. name: what was changed; source: where the change comes from. atoms: atoms of
-    the first molecule that are gone, or have other neighbours, hydrogens or charge.
+    the first molecule that are gone, or have other neighbours, hydrogens or charge. origin: for
+    each atom, in the order of `smiles`, the atom of the first molecule that it was, or -1 for a new
+    one; empty where that is not known.
     """
 
     smiles: str
     name: str
     source: str
     atoms: frozenset[int]
+    origin: tuple[int, ...] = ()
 
 
 def transformed(
@@ -254,9 +257,10 @@ class Changes:
 
         origin: property of the product's atoms with the index of the atom that they were.
         """
-        smiles = _sanitised(product)
-        if smiles is None or smiles in self.seen:
+        written = _sanitised(product)
+        if written is None or written[0] in self.seen:
             return
+        smiles, order = written
         came_from = {
             atom.GetIdx(): atom.GetIntProp(origin)
             for atom in product.GetAtoms()
@@ -275,7 +279,8 @@ class Changes:
                 touched.add(old)
         if not touched:
             self.seen.add(smiles)
-            yield Change(smiles, name, source, frozenset(atoms))
+            origins = tuple(came_from.get(index, -1) for index in order)
+            yield Change(smiles, name, source, frozenset(atoms), origins)
 
 
 @cache
@@ -296,8 +301,11 @@ def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
     return mol
 
 
-def _sanitised(product: Chem.Mol) -> str | None:
-    """The canonical SMILES of a product in one piece; None if it is no valid molecule."""
+def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
+    """The canonical SMILES of a product in one piece, and its atoms in the order of the SMILES.
+
+    None if it is no valid molecule; no order if hydrogens that were atoms are none in the SMILES.
+    """
     try:
         Chem.SanitizeMol(product)
     except (Chem.MolSanitizeException, ValueError):
@@ -307,7 +315,14 @@ def _sanitised(product: Chem.Mol) -> str | None:
     smiles = Chem.MolToSmiles(product)
     if "." in smiles or (parsed := Chem.MolFromSmiles(smiles)) is None:
         return None
-    return str(Chem.MolToSmiles(parsed))
+    order = _written_order(product)
+    again, new_order = str(Chem.MolToSmiles(parsed)), _written_order(parsed)
+    return again, [order[index] for index in new_order] if len(new_order) == len(order) else []
+
+
+def _written_order(mol: Chem.Mol) -> list[int]:
+    """The atoms in the order in which the molecule's SMILES was last written."""
+    return list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
 
 
 def _state(atom: Chem.Atom) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .app import app as open_app
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
@@ -61,6 +62,7 @@ app.command(cls=Command)(benchmark)
 app.command(cls=Command)(report)
 app.command(cls=Command)(fragments)
 app.command(cls=Command)(counterfactuals)
+app.command("app", cls=Command)(open_app)
 app.command(cls=Command)(train)
 app.command("fit-explainer", cls=Command)(fit_explainer)
 

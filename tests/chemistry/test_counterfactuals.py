@@ -5,7 +5,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import Wish, pareto_fronts
+from graphxai.chemistry.counterfactuals import Wish, pareto_fronts, search
 from graphxai.chemistry.feasibility import accessibility, alerts
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
@@ -113,3 +113,13 @@ def test_feasibility_tells_a_simple_molecule_from_a_hard_and_a_reactive_one():
         assert accessibility(easy) < 2 < accessibility(hard)
     assert alerts(easy) == ()
     assert "aldehyde" in " ".join(alerts(Chem.MolFromSmiles("CCC=O"))).lower()
+
+
+def test_a_search_tells_the_best_so_far_and_works_only_when_asked(model, found):
+    steps = search(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
+    first, second = next(steps), next(steps)
+    assert (first.predicted, len(first)) == (0, 0)
+    assert 0 < second.predicted <= 64
+    last = [second, *steps][-1]
+    assert [one.smiles for one in last] == [one.smiles for one in found]
+    assert (last.predicted, last.first) == (found.predicted, found.first)

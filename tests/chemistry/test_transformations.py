@@ -95,3 +95,20 @@ def test_changes_of_selfies_are_reproducible_and_keep_a_substructure():
     assert one == again
     amide = Chem.MolFromSmarts("C(=O)N")
     assert all(Chem.MolFromSmiles(c.smiles).HasSubstructMatch(amide) for c in one)
+
+
+@pytest.mark.parametrize("smiles", [AMIDE, "C[C@H](N)CC", "c1ccc2c(c1)OCO2"])
+def test_a_change_says_which_atom_every_atom_was(smiles):
+    mol = Chem.MolFromSmiles(smiles)
+    changes = [*transformed(mol), *exchanged(mol, {"7": ["[1*]c1ccccn1", "[1*]CC"]})]
+    for change in changes:
+        new = Chem.MolFromSmiles(change.smiles)
+        assert len(change.origin) == new.GetNumAtoms()
+        old = [atom for atom in change.origin if atom >= 0]
+        assert len(set(old)) == len(old)
+        for atom, was in zip(new.GetAtoms(), change.origin, strict=True):
+            if was >= 0 and was not in change.atoms:  # nothing about it changed
+                before = mol.GetAtomWithIdx(was)
+                assert atom.GetSymbol() == before.GetSymbol()
+                near = {change.origin[other.GetIdx()] for other in atom.GetNeighbors()}
+                assert near == {other.GetIdx() for other in before.GetNeighbors()}

@@ -28,6 +28,10 @@ KEYS = {
     "ArrowRight": ("ArrowRight", 39, ""),
     "ArrowLeft": ("ArrowLeft", 37, ""),
     "ArrowDown": ("ArrowDown", 40, ""),
+    "u": ("u", 85, "u"),
+    "l": ("l", 76, "l"),
+    "p": ("p", 80, "p"),
+    "/": ("/", 191, "/"),
     "End": ("End", 35, ""),
 }
 PATIENCE = 20.0  # seconds
@@ -41,8 +45,12 @@ def chromium() -> str | None:
 class Page:
     """One tab: commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
 
-    def __init__(self, socket: Any) -> None:
-        self._socket = socket
+    def __init__(self, address: str) -> None:
+        """address: of the tab's socket, ws://..."""
+        import websocket
+
+        self._address = address
+        self._socket = websocket.create_connection(address, timeout=120)
         self._number = 0
         self.errors: list[str] = []
         self.requests: list[str] = []
@@ -74,10 +82,26 @@ class Page:
             case "Network.requestWillBeSent":
                 self.requests.append(found["request"]["url"])
 
-    def open(self, path: Path) -> None:
-        """Load a file and wait until its scripts have run."""
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+    def open(self, path: Path | str) -> None:
+        """Load a file or an address and wait until its scripts have run."""
+        url = path.resolve().as_uri() if isinstance(path, Path) else path
+        self.call("Page.navigate", url=url)
+        scheme = url.partition(":")[0]
+        self.wait(f"document.readyState === 'complete' && location.protocol === '{scheme}:'")
+
+    def tab(self, url: str) -> "Page":
+        """A further tab."""
+        number = self.call("Target.createTarget", url=url)["targetId"]
+        return Page(f"{self._address.rpartition('/')[0]}/{number}")
+
+    def close(self) -> None:
+        """Let go of the tab."""
+        self._socket.close()
+
+    def dark(self, wanted: bool) -> None:
+        """Ask pages for dark colours, or for light ones."""
+        feature = {"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def js(self, expression: str) -> Any:
         """The JSON value of an expression."""
@@ -158,8 +182,6 @@ class Page:
 @contextmanager
 def browsing() -> Iterator[Page]:
     """A browser with one empty page. Needs `chromium()` and websocket-client."""
-    import websocket
-
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -168,11 +190,11 @@ def browsing() -> Iterator[Page]:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=PATIENCE) as reply:
                 targets = json.load(reply)
             address = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
-            socket = websocket.create_connection(address, timeout=120)
+            page = Page(address)
             try:
-                yield Page(socket)
+                yield page
             finally:
-                socket.close()
+                page.close()
         finally:
             process.terminate()
             process.wait(timeout=PATIENCE)

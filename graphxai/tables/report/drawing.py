@@ -23,8 +23,10 @@ _SIDES = (("E", 0.0), ("W", np.pi), ("N", np.pi / 2), ("S", -np.pi / 2))
 _FREE = np.pi / 3  # a side is free if no bond is closer than this
 
 
-def drawing(mol: "Mol") -> dict[str, Any]:
+def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
     """The drawing of a molecule, with atoms and bonds in the molecule's order.
+
+    keep: use existing 2D coordinates, if there are any.
 
     x, y: coordinates in hundredths of a bond length from the upper left corner, y downwards; a:
     labels of the atoms that have one, `{index: [symbol, hydrogens, charge, isotope, radicals,
@@ -32,7 +34,7 @@ def drawing(mol: "Mol") -> dict[str, Any]:
     (aromatic), "w" (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative), "0" (zero order);
     side: where the second line of a double bond lies, 1 left or -1 right of begin to end, 0 both.
     """
-    copy = _ready(mol)
+    copy = _ready(mol, keep)
     points = _scaled(copy)
     labels = {}
     for atom in atoms_of(copy):
@@ -50,16 +52,16 @@ def drawing(mol: "Mol") -> dict[str, Any]:
     }
 
 
-def _ready(mol: "Mol") -> "Mol":
+def _ready(mol: "Mol", keep: bool) -> "Mol":
     """A copy with 2D coordinates, alternating double bonds and wedges."""
     from rdkit import Chem
 
-    copy = laid_out(mol)
+    copy = laid_out(mol, keep=keep)
     Chem.GetSymmSSSR(copy)
     try:
         Chem.Kekulize(copy, clearAromaticFlags=True)
     except ValueError:  # an odd aromatic ring stays dashed
-        copy = laid_out(mol)
+        copy = laid_out(mol, keep=keep)
         Chem.GetSymmSSSR(copy)
     Chem.WedgeMolBonds(copy, copy.GetConformer())
     return copy

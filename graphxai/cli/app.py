@@ -1,0 +1,47 @@
+"""The command `graphxai app`: a page on this machine where changes to molecules are tried live."""
+
+from typing import Annotated
+
+import typer
+
+from .terminal import echo
+
+
+def app(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a bundled model, or a checkpoint folder; several to compare them"
+            " [default: bace]."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
+    ] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
+    ] = True,
+) -> None:
+    """Try changes to a molecule in the browser, and see prediction and explanation follow.
+
+    The page is served to this machine alone and needs no network. Ctrl-C ends it.
+
+    **Examples**
+
+    `graphxai app`
+
+    `graphxai app --model runs/mine/model --model bace`
+
+    `graphxai app --port 8765 --no-browser`
+    """
+    from contextlib import suppress
+
+    from graphxai.tables.app.server import serve
+
+    with suppress(KeyboardInterrupt):
+        serve(model or ["bace"], port, open_browser=browser, tell=_tell)
+
+
+def _tell(address: str) -> None:
+    echo(f"the page: {address}")
+    echo("Ctrl-C ends it; keep the address to yourself, it holds the key.")

@@ -1,0 +1,1 @@
+"""A page on this machine where changes to molecules are tried live."""

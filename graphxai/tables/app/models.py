@@ -1,0 +1,76 @@
+"""The models that the page offers, loaded when they are first asked for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from graphxai.api import load
+from graphxai.contract.inputs import reads_molecules
+from graphxai.explainers import REGISTRY
+from graphxai.models.graphormer import Graphormer
+from graphxai.visualization.color import Scale
+
+from .molecules import MAX_ATOMS
+
+# Methods that take seconds a molecule, and the control.
+LEFT_OUT = {
+    "attention_flow", "gnn_explainer", "integrated_gradients", "order_marginals",
+    "path_marginals", "random", "shapley_sampling",
+}  # fmt: skip
+
+
+class Models:
+    """Models by name; the page names them and never sends a path."""
+
+    def __init__(self, given: Sequence[Graphormer | str | Path]) -> None:
+        """given: models, names or folders, the first one shown first; it is loaded at once.
+
+        Raises ValueError for a model that does not read molecules.
+        """
+        self._found: dict[str, Graphormer | str | Path] = {}
+        for one in given:
+            name = Path(one).name if isinstance(one, str | Path) else one.origin.name
+            while name in self._found:
+                name += "'"
+            self._found[name] = one
+        self[self.names[0]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names, in the order given."""
+        return list(self._found)
+
+    def __getitem__(self, name: str) -> Graphormer:
+        if name not in self._found:
+            raise ValueError(f"there is no model {name!r}; there is {', '.join(self.names)}.")
+        model = self._found[name]
+        if isinstance(model, str | Path):
+            model = self._found[name] = load(model)
+        if not reads_molecules(model.config):
+            raise ValueError(f"model {name!r} reads images; the app shows models of molecules.")
+        return model
+
+    def about(self, name: str) -> dict[str, Any]:
+        """What the page must know to offer choices: models, methods, tasks of one model, colours.
+
+        name: of the model; empty for the first.
+        """
+        name = name or self.names[0]
+        model = self[name]
+        return {
+            "models": self.names,
+            "model": name,
+            "summary": str(model.origin.metadata.get("summary", "")),
+            "tasks": [[task.name, list(task.classes), task.unit] for task in model.config.tasks],
+            "methods": {
+                method: cls.title for method, cls in REGISTRY.items() if method not in LEFT_OUT
+            },
+            "colours": _arms(Scale(1.0)),
+            "unsigned_colours": _arms(Scale(1.0, one_sided=True)),
+            "most_atoms": MAX_ATOMS,
+        }
+
+
+def _arms(scale: Scale) -> list[str]:
+    """Colours of a scale at equal steps from -1 to 1."""
+    return scale.hex(Scale(1.0).stops())

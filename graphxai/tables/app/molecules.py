@@ -1,0 +1,261 @@
+"""What the page shows of molecules, as JSON values: explanations, changes, contrasts, searches."""
+
+import math
+import warnings
+from base64 import b64encode
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from rdkit import Chem, rdBase
+
+from graphxai.api import Model, explain, predict
+from graphxai.chemistry.contrast import contrast
+from graphxai.chemistry.counterfactuals import Counterfactuals, search
+from graphxai.chemistry.exchange import exchanged, fragments_for
+from graphxai.chemistry.fragments import fragments
+from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.transformations import Change, transformed
+from graphxai.contract.target import Target
+from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.evaluation.trust.trust import trust
+from graphxai.explanation.glossary import about_output, about_terms
+from graphxai.explanation.prediction import Prediction
+from graphxai.tables.report.drawing import UNIT, drawing
+from graphxai.tables.report.records import record, rounded
+from graphxai.visualization.contrast import aligned
+from graphxai.visualization.layout import laid_out
+from graphxai.visualization.resonance import averaged
+from graphxai.visualization.text import minus_signs
+
+MAX_ATOMS = 100
+MAX_CHARACTERS = 1000  # of a SMILES
+MOST = 60  # changes shown at a place
+BOND = 1.5  # length of a bond in 2D coordinates
+SEARCHED = 600  # predictions of a search
+
+
+def read(smiles: str) -> Chem.Mol:
+    """The molecule of a SMILES, its atoms in the order written.
+
+    Raises ValueError for text that is none, and for molecules that are too large for the page.
+    """
+    mol = None
+    if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
+        with rdBase.BlockLogs():
+            mol = Chem.MolFromSmiles(smiles)
+    if mol is None or not mol.GetNumAtoms():
+        raise ValueError(f"{smiles[:80]!r} is not a SMILES that RDKit can read.")
+    if mol.GetNumAtoms() > MAX_ATOMS:
+        raise ValueError(
+            f"this molecule has {mol.GetNumAtoms()} atoms; the page shows up to {MAX_ATOMS}. For"
+            " larger ones use `graphxai explain`."
+        )
+    return mol
+
+
+def card(
+    model: Model, smiles: str, method: str, target: Target, like: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One molecule explained: picture, predictions, ledger, trust; as in a report.
+
+    like: the molecule shown before, to draw this one in the same way: `smiles`, its coordinates `x`
+    and `y` and `origin`, all as in an earlier card; without coordinates and origin, they are found
+    anew. `origin` of the result: for each atom, the atom that it was there, or -1.
+    """
+    read(smiles)
+    explanation = explain(model, smiles, method, target=target, progress=False)
+    mol = explanation.atoms()
+    drawn, origin = _drawn_like(mol, like)
+    shown = averaged(explanation.relevance, explanation.equivalent)
+    trusted = trust(model, explanation)
+    found = record("", 0, explanation, fragments(explanation, "brics"), trusted)
+    score = trusted.model
+    return found | {
+        "draw": drawing(drawn, keep=True),
+        "origin": origin,
+        "shown": rounded(shown),
+        "limit": rounded([float(np.abs(shown).max(initial=0.0)) or 1.0])[0],
+        "now": _brief(explanation.prediction, _label(explanation.wanted)),
+        "method": explanation.title,
+        "additive": explanation.additive,
+        "unsigned": explanation.unsigned,
+        "caption": explanation.caption,
+        "words": [about_output(explanation), about_terms(explanation)],
+        "score": score.sentence if score is not None and score.level != "good" else "",
+    }
+
+
+def changes_at(
+    model: Model, smiles: str, target: Target, place: Sequence[int], locked: Collection[int]
+) -> dict[str, Any]:
+    """What could stand at an atom, or at a bond (both its atoms), each with its prediction.
+
+    Transformations that alter all atoms of the place; at a bond also exchanged BRICS fragments.
+    locked: atoms that stay. The largest changes of the prediction come first.
+    """
+    mol = read(smiles)
+    if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
+        raise ValueError("place is one atom or the two of a bond, by number.")
+    kept = frozenset(locked)
+    found = list(_transformed(smiles, kept))
+    if len(place) == 2:
+        seen = {change.smiles for change in found}
+        more = _exchanged(smiles, kept, training_set_of(model))
+        found += [change for change in more if change.smiles not in seen]
+    here = [change for change in found if change.atoms >= set(place)]
+    (now, *after) = predicted(model, [smiles, *(c.smiles for c in here)], target)
+    options = [
+        {
+            "smiles": change.smiles,
+            "name": change.name,
+            "source": change.source,
+            "atoms": sorted(change.atoms),
+            "origin": list(change.origin),
+            "delta": rounded([then["value"] - now["value"]])[0],
+            **then,
+        }
+        for change, then in zip(here, after, strict=True)
+        if now is not None and then is not None
+    ]
+    options.sort(key=lambda option: (-abs(option["delta"]), option["name"], option["smiles"]))
+    return {"options": options[:MOST], "more": max(0, len(options) - MOST)}
+
+
+def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:
+    """The prediction of each molecule in brief; None for one that cannot be read."""
+    if not smiles:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they say which were left out
+        found = predict(model, list(smiles), progress=False)
+    task = target.task_in(model.config).name
+    label = _label(target) or next((f[task].label for f in found if f is not None), None)
+    return [None if f is None else _brief(f[task], label) for f in found]
+
+
+def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
+    """Molecule a against molecule b: a picture as a data address, the account in words."""
+    read(a), read(b)
+    found = contrast(model, a, b, method, target=target, timeout=1)
+    code = b64encode(found.svg().encode()).decode()
+    account = found.account.to_dict()
+    return {
+        "picture": f"data:image/svg+xml;base64,{code}",
+        "headline": found.headline,
+        "caption": found.caption,
+        "account": dict(zip(account, rounded(list(account.values())), strict=True)),
+    }
+
+
+def suggestions(
+    model: Model, smiles: str, towards: str, target: Target, locked: Sequence[int], n: int
+) -> Iterator[dict[str, Any]]:
+    """The counterfactuals of a molecule, the best so far after each batch of predictions.
+
+    target: of the same task as the wish; the value of each prediction is that of its class.
+    """
+    read(smiles)
+    for found in search(model, smiles, towards, n, keep=list(locked), predictions=SEARCHED):
+        yield _suggested(found, _label(target) or found.explanation.prediction.label)
+
+
+def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:
+    return {
+        "summary": found.summary,
+        "predicted": found.predicted,
+        "most": SEARCHED,
+        "found": [
+            {
+                "smiles": one.smiles,
+                "name": one.changes,
+                "source": one.source,
+                "reached": one.reached,
+                "similarity": rounded([one.similarity], 2)[0],
+                "near": one.prediction.nearness.sentence if one.prediction.nearness else "",
+                "accessibility": one.accessibility and rounded([one.accessibility], 2)[0],
+                "alerts": list(one.alerts),
+                "draw": _picture(one.smiles),
+                **_brief(one.prediction, label),
+            }
+            for one in found
+        ],
+    }
+
+
+def _brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
+    """A prediction in words, and its value or the probability of the class `label`."""
+    value = prediction.value
+    if value is None:
+        value = prediction.probabilities[label or str(prediction.label)]
+    return {
+        "text": minus_signs(str(prediction)),
+        "range": getattr(prediction, "range", ""),  # the interval, if the model has one
+        "value": rounded([value])[0],
+    }
+
+
+def _label(target: Target) -> str | None:
+    return target.choice if isinstance(target.choice, str) else None
+
+
+@lru_cache(maxsize=32)
+def _transformed(smiles: str, keep: frozenset[int]) -> tuple[Change, ...]:
+    return tuple(transformed(read(smiles), keep))
+
+
+@lru_cache(maxsize=32)
+def _exchanged(
+    smiles: str, keep: frozenset[int], training: TrainingSet | None
+) -> tuple[Change, ...]:
+    mol = read(smiles)
+    return tuple(exchanged(mol, fragments_for(mol, training), keep))
+
+
+@lru_cache(maxsize=512)  # a search shows most of its molecules again after every batch
+def _picture(smiles: str) -> dict[str, Any]:
+    return drawing(read(smiles))
+
+
+def _drawn_like(mol: Chem.Mol, like: Mapping[str, Any] | None) -> tuple[Chem.Mol, list[int]]:
+    """The molecule with 2D coordinates, where possible those of the one before; see `card`."""
+    new = [-1] * mol.GetNumAtoms()
+    if like is None:
+        return laid_out(mol), new
+    before = read(str(like.get("smiles", "")))
+    reference = _placed(before, like.get("x"), like.get("y"))
+    origin = like.get("origin")
+    if not (isinstance(origin, list) and _is_origin(origin, mol, before)):
+        try:
+            mapping = common_part(before, mol, timeout=1).mapping
+        except NoCommonPartError:
+            return laid_out(mol), new
+        origin = new
+        for was, atom in mapping.tolist():
+            origin[atom] = was
+    pairs = np.array([(was, atom) for atom, was in enumerate(origin) if was >= 0])
+    return (aligned(mol, reference, pairs) if len(pairs) > 1 else laid_out(mol)), origin
+
+
+def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
+    old = [was for was in origin if was != -1]
+    known = range(before.GetNumAtoms())
+    whole = all(type(was) is int and was in known for was in old)
+    return whole and len(set(old)) == len(old) and len(origin) == mol.GetNumAtoms()
+
+
+def _placed(mol: Chem.Mol, x: Any, y: Any) -> Chem.Mol:
+    """The molecule at coordinates as drawn, or laid out anew if they do not fit."""
+    copy = laid_out(mol)
+    size = mol.GetNumAtoms()
+    if not all(isinstance(v, list) and len(v) == size and all(map(_is_place, v)) for v in (x, y)):
+        return copy
+    conformer = copy.GetConformer()
+    for atom, (right, down) in enumerate(zip(x, y, strict=True)):
+        conformer.SetAtomPosition(atom, (right / UNIT * BOND, -down / UNIT * BOND, 0.0))
+    return copy
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e6

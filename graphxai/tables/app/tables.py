@@ -1,0 +1,118 @@
+"""Tables dropped on the page, and the files that its basket becomes."""
+
+import csv
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rdkit import Chem, rdBase
+
+from graphxai.contract.target import Target
+from graphxai.datasets.molecules import iter_records
+from graphxai.explanation.files import one_line
+from graphxai.models.graphormer import Graphormer
+from graphxai.tables.batches import ExplainBatch
+from graphxai.tables.files import guarded
+from graphxai.tables.report import report
+
+from .molecules import MAX_CHARACTERS
+
+MAX_ROWS = 2000
+MAX_BASKET = 60
+SMILES = ("smiles", "canonical_smiles", "canonical smiles", "mol", "structure")
+NAMES = ("name", "id", "compound", "compound_id", "compound id", "molecule", "cid", "title")
+KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
+
+
+def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
+    """The molecules of a file: `rows` of name and SMILES, up to 2,000, and how many more there are.
+
+    name: of the file; an SD file ends in .sdf, any other is a table, or a list of SMILES without a
+    header. column: with the SMILES; by default found by its name. If there is none, there are
+    `columns` to choose from and no rows.
+    """
+    if name.lower().endswith((".sdf", ".sd", ".mol")):
+        return _limited(_records(text))
+    header = text.lstrip("\ufeff").partition("\n")[0].strip()
+    columns = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
+    columns = [cell.strip() for cell in columns]
+    by_name = {cell.lower(): cell for cell in reversed(columns)}
+    column = column or next((by_name[known] for known in SMILES if known in by_name), "")
+    if not column and header and _is_smiles(header.split()[0]):
+        lines = (line.split(None, 1) for line in text.splitlines() if line.strip())
+        return _limited([[one_line("".join(rest)), smiles] for smiles, *rest in lines])
+    if not column:
+        return {"rows": [], "more": 0, "columns": columns[:100]}
+    named = next((by_name[known] for known in NAMES if known in by_name), column)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        path.write_text(text, encoding="utf-8", errors="replace", newline="")
+        wanted = tuple(dict.fromkeys((column, named)))
+        try:
+            records = [record for _, record in iter_records(path, wanted)]
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), name)) from None
+    titles = [one_line(record[named]) if named != column else "" for record in records]
+    pairs = zip(titles, records, strict=True)
+    return _limited([[title, record[column]] for title, record in pairs])
+
+
+def exported(
+    kind: str, model: Graphormer, method: str, target: Target, basket: Sequence[dict[str, str]]
+) -> str:
+    """The basket as a file: "csv", "sdf" or "html" (a report).
+
+    basket: `smiles`, `name` and `changes` of each molecule. Cells that a spreadsheet would take for
+    a formula get an apostrophe. Raises ValueError for an empty or too large basket, and if no
+    molecule can be written.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of file {kind!r}; choose from {', '.join(KINDS)}.")
+    if not 1 <= len(basket) <= MAX_BASKET:
+        raise ValueError(f"a basket has 1 to {MAX_BASKET} molecules; this one has {len(basket)}.")
+    smiles = [one["smiles"] for one in basket]
+    names = [one_line(one["name"]) for one in basket]
+    if kind == "html":
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "basket.html"
+            options: dict[str, Any] = {"names": names, "target": target, "progress": False}
+            report(model, smiles, out, method, title="Chosen molecules", **options)
+            return out.read_text(encoding="utf-8")
+    numbers = range(1, len(basket) + 1)
+    rows = ExplainBatch(model, method, target, sdf=True)(smiles, numbers, names)
+    if kind == "sdf":
+        return "".join(row.get("record", "") for row in rows)
+    hidden = ("record", "picture", "row")
+    cells = [
+        {"name": row["name"], "smiles": row["smiles"], "changes": one_line(one["changes"])}
+        | {name: cell for name, cell in row.items() if name not in hidden}
+        for row, one in zip(rows, basket, strict=True)
+    ]
+    columns = dict.fromkeys(name for row in cells for name in row)
+    with io.StringIO() as text:
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(guarded, cells))
+        return text.getvalue()
+
+
+def _records(text: str) -> list[list[str]]:
+    """Name and SMILES of each record of an SD file; no SMILES for one that cannot be read."""
+    with rdBase.BlockLogs():
+        found = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
+        return [
+            ["", ""] if mol is None else [one_line(mol.GetProp("_Name")), Chem.MolToSmiles(mol)]
+            for mol in found
+        ]
+
+
+def _limited(rows: list[list[str]]) -> dict[str, Any]:
+    shown = [[name[:200], smiles[: MAX_CHARACTERS + 1]] for name, smiles in rows[:MAX_ROWS]]
+    return {"rows": shown, "more": max(0, len(rows) - MAX_ROWS), "columns": []}
+
+
+def _is_smiles(text: str) -> bool:
+    with rdBase.BlockLogs():
+        return len(text) <= MAX_CHARACTERS and Chem.MolFromSmiles(text) is not None

@@ -1,0 +1,305 @@
+"""The server of the app: who may ask, what it answers, and what it makes of bad requests."""
+
+import csv
+import io
+import json
+import threading
+
+import pytest
+from rdkit import Chem
+
+pytest.importorskip("starlette", reason="the extra `app` is not installed")
+pytest.importorskip("httpx", reason="starlette's test client needs httpx")
+
+from starlette.testclient import TestClient
+
+import graphxai as gx
+from graphxai.chemistry.counterfactuals import search
+from graphxai.tables.app import molecules, server
+from graphxai.tables.app.models import Models
+from toy import random_graphormer
+
+TOKEN, PORT = "the-token", 4567
+HOME = f"http://127.0.0.1:{PORT}"
+AMIDE = "CC(=O)Nc1ccc(OC)cc1"
+ATTACK = "</script><img src=x onerror=alert(1)>"
+ASKED = {"model": "unnamed", "method": "lrp", "task": "activity", "label": "active"}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=1)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    app = server.application(Models([model]), TOKEN, PORT)
+    with TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as found:
+        yield found
+
+
+@pytest.fixture
+def ask(client):
+    def call(what, status=200, **body):
+        content = json.dumps(ASKED | body)  # httpx would not send half a surrogate pair
+        headers = {"Content-Type": "application/json"}
+        answer = client.post(f"/api/{what}", content=content, headers=headers)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Graphxai-Token": "another"},
+        {"X-Graphxai-Token": ""},
+        {"X-Graphxai-Token": "caf\u00e9".encode().decode("latin-1")},
+        {"Host": f"evil.example:{PORT}"},  # DNS rebinding
+        {"Host": "127.0.0.1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"http://localhost:{PORT}"},  # another origin than the host asked
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_strangers_are_refused(client, headers):
+    headers = {name: value.encode("latin-1") for name, value in headers.items()}
+    answer = client.post("/api/card", json=ASKED | {"smiles": "CCO"}, headers=headers)
+    assert answer.status_code == 403
+    assert set(answer.json()) == {"error"}
+
+
+def test_our_own_page_is_answered(client):
+    headers = {"Origin": HOME, "Sec-Fetch-Site": "same-origin"}
+    assert client.post("/api/about", json={}, headers=headers).status_code == 200
+
+
+def test_the_page_needs_the_token_and_allows_its_own_script_alone(client):
+    for address in ("/", "/?token=", "/?token=another"):
+        assert client.get(address).status_code == 403
+    page = client.get(f"/?token={TOKEN}")
+    assert page.status_code == 200
+    assert TOKEN not in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert page.headers["x-frame-options"] == "DENY"
+    assert page.headers["cache-control"] == "no-store"
+
+
+def test_sizes_and_kinds_of_requests_are_bounded(client, ask, monkeypatch):
+    monkeypatch.setattr(server, "LARGEST", 10_000)
+    assert client.post("/api/read", json={"text": "C" * 20_000}).status_code == 413
+    text = {"content": json.dumps(ASKED), "headers": {"Content-Type": "text/plain"}}
+    assert client.post("/api/card", **text).status_code == 415
+    for content in ("[1]", "{", "[" * 5000):
+        sent = {"content": content, "headers": {"Content-Type": "application/json"}}
+        assert client.post("/api/card", **sent).status_code == 400
+    assert client.get("/api/card").status_code == 405
+    assert client.post("/api/nothing", json={}).status_code == 404
+    for body in ({"smiles": "C" * 101}, {"smiles": 5}, {"smiles": "CCO", "method": "none"}):
+        assert "error" in ask("card", 400, **body)
+    assert "at most 64" in ask("predict", 400, smiles=["C"] * 65)["error"]
+    assert "there is no model" in ask("card", 400, smiles="C", model="../../etc/passwd")["error"]
+
+
+def test_a_request_waits_its_turn_only_so_long(client, ask, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.05)
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(models, body):
+        begun.set()
+        end.wait(10)
+
+    monkeypatch.setitem(server.ANSWERS, "slow", slow)
+    first = threading.Thread(target=lambda: client.post("/api/slow", json={}))
+    first.start()
+    begun.wait(10)
+    assert "busy" in ask("about", 503)["error"]
+    end.set()
+    first.join()
+    ask("about")
+
+
+@pytest.mark.parametrize("smiles", ["", "nonsense", ATTACK, "\ud800", "C\x00", "C1CC", "."])
+def test_what_is_no_molecule_is_an_error_in_words(ask, smiles):
+    assert "SMILES" in ask("card", 400, smiles=smiles)["error"]
+    assert ask("predict", smiles=[smiles, "CCO"])[1]["text"]
+
+
+def test_a_card_says_what_the_library_says(model, ask):
+    card = ask("card", smiles=AMIDE)
+    explanation = gx.explain(model, AMIDE, target="active")
+    assert card["r"] == pytest.approx(explanation.relevance.tolist(), rel=1e-3)
+    assert card["ledger"]["output"] == pytest.approx(explanation.ledger.output, rel=1e-4)
+    probability = explanation.prediction.probabilities["active"]
+    assert card["now"]["value"] == pytest.approx(probability, rel=1e-3)
+    assert card["trust"]["sentence"] == gx.trust(model, explanation).sentence
+    value = ask("card", smiles=AMIDE, task="pIC50", label="")
+    assert value["now"]["value"] == pytest.approx(explanation.predictions[1].value, rel=1e-3)
+
+
+def test_changes_are_those_that_fit_the_place_with_the_models_predictions(model, ask):
+    methoxy = 8  # the oxygen of AMIDE
+    found = ask("changes", smiles=AMIDE, place=[methoxy])["options"]
+    names = {option["name"] for option in found}
+    assert {"aromatic OCH3 to F", "ether O to S"} <= names
+    assert "amide reversed" not in names
+    now = gx.predict(model, AMIDE)["activity"].probabilities["active"]
+    for option in found:
+        assert methoxy in option["atoms"]
+        then = gx.predict(model, option["smiles"])["activity"].probabilities["active"]
+        assert option["value"] == pytest.approx(then, rel=1e-3)
+        assert option["delta"] == pytest.approx(then - now, abs=1e-3)
+    sizes = [abs(option["delta"]) for option in found]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_bond_offers_exchanged_fragments_and_what_is_locked_stays(ask):
+    bond = [1, 3]  # carbonyl carbon and nitrogen
+    free = {o["name"]: o for o in ask("changes", smiles=AMIDE, place=bond)["options"]}
+    assert "amide reversed" in free
+    assert any(option["source"] == "BRICS exchange" for option in free.values())
+    ring = [4, 5, 6, 7, 10, 11]
+    locked = ask("changes", smiles=AMIDE, place=[7], locked=[7, 8, 9])["options"]
+    assert "aromatic OCH3 to F" not in {option["name"] for option in locked}
+    assert ask("changes", smiles=AMIDE, place=[5], locked=[8])["options"]
+    assert "by number" in ask("changes", 400, smiles=AMIDE, place=[99])["error"]
+    assert ask("changes", smiles=AMIDE, place=[ring[1]])["options"]
+
+
+def test_a_changed_molecule_is_drawn_like_the_one_before(ask):
+    before = ask("card", smiles=AMIDE)
+    option = next(
+        o for o in ask("changes", smiles=AMIDE, place=[8])["options"] if o["name"].endswith("to F")
+    )
+    like = {"smiles": AMIDE, "x": before["draw"]["x"], "y": before["draw"]["y"]}
+    for origin in (option["origin"], None):  # as the change says, or as found anew
+        after = ask("card", smiles=option["smiles"], like=like | {"origin": origin})
+        pairs = [(was, new) for new, was in enumerate(after["origin"]) if was >= 0]
+        assert len(pairs) >= 9
+        for axis in "xy":
+            shifts = [before["draw"][axis][a] - after["draw"][axis][b] for a, b in pairs]
+            assert max(shifts) - min(shifts) <= 3  # hundredths of a bond
+    for wrong in ({"smiles": AMIDE, "x": ["a"], "y": [1e99]}, {"smiles": "C" * 5}, 5):
+        assert ask("card", smiles=AMIDE, like=wrong)["draw"]
+
+
+def test_a_contrast_is_an_inert_picture_with_an_account(model, ask):
+    found = ask("contrast", a=AMIDE, b="CC(=O)Nc1ccc(F)cc1")
+    assert found["picture"].startswith("data:image/svg+xml;base64,")
+    account = gx.contrast(model, AMIDE, "CC(=O)Nc1ccc(F)cc1", target="active").account
+    assert found["account"]["output"] == pytest.approx(account.output, rel=1e-3)
+    assert "in common" in ask("contrast", 400, a="CCO", b="c1ccccc1")["error"]
+
+
+def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model, monkeypatch):
+    monkeypatch.setattr(molecules, "SEARCHED", 90)
+    asked = ASKED | {"smiles": AMIDE, "towards": "activity: active", "locked": [0, 1, 2, 3]}
+    with client.stream("POST", "/api/suggest", json=asked) as answer:
+        lines = [json.loads(line) for line in answer.iter_lines()]
+    counts = [line["predicted"] for line in lines]
+    assert counts[:2] == [0, 64]
+    assert counts == sorted(counts)
+    assert counts[-1] == 90
+    amide = Chem.MolFromSmarts("CC(=O)N")
+    last = lines[-1]["found"]
+    assert all(Chem.MolFromSmiles(one["smiles"]).HasSubstructMatch(amide) for one in last)
+    *_, expected = search(model, AMIDE, "active", keep=[0, 1, 2, 3], predictions=90)
+    assert [one["smiles"] for one in last] == [one.smiles for one in expected]
+    wrong = client.post("/api/suggest", json=asked | {"towards": "activity: blue"})
+    assert wrong.status_code == 400
+    assert "inactive, active" in wrong.json()["error"]
+
+
+def test_a_search_that_nobody_reads_stops(model, monkeypatch):
+    """As uvicorn does when the page cancels: the stream of lines is closed."""
+    import anyio
+
+    predicted = []
+    monkeypatch.setattr(server, "_in_turn", lambda *args: _called(predicted, *args))
+
+    async def read_two():
+        steps = iter([{"predicted": k} for k in range(1, 100)])
+        lines = server._lines(None, None, {"predicted": 0}, steps)
+        await anext(lines)
+        await anext(lines)
+        await lines.aclose()
+
+    anyio.run(read_two)
+    assert len(predicted) == 1
+
+
+async def _called(seen, turn, request, work, *args):
+    seen.append(work)
+    return work(*args)
+
+
+CSV = "Name;Canonical_SMILES;x\nfirst;CCO;1\n=cmd|' /C calc'!A0;CCN;2\n" + ATTACK + ";CC;3\n"
+
+
+def test_tables_are_read_as_they_come(ask):
+    found = ask("read", name="a.csv", text=CSV)
+    assert [row[1] for row in found["rows"]] == ["CCO", "CCN", "CC"]
+    assert [row[0] for row in found["rows"]][::2] == ["first", ATTACK]
+    found = ask("read", name="list.smi", text="CCO ethanol\nc1ccccc1\n")
+    assert found["rows"] == [["ethanol", "CCO"], ["", "c1ccccc1"]]
+    found = ask("read", name="a.csv", text="a,b\n1,CCO\n")
+    assert (found["rows"], found["columns"]) == ([], ["a", "b"])
+    assert ask("read", name="a.csv", text="a,b\n1,CCO\n", column="b")["rows"] == [["", "CCO"]]
+    record = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
+    sdf = f"ethanol{record}$$$$\nbad\n\n\nnonsense\n$$$$\n"
+    assert ask("read", name="b.sdf", text=sdf)["rows"][0] == ["ethanol", "CCO"]
+    assert ask("read", name="a.csv", text="smiles\n" + "C\n" * 2500)["more"] == 500
+    twice = ask("read", 400, name="twice.csv", text="smiles,smiles\nC,C\n")
+    assert twice["error"].startswith("twice.csv has more than one column")
+    for text in ("", "\x00\x01", '"'):
+        ask("read", name="x.csv", text=text)
+
+
+def test_the_basket_becomes_csv_sdf_and_a_report(client):
+    basket = [
+        {"smiles": AMIDE, "name": "=1+1", "changes": "aromatic H to F"},
+        {"smiles": "CCO", "name": ATTACK, "changes": ""},
+    ]
+    files = {}
+    for kind in ("csv", "sdf", "html"):
+        answer = client.post("/api/export", json=ASKED | {"kind": kind, "basket": basket})
+        assert answer.status_code == 200, answer.text
+        files[kind] = answer.text
+    rows = list(csv.DictReader(io.StringIO(files["csv"])))
+    assert [row["smiles"] for row in rows] == [AMIDE, "CCO"]
+    assert rows[0]["name"] == "'=1+1"  # no formula for a spreadsheet
+    assert rows[0]["changes"] == "aromatic H to F"
+    assert 0 <= float(rows[0]["activity: active"]) <= 1
+    supplier = Chem.ForwardSDMolSupplier(io.BytesIO(files["sdf"].encode()))
+    assert [Chem.MolToSmiles(mol) for mol in supplier] == [Chem.CanonSmiles(AMIDE), "CCO"]
+    assert "<img src=x" not in files["html"]
+    for wrong in ([], [{}] * 61):
+        asked = ASKED | {"kind": "csv", "basket": wrong}
+        assert client.post("/api/export", json=asked).status_code == 400
+
+
+def test_twenty_requests_at_once_are_all_answered(client):
+    answers = []
+
+    def one(k):
+        smiles = "C" * (k + 1) + "O"
+        answers.append(client.post("/api/card", json=ASKED | {"smiles": smiles}).json())
+
+    threads = [threading.Thread(target=one, args=(k,)) for k in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {len(answer["r"]) for answer in answers} == set(range(2, 22))
+
+
+def test_only_models_of_molecules_are_shown():
+    with pytest.raises(ValueError, match="images"):
+        Models(["mnist-superpixels"])

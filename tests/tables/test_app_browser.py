@@ -1,0 +1,271 @@
+"""The app in a headless Chromium: mouse, keys, files, several tabs, a server that is restarted."""
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import pytest
+
+from browser import browsing, chromium
+
+if chromium() is None:
+    pytest.skip(
+        "no Chromium on this machine (Debian: apt install chromium)", allow_module_level=True
+    )
+pytest.importorskip("websocket", reason="websocket-client is not installed")
+pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
+
+import uvicorn
+
+from graphxai.tables.app import molecules, server
+from graphxai.tables.app.models import Models
+from toy import random_graphormer
+
+AMIDE = "CC(=O)Nc1ccc(OC)cc1"
+ATTACK = "</script><img src=x onerror=\"document.title='attacked'\">"
+NODES = "document.querySelectorAll('#tree .node').length"
+SHOWN = "byId('written').textContent"
+
+
+@contextmanager
+def serving(models, token, port=0):
+    """The server in a thread; yields the address of its page."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        port = listener.getsockname()[1]
+        app = server.application(models, token, port)
+        config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}/?token={token}"
+        finally:
+            running.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def models():
+    return Models([random_graphormer(num_layers=1)])
+
+
+@pytest.fixture(scope="module")
+def address(models):
+    with serving(models, "a-token") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as page:
+        page.size(1200, 900)
+        yield page
+
+
+@pytest.fixture
+def page(browser, address):
+    browser.open("about:blank")
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.open(address)
+    browser.wait("about !== null")
+    yield browser
+    assert browser.errors == []
+    home = address.partition("?")[0]
+    assert {url.startswith((home, "data:image/", "blob:")) for url in browser.requests} == {True}
+
+
+def show(page, text):
+    page.click("#smiles")
+    page.js("byId('smiles').select()")
+    page.type(text)
+    page.key("Enter")
+
+
+def start(page, smiles=AMIDE):
+    show(page, smiles)
+    page.wait(f"{SHOWN} === {json.dumps(smiles)}")
+
+
+def atom(number):
+    return f'#picture circle.hit[data-place="{number}"]'
+
+
+def test_click_edit_lock_undo_and_contrast(page):
+    start(page)
+    assert "active" in page.js("byId('prediction').textContent")
+    page.click(atom(8))
+    page.wait("byId('options').children.length > 3")
+    option = "[...document.querySelectorAll('#options button')].find(b => b.textContent.startsWith"
+    page.js(f"{option}('aromatic OCH3 to F')).click()")
+    page.wait(f"{SHOWN} === 'CC(=O)Nc1ccc(F)cc1' && {NODES} === 2")
+    assert "points" in page.js("byId('tree').innerText")  # the change of the probability
+    page.click("#undo")
+    page.wait(f"{SHOWN} === {json.dumps(AMIDE)}")
+    page.click("[aria-label='Contrast with aromatic OCH3 to F']")
+    page.wait("!byId('contrast').hidden && byId('contrasted').naturalWidth > 100")
+    page.click(atom(7))
+    page.wait("byId('options').children.length > 0")
+    page.click("#lock-part")
+    page.wait("document.querySelectorAll('#picture .locked').length > 0")
+    locked = page.js("current().locked")
+    page.click("#redo")
+    page.wait(f"{SHOWN} !== {json.dumps(AMIDE)}")
+    page.click("#undo")
+    page.wait(f"JSON.stringify(current().locked) === '{json.dumps(locked, separators=(',', ':'))}'")
+
+
+def test_keys_alone_do_the_same(page):
+    page.key("/")
+    page.type(AMIDE)
+    page.key("Enter")
+    page.wait(f"{SHOWN} === {json.dumps(AMIDE)}")
+    page.js("document.activeElement.blur()")
+    page.key("p")
+    first = page.js("document.activeElement.dataset.place")
+    for _ in range(3):
+        page.key("ArrowRight")
+    assert page.js("document.activeElement.dataset.place") not in (first, None)
+    page.key("Enter")
+    page.wait("byId('options').children.length > 0")
+    page.key("l")
+    page.wait("document.querySelectorAll('#picture .locked').length > 0")
+    page.key("l")
+    page.wait("document.querySelectorAll('#picture .locked').length === 0")
+    page.wait("byId('options').children.length > 0")
+    page.js("document.querySelector('#options button').focus()")
+    page.key("Enter")
+    page.wait(f"{NODES} === 2 && {SHOWN} !== {json.dumps(AMIDE)}")
+    page.js("document.activeElement.blur()")
+    page.key("u")
+    page.wait(f"{SHOWN} === {json.dumps(AMIDE)}")
+
+
+def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
+    start(page)
+    reached, go_on, asked = threading.Event(), threading.Event(), []
+    search = molecules.search
+
+    def slow(*args, **options):
+        for found in search(*args, **options):
+            asked.append(found.predicted)
+            yield found
+            if found.predicted:
+                reached.set()
+                go_on.wait(20)
+
+    monkeypatch.setattr(molecules, "search", slow)
+    page.js("byId('wish').value = 'active'")
+    page.click("#start")
+    page.wait("byId('suggestions').children.length > 3")
+    assert reached.wait(20)
+    page.click("#cancel")
+    go_on.set()
+    page.wait("byId('progress').textContent.includes('Ended before') && byId('cancel').hidden")
+    monkeypatch.setattr(molecules, "search", search)
+    page.click("#suggestions button")  # what had come can be tried
+    page.wait(f"{NODES} === 2 && {SHOWN} !== {json.dumps(AMIDE)}")
+    assert len(asked) <= 4  # of 11 steps
+    page.js("byId('wish').value = 'purple'")
+    page.click("#start")
+    page.wait("byId('notice').textContent.includes('cannot go towards')")
+    page.errors.clear()  # the answer above
+
+
+def test_a_basket_is_kept_in_the_address_and_exported(page, tmp_path):
+    start(page)
+    page.click("#keep")
+    page.wait("byId('basket').children.length === 1")
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.click("[data-kind='csv']")
+    page.wait("!document.querySelector('[data-kind=csv]').disabled")
+    for _ in range(100):
+        if (found := tmp_path / "basket.csv").exists():
+            break
+        page.js("new Promise(done => setTimeout(done, 50))")
+    assert AMIDE in found.read_text()
+    link = page.js("location.origin + '/' + location.hash")
+    page.js("history.replaceState(null, '', location.pathname + location.search)")
+    page.call("Page.reload")
+    page.wait("document.readyState === 'complete' && about !== null && !current()")
+    show(page, link)  # as a colleague would
+    page.wait(f"{SHOWN} === {json.dumps(AMIDE)} && byId('basket').children.length === 1")
+    assert "token" not in link
+
+
+def test_hostile_smiles_tables_and_links_run_nothing(page):
+    start(page)
+    show(page, ATTACK)
+    page.wait("byId('notice').textContent.includes('is not a SMILES')")
+    assert page.js(NODES) == 1
+    quoted = ATTACK.replace('"', '""')
+    table = f'name,smiles\n"{quoted}",CCO\nx,"{quoted}"\ny,CCN\n'
+    page.js(f"open({json.dumps(ATTACK + '.csv')}, {json.dumps(table)})")
+    page.wait("byId('rows').children.length === 3")
+    page.wait("byId('rows').innerText.includes('not readable')")
+    page.click("#rows tr:first-child button")
+    page.wait(f"{SHOWN} === 'CCO'")
+    page.click("#keep")
+    node = quote(json.dumps([-1, AMIDE, ATTACK, [0]]))
+    page.js(f"restore({json.dumps(f'n={node}&n=[1]&n={{&at=9&model={quote(ATTACK)}')})")
+    page.wait(f"{SHOWN} === {json.dumps(AMIDE)}")
+    page.wait("byId('notice').textContent.includes('which is not offered here')")
+    assert page.js("document.title") == "graphxai"
+    assert page.js("document.querySelectorAll('img[src=x]').length") == 0
+    assert page.js("typeof trustedTypes") == "object"
+    page.errors[:] = [error for error in page.errors if "400" not in error]  # answers above
+
+
+def test_methods_stand_side_by_side_and_the_target_is_chosen_in_place(page):
+    start(page)
+    page.js("byId('beside').open = true")
+    page.wait("document.querySelectorAll('#sides input').length > 5")
+    page.js("[...document.querySelectorAll('#sides input')].slice(1, 4).forEach(i => i.click())")
+    page.wait("byId('panels').children.length === 3")
+    assert page.js("byId('panels').querySelectorAll('svg circle').length") == 3 * 12
+    page.choose("#target", json.dumps(["pIC50", ""], separators=(",", ":")))
+    page.wait("byId('prediction').textContent.startsWith('pIC50')")
+    assert "task=pIC50" in page.js("location.hash")
+
+
+def test_twenty_tabs_at_once_all_show_their_molecule(page, address):
+    tabs = []
+    for k in range(20):
+        node = json.dumps([-1, "C" * (k + 2) + "O", "", []])
+        tabs.append(page.tab(f"{address}#n={node.replace(' ', '')}"))
+    for k, tab in enumerate(tabs):
+        tab.wait(f"typeof state === 'object' && {SHOWN} === '{'C' * (k + 2)}O'")
+        assert tab.errors == []
+        tab.call("Page.close")
+        tab.close()
+
+
+def test_a_server_that_was_restarted_is_recognised(models, browser):
+    with serving(models, "first") as address:
+        browser.open(address)
+        browser.wait("about !== null")
+        start(browser)
+        port = int(address.split(":")[2].split("/")[0])
+    browser.click("#method")
+    browser.choose("#method", "gae")
+    browser.wait("byId('notice').textContent.includes('does not answer')")
+    link = browser.js("location.origin + '/' + location.hash")
+    with serving(models, "second", port) as address:
+        browser.choose("#method", "lrp_ah")
+        browser.wait("byId('notice').textContent.includes('Start graphxai app again')")
+        browser.open("about:blank")
+        browser.open(address)
+        browser.wait("about !== null")
+        show(browser, link)
+        browser.wait(f"{SHOWN} === {json.dumps(AMIDE)}")
+    browser.errors.clear()  # of the requests in between
+
+
+@pytest.mark.parametrize(("width", "height"), [(1200, 900), (390, 800)])
+def test_nothing_is_wider_than_the_window(page, width, height):
+    page.size(width, height)
+    start(page, "C[C@H]1OC[C@@]2(N=C(N)SC[C@H]12)c1cc(NC(=O)c2cnc(cn2)C(F)F)ccc1F")
+    assert page.js("document.documentElement.scrollWidth") <= width
+    page.size(1200, 900)
