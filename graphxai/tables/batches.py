@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from graphxai.api import explain_prepared, load, predict_prepared, tell_nearness
 from graphxai.contract.inputs import (
     Input,
     prepare_each,
     prepare_for,
+    reading_of,
     reads_molecules,
-    writes_canonically,
 )
 from graphxai.contract.threads import one_thread
 from graphxai.datasets.graph import Graph
@@ -32,6 +32,9 @@ from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.checkpoint import locate
+
+if TYPE_CHECKING:
+    from graphxai.models.graphormer.training.stacking import Stack
 
 PROBE = "CC"
 LEDGER = (
@@ -220,9 +223,10 @@ class PredictBatch:
         with one_thread():
             good, bad = _encoded(model, smiles, numbers)
             predicted = _tried(work, good, bad)
+            taught = dict(zip(*_taught(model, good), strict=True))
         text = {row: one_line(item.smiles or "") for row, item in good}
         cells = {
-            row: {"row": row, "smiles": text[row]} | _predicted(predictions)
+            row: {"row": row, "smiles": text[row]} | _predicted(predictions) | taught.get(row, {})
             for row, predictions in predicted
         }
         cells |= {row.row: rejected_cells(NamedRejectedRow(**vars(row)), False) for row in bad}
@@ -270,7 +274,7 @@ def _encoded(
     """Usable molecules, numbered and encoded; rejected rows."""
     graphs: dict[int, Graph] = {}
     rejected: list[RejectedRow] = []
-    read = molecule_graphs(smiles, canonical=writes_canonically(model.config))
+    read = molecule_graphs(smiles, **reading_of(model.config))
     for row, text, graph in zip(numbers, smiles, read, strict=True):
         if isinstance(graph, MoleculeError):
             rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(graph)))
@@ -314,7 +318,31 @@ def predicted_columns(model: Graphormer) -> dict[str, type]:
     for task in model.config.tasks:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
-    return columns | {"nearest_similarity": float, "training_set": str}
+    columns |= {"nearest_similarity": float, "training_set": str}
+    teacher = _teacher_of(model)
+    return columns | dict.fromkeys(teacher.headings if teacher else (), float)
+
+
+def _teacher_of(model: Graphormer) -> "Stack | None":
+    """The teacher stored beside a model; None if there is none."""
+    folder = model.origin.folder
+    if folder is None or not (folder / "teacher.safetensors").is_file():
+        return None
+    from graphxai.models.graphormer.training.kept import kept_teacher
+
+    return kept_teacher(folder)
+
+
+def _taught(model: Graphormer, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
+    """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
+    teacher = _teacher_of(model)
+    if teacher is None or not rows:
+        return [], []
+    found = teacher.columns([item.smiles or "" for _, item in rows])
+    cells = [
+        {name: f"{values[k]:z.6g}" for name, values in found.items()} for k in range(len(rows))
+    ]
+    return [row for row, _ in rows], cells
 
 
 def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:
