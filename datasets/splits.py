@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,19 +226,21 @@ def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: st
 def _as_numbers(times: Sequence[str]) -> list[float]:
     """Return numbers as they are, or else the seconds of ISO dates."""
     texts = [text.strip() for text in times]
-    try:
-        return [float(text) for text in texts]
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        numbers = [float(text) for text in texts]
+        if all(map(isfinite, numbers)):
+            return numbers
     found = []
     for text in texts:
         try:
-            found.append(datetime.fromisoformat(text).replace(tzinfo=None).timestamp())
+            time = datetime.fromisoformat(text)
         except ValueError:
             raise ValueError(
                 f"{text!r} is not a time: write all times as dates such as 2024-05-31, or all as"
                 " numbers such as 2024."
             ) from None
+        aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+        found.append((aware - datetime(1, 1, 1, tzinfo=UTC)).total_seconds())
     return found
 
 

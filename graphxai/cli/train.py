@@ -97,7 +97,7 @@ def train(
         bool,
         typer.Option(
             "--keep-teacher",
-            help="Table: store the teacher too; predictions of tables then show its own beside.",
+            help="Table: store the teacher too; predictions then show its own beside.",
         ),
     ] = False,
     learning_curve: Annotated[

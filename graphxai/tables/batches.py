@@ -319,11 +319,11 @@ def predicted_columns(model: Graphormer) -> dict[str, type]:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
     columns |= {"nearest_similarity": float, "training_set": str}
-    teacher = _teacher_of(model)
+    teacher = teacher_of(model)
     return columns | dict.fromkeys(teacher.headings if teacher else (), float)
 
 
-def _teacher_of(model: Graphormer) -> "Stack | None":
+def teacher_of(model: Graphormer) -> "Stack | None":
     """The teacher stored beside a model; None if there is none."""
     folder = model.origin.folder
     if folder is None or not (folder / "teacher.safetensors").is_file():
@@ -335,14 +335,19 @@ def _teacher_of(model: Graphormer) -> "Stack | None":
 
 def _taught(model: Graphormer, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
     """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
-    teacher = _teacher_of(model)
-    if teacher is None or not rows:
-        return [], []
-    found = teacher.columns([item.smiles or "" for _, item in rows])
-    cells = [
-        {name: f"{values[k]:z.6g}" for name, values in found.items()} for k in range(len(rows))
+    found = taught_cells(model, [item for _, item in rows]) if rows else []
+    return [row for row, _ in rows][: len(found)], found
+
+
+def taught_cells(model: Graphormer, items: Sequence[Input]) -> list[dict[str, str]]:
+    """What the teacher stored beside a model predicts for molecules, in cells; [] without one."""
+    teacher = teacher_of(model)
+    if teacher is None:
+        return []
+    found = teacher.columns([item.smiles or "" for item in items])
+    return [
+        {name: f"{values[k]:z.6g}" for name, values in found.items()} for k in range(len(items))
     ]
-    return [row for row, _ in rows], cells
 
 
 def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:

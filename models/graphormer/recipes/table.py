@@ -57,7 +57,7 @@ from .table_files import (
     write_training,
 )
 
-__all__ = ["imbalance", "table_split", "table_tasks", "train_table"]
+__all__ = ["table_split", "table_tasks", "train_table"]
 
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
@@ -65,7 +65,7 @@ BASELINES = ("forest", "descriptor_forest")
 RECOMBINED = 8000  # molecules for the teacher to label
 SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
-RARE = 0.1  # share of a class below which its probability is learned from its frequency on
+RARE = 0.1  # share of the training molecules below which a class is named
 LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
 
 
@@ -172,7 +172,7 @@ def train_table(
         distil: whether the fine-tuned network then also learns from a teacher, see `distil_table`;
             this takes 6 more epochs (fewer if `epochs` is less).
         keep_teacher: whether to store the teacher beside the network, as `teacher.safetensors`;
-            predictions of a table then show its own in further columns.
+            predictions then show its own, in further columns of a table.
         start: weights to start from, by name (the bundled "molecules") or folder; None trains from
             scratch.
         learning_curve: also train on an eighth, a quarter and half of the training part.
@@ -190,14 +190,17 @@ def train_table(
     Raises:
         ImportError: the extra `train` is not installed.
         ValueError: `out` already contains a run and `resume` is False, or the run has another table
-            or other settings; or the split leaves too little to train on.
+            or other settings; the split leaves too little to train on; or `keep_teacher` without
+            `distil`.
     """
     require_hardware(accelerator, devices, precision)
+    if keep_teacher and not distil:
+        raise ValueError("without distillation (--fast) there is no teacher to keep.")
     out = Path(out)
     parts = table_split(table, split, seed, split_column)
     tasks = table_tasks(table.targets, table.y[list(parts.train)])
     graphs = encode_all(table.graphs, molecule_config(tasks))
-    notes = [*_note(start, table, graphs), *imbalance(table.targets, table.y[list(parts.train)])]
+    notes = [*_note(start, table, graphs), *_imbalance(table.targets, table.y[list(parts.train)])]
     for note in notes:
         say(note)
     recipe = FROM_SCRATCH if start is None else FINETUNING
@@ -249,7 +252,6 @@ def train_table(
         "molecules": len(table.graphs),
         "teacher_share": found.shares,
         "teacher": None if found.teacher is None else found.teacher.to_dict(),
-        "keep_teacher": keep_teacher and found.teacher is not None,
         "recombined": found.molecules,
         "temperature": temperatures,
         "scores": scores,
@@ -258,11 +260,11 @@ def train_table(
         "summary": summary(scores),
     }
     card = table_card(table, parts, metadata, command)
-    if table.standardise:
+    if table.standardise:  # stored with the model, so that it predicts as it learned
         model.config.extra["standardise"] = True
     measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
-    if keep_teacher and found.teacher is not None:
+    if keep_teacher and found.teacher is not None and any(found.teacher.weights):
         save_teacher(found.teacher, folder)
     write_scores(folder / "scores.json", metadata)
     write_training(folder / "training.csv", table, parts.train)
@@ -409,7 +411,7 @@ class _Fitting:
         return {"share": share, "n": len(chosen), "targets": part.scores(found, fewer)}
 
 
-def imbalance(targets: Sequence[Target], y: FloatArray) -> list[str]:
+def _imbalance(targets: Sequence[Target], y: FloatArray) -> list[str]:
     """Say which classes are rare among training labels y (n, targets), and what is done."""
     found = []
     for target, column in zip(targets, y.T, strict=True):
@@ -422,8 +424,13 @@ def imbalance(targets: Sequence[Target], y: FloatArray) -> list[str]:
             share = counts[rare] / len(known)
             found.append(
                 f"{target.name}: only {share:.1%} of the training molecules"
-                f" ({counts[rare]:,}) are {target.classes[rare]!r}; the model starts from this"
-                f" frequency, and PR-AUC, {share:.2f} for a guess, says more than ROC-AUC"
+                f" ({counts[rare]:,}) are {target.classes[rare]!r}; the model starts from the"
+                " frequencies of the classes"
+                + (
+                    f", and PR-AUC, {share:.2f} for a guess, says more than ROC-AUC"
+                    if rare == 1 and len(counts) == 2
+                    else ""
+                )
             )
     return found
 

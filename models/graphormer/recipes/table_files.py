@@ -43,8 +43,6 @@ PREDICTORS = {
     "descriptor_forest": "forest, + descriptors",
     "dummy": "dummy",
 }
-
-
 MANY = 3  # targets; more are listed in one table
 
 
@@ -82,14 +80,16 @@ def split_rows(parts: Split, rows: Sequence[int]) -> dict[str, Any]:
 
 
 def summary(scores: dict[str, Any]) -> str:
-    """Return the leading score, for a list of models; of several targets, the mean."""
-    found = mean_scores(scores)
-    if not found:
-        return ""
-    metric, _, values = found[0]
+    """Return the leading score, for a list of models; of several targets, the mean of a kind."""
     (name, *others) = scores
-    of = f"mean of {len(scores)} targets" if others else name
-    return f"{of}: {metric} {values['graphormer']:.3f}"
+    return ", ".join(
+        f"{_mean_of(count) if others else name}: {metric} {values['graphormer']:.3f}"
+        for metric, count, values in mean_scores(scores)
+    )
+
+
+def _mean_of(count: int) -> str:
+    return f"mean of {count} target{'s' if count > 1 else ''}"
 
 
 def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
@@ -116,7 +116,7 @@ def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
     rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
     for metric, count, values in mean_scores(scores):
         cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
-        rows.append([f"mean of {count} targets", "", metric, *cells])
+        rows.append([_mean_of(count), "", metric, *cells])
     for name, found in scores.items():
         metric = next(iter(found["scores"].get("graphormer", {"": None})))
         cells = [_cell(found["scores"][p][metric]) if p in found["scores"] else "–" for p in shown]
@@ -196,7 +196,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         f" {_trees(table)} trees on 2,048-bit ECFP4, and"
         " on these with 313 RDKit descriptors. Dummy: predicts the training"
         " mean, or the class frequencies. Minus: this model minus the other; if the interval"
-        " includes 0, this test part shows no clear difference.",
+        " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
         *(_markdown(rows) for rows in score_tables(metadata["scores"])),
         _curve(metadata["learning_curve"]),
         "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
@@ -237,15 +237,15 @@ def _lessons(metadata: dict[str, Any]) -> str:
     text = shares_text(shares)
     if not any(shares.values()):
         return (
-            "A teacher was fitted to the training molecules, but its share in the lesson, chosen on"
-            f" the calibration molecules, is {text}. So the network was kept as it was. "
+            "A teacher was fitted to the training molecules, but its share, chosen on the"
+            f" calibration molecules, is {text}. So the network was kept as it was. "
         )
     return (
-        "The network then learned from its teacher: the weighted mean of the teacher and the"
-        " network itself. Its labels were the measured ones, moved towards the teacher's"
-        f" predictions, and those predicted for {metadata['recombined']:,} molecules recombined"
-        " from the training molecules. The teacher's share was chosen on the calibration molecules:"
-        f" {text}. The teacher and the new molecules are based only on the training molecules. "
+        "The network then learned from the weighted mean of a teacher and itself. Its labels were"
+        " the measured ones, moved towards the teacher's predictions, and that mean for"
+        f" {metadata['recombined']:,} molecules recombined from the training molecules. The"
+        f" teacher's share was chosen on the calibration molecules: {text}. The teacher and the new"
+        " molecules are based only on the training molecules. "
     )
 
 

@@ -14,6 +14,7 @@ from rdkit import Chem
 __all__ = ["minimol_fingerprints", "minimol_installed"]
 
 SIZE = 512
+BATCH = 100
 
 
 def minimol_installed() -> bool:
@@ -29,14 +30,20 @@ def minimol_fingerprints(smiles: Sequence[str]) -> NDArray[np.float32]:
     Raises:
         ImportError: the extra `minimol` is not installed.
     """
-    model = _model()
-    found = np.zeros((len(smiles), SIZE), dtype=np.float32)
-    for row, text in zip(found, smiles, strict=True):
-        try:
-            row[:] = model([Chem.CanonSmiles(text)])[0]
-        except Exception:  # of any type: its reader is made for drug-like molecules
-            continue
-    return found
+    model, texts = _model(), [Chem.CanonSmiles(text) for text in smiles]
+    parts = [_tried(model, texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)]
+    return np.concatenate(parts) if parts else np.empty((0, SIZE), dtype=np.float32)
+
+
+def _tried(model: Any, smiles: list[str]) -> NDArray[np.float32]:
+    """Fingerprints of a batch, halved until what MiniMol cannot read is alone."""
+    try:
+        return np.asarray(model(smiles), dtype=np.float32)
+    except Exception:  # of any type: its reader is made for drug-like molecules
+        if len(smiles) == 1:
+            return np.zeros((1, SIZE), dtype=np.float32)
+        half = len(smiles) // 2
+        return np.concatenate([_tried(model, smiles[:half]), _tried(model, smiles[half:])])
 
 
 @cache

@@ -7,7 +7,7 @@ predictions (Breiman 1996). Needs scikit-learn (extra `train`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,10 +78,12 @@ class Forests:
     forests: Mapping[int, Forest]
     left_out: Mapping[int, FloatArray]
 
-    def predict(self, features: Features) -> dict[int, FloatArray]:
-        """Predict molecules, by position of the task."""
-        inputs = getattr(features, self.source) if self.forests else None
-        return {k: forest.predict(inputs) for k, forest in self.forests.items()}
+    def predict(
+        self, features: Features, tasks: Collection[int] | None = None
+    ) -> dict[int, FloatArray]:
+        """Predict molecules, by position of the task; of all tasks, or of some."""
+        chosen = [k for k in self.forests if tasks is None or k in tasks]
+        return {k: self.forests[k].predict(getattr(features, self.source)) for k in chosen}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +99,10 @@ class Processes:
     carriers: tuple[NDArray[Any], ...]
     width: float = 1.0
 
-    def predict(self, features: Features) -> dict[int, FloatArray]:
-        """Predict molecules, by position of the task."""
-        if not self.tasks:
-            return {}
+    def predict(
+        self, features: Features, tasks: Collection[int] | None = None
+    ) -> dict[int, FloatArray]:
+        """Predict molecules, by position of the task; always of all tasks that it has."""
         kernel = _kernel(self.source, getattr(features, self.source), self.carriers, self.width)
         return _readings(self.tasks, self.process.predict(kernel))
 
@@ -179,8 +181,11 @@ class Stack:
 
     def predict(self, features: Features) -> list[FloatArray | None]:
         """Return probabilities or values by task, see `scores.readings`; None without weights."""
-        used = {name for weights in self.weights for name in weights or ()}
-        found = {name: self.sources[name].predict(features) for name in sorted(used)}
+        used: dict[str, set[int]] = {}
+        for k, weights in enumerate(self.weights):
+            for name in weights or ():
+                used.setdefault(name, set()).add(k)
+        found = {name: self.sources[name].predict(features, tasks) for name, tasks in used.items()}
         return [
             None if weights is None else sum(w * found[name][k] for name, w in weights.items())  # type: ignore[misc]
             for k, weights in enumerate(self.weights)
@@ -216,7 +221,11 @@ class Stack:
         """Weights and scores by task, as plain values for JSON."""
         each = zip(self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True)
         return {
-            task.name: {"metric": metric, "weights": weights, "scores": scores}
+            task.name: {
+                "metric": metric,
+                "weights": weights,
+                "scores": {n: None if np.isnan(score) else score for n, score in scores.items()},
+            }
             for task, weights, scores, metric in each
         }
 
@@ -369,7 +378,10 @@ def _stacked(
     score = next(iter(METRICS[task.kind].values()))
     judged = {**predicted, "stack": stack}
     known = ~np.isnan(y) & ~np.any([np.isnan(_flat(p)).any(1) for p in judged.values()], axis=0)
-    return weights, {name: float(score(p[known], y[known])) for name, p in judged.items()}
+    scores = {
+        n: float(score(p[known], y[known])) if known.any() else np.nan for n, p in judged.items()
+    }
+    return weights, scores
 
 
 def _headings(task: Task) -> list[str]:

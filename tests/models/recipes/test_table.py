@@ -349,7 +349,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     metadata = load_checkpoint(out / "model").origin.metadata
     names = ["a-1", "a-2", "a-3", "a-4"]
     assert [target["name"] for target in metadata["targets"]] == names
-    assert metadata["summary"].startswith("mean of 4 targets: R2")
+    assert metadata["summary"].startswith("mean of 2 targets: R2")
     assert metadata["split"]["test_rows"] == [45, 46, 47, 48, 49]  # the newest years
     assert (out / "replicates" / "1" / "model" / "config.json").exists()
 
@@ -371,6 +371,9 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     errors = np.array([float(predicted[k]["a-1: teacher"]) for k in range(44, 49)]) - truth
     expected = scores["a-1"]["scores"]["teacher"]["RMSE"][0]
     assert np.sqrt((errors**2).mean()) == pytest.approx(expected, rel=1e-3)
+    code, text, error = run("predict", MOLECULES[46], "--model", out)
+    assert code == 0, error
+    assert f"a-1: teacher: {predicted[46]['a-1: teacher']}" in text
     salted = next(k for k, smiles in enumerate(MOLECULES) if k % 2 and "N" in smiles)
     assert predicted[salted]["smiles"] == Chem.CanonSmiles(MOLECULES[salted])
 
@@ -534,6 +537,12 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         ((None, "--target-column", "SMILES"), "cannot be both"),
         (("bace", "--target-column", "y"), "are for a table"),
         (("bace", "--fast"), "are for a table"),
+        (("bace", "--split", "clusters"), "split by scaffold or at random"),
+        ((None, "--target-column", "size", "--fast", "--keep-teacher"), "no teacher to keep"),
+        (
+            (None, "--target-column", "size", "--split", "random", "--time-column", "id"),
+            "exclude each other",
+        ),
         (("mnist-superpixels", "--split", "random"), "official test set"),
     ],
 )
