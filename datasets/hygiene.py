@@ -272,7 +272,7 @@ def matching_columns(
         names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
         names = [name for name in names if name not in (smiles_column, *exclude, *found)]
         cells: dict[str, list[str]] = {name: [] for name in names}
-        for _, record in iter_records(Path(path), names):
+        for _, record in iter_records(path, (smiles_column, *names)):
             for name in names:
                 cells[name].append(record[name])
         usable = [name for name in names if _has_labels(name, cells[name])]

@@ -173,7 +173,8 @@ def given_split(parts: Sequence[str], seed: int = 0) -> Split:
         drawn = set(random.Random(seed).sample(found["train"], len(found["train"]) // 9))
         found["valid"] = sorted(drawn)
         found["train"] = [k for k in found["train"] if k not in drawn]
-    return Split(*(tuple(found[part]) for part in ("train", "valid", "test")), kind="column")
+    train, valid, test = (tuple(part) for part in found.values())
+    return Split(train, valid, test, kind="column")
 
 
 def scaffold_folds(smiles: Sequence[str], count: int) -> list[NDArray[np.intp]]:

@@ -116,8 +116,9 @@ class Process:
         for k, each in enumerate(np.broadcast_to(noise, y.shape[1]).tolist()):
             alike[np.isnan(y[:, k]).tobytes(), each].append(k)
         solve = _exact if len(carriers) == len(kernel) else _projected
-        for (_, each), columns in alike.items():
-            known = np.flatnonzero(~np.isnan(y[:, columns[0]]))
+        for (_, each), group in alike.items():
+            columns = np.array(group)
+            known = np.flatnonzero(~np.isnan(y[:, group[0]]))
             if not len(known):
                 continue
             labels = y[np.ix_(known, columns)].astype(np.float64)
