@@ -103,7 +103,7 @@ def save_teacher(stack: Stack, folder: Path) -> Path:
             for i, part in enumerate(source.carriers):
                 arrays[f"{name}/carriers/{i}"] = part
         tasks[name] = wanted
-    about = {"tasks": [asdict(task) for task in stack.tasks], "sources": tasks}
+    about: dict[str, Any] = {"tasks": [asdict(task) for task in stack.tasks], "sources": tasks}
     about |= {"weights": stack.weights, "metrics": stack.metrics}
     path = folder / FILE
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
