@@ -100,8 +100,9 @@ class Process:
         """Learn labels y (n, columns), NaN where one is missing.
 
         Classes 0 and 1 are regressed like values (section 6.5), so a prediction may lie outside 0
-        to 1. If fewer molecules carry the process than there are, it is the projected process
-        (section 8.3.4), a regression on the similarities to the carriers (Nyström's features).
+        to 1. If fewer molecules carry the process than there are, a regression on Nyström's
+        features takes its place, and each molecule has the variance that they lack as further noise
+        (FITC, Snelson 2006). The kernel's diagonal must be 1.
 
         Args:
             kernel: (n, m), similarity of the training molecules to the carriers.
@@ -189,11 +190,13 @@ def _projected(
     own = kernel[carriers].astype(np.float64)
     root = cholesky(own + JITTER * np.eye(len(own)), lower=True, check_finite=False)
     features = solve_triangular(root, kernel[known].T, lower=True).T  # (known, m)
-    covariance = features.T @ features + noise * np.eye(len(own))
+    variance = noise + (1 - (features**2).sum(1)).clip(0)  # (known,), own share of each added
+    scaled = features / variance[:, None]
+    covariance = scaled.T @ features + np.eye(len(own))
     factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False), True
-    slopes = cho_solve(factor, features.T @ y, check_finite=False)  # (m, columns)
+    slopes = cho_solve(factor, scaled.T @ y, check_finite=False)  # (m, columns)
     weights = solve_triangular(root, slopes, lower=True, trans="T")
     if not left_out:
         return weights, np.full(y.shape, np.nan)
-    leverage = np.einsum("km,mk->k", features, cho_solve(factor, features.T, check_finite=False))
+    leverage = np.einsum("km,mk->k", features, cho_solve(factor, scaled.T, check_finite=False))
     return weights, (y - features @ slopes) / (1 - leverage)[:, None]
