@@ -12,6 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +22,17 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from .labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
-from .molecules import RejectedRow
+from .molecules import MAX_ATOMS, RejectedRow, column_names, iter_records
 from .table_rows import Molecule, Rows, read_rows
 from .writing import replacing, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CleanTable", "Finding", "Findings", "Target", "clean_table"]
+__all__ = ["CleanTable", "Finding", "Findings", "Target", "clean_table", "matching_columns"]
 
 FloatArray = NDArray[np.float64]
 
-MAX_ATOMS = 200  # time and memory of attention grow with the square
 MIN_MOLECULES = 20
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
@@ -124,7 +124,7 @@ class CleanTable:
 
     graphs: with `y` (1, targets), NaN where there is no label, `row` (the first of the molecule's
     rows) and the SMILES as written there; canonical: their canonical SMILES; read: number of rows
-    in the file; sha256: digest of the file.
+    in the file; sha256: digest of the file; standardise: whether the molecules are parents.
     """
 
     path: Path
@@ -135,6 +135,7 @@ class CleanTable:
     graphs: tuple[Data, ...]
     canonical: tuple[str, ...]
     findings: Findings
+    standardise: bool = False
 
     @property
     def y(self) -> FloatArray:
@@ -184,6 +185,7 @@ def clean_table(
     kinds: Mapping[str, LabelsKind] | None = None,
     units: Mapping[str, str] | None = None,
     max_atoms: int = MAX_ATOMS,
+    standardise: bool = False,
     tick: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
     """Read a CSV file row by row into distinct molecules with labels; see `iter_records`.
@@ -191,7 +193,9 @@ def clean_table(
     Molecules with the same canonical SMILES are merged. They get the median of their values, or
     their class if all agree and no label otherwise. `kinds` sets the kind of a column instead of
     inferring it, `units` its unit: without one, the header of a regression `freesolv (kcal/mol)` is
-    read as name and unit. `tick` is called with the number of rows read since the last call.
+    read as name and unit. `standardise`: learn from the parent of each molecule, see
+    `datasets.standardise.standardised`. `tick` is called with the number of rows read since the
+    last call.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -200,7 +204,7 @@ def clean_table(
     """
     path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
     _check_columns(smiles_column, target_columns, {**kinds, **units})
-    raw = read_rows(path, smiles_column, target_columns, max_atoms, tick)
+    raw = read_rows(path, smiles_column, target_columns, max_atoms, tick, standardise)
     _check_rows(path, raw)
     columns = [
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
@@ -210,6 +214,9 @@ def clean_table(
         Finding(check, len(rows), "left out", "", tuple(rows))
         for check, rows in raw.left_out.items()
     ]
+    changed = tuple(raw.standardised)
+    done = "salts, charges or tautomers changed"
+    findings.append(Finding("standardised", len(changed), done, "", changed))
     merged, of_merging = _merge(raw, columns)
     values, targets, of_columns = _learnable(path, columns, merged)
     targets = _with_units(targets, units)
@@ -241,7 +248,49 @@ def clean_table(
         tuple(molecule.graph for molecule in molecules),
         tuple(molecule.canonical for molecule in molecules),
         Findings(finding for finding in findings if finding.count),
+        standardise,
     )
+
+
+def matching_columns(
+    path: str | Path, smiles_column: str, patterns: Sequence[str], exclude: Sequence[str] = ()
+) -> list[str]:
+    """Find the columns of a CSV file that patterns name: exact names, "NR-*", or "all".
+
+    Patterns are those of `fnmatch`; "all" and patterns skip the SMILES, the columns in `exclude`,
+    and columns without labels, with names for example. The order is the file's.
+
+    Raises:
+        ValueError: a pattern matches no column.
+    """
+    header = column_names(path, smiles_column)
+    found: list[str] = []
+    for pattern in patterns:
+        if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
+            found.append(pattern)  # a name that is not there is refused with the list of columns
+            continue
+        names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
+        names = [name for name in names if name not in (smiles_column, *exclude, *found)]
+        cells: dict[str, list[str]] = {name: [] for name in names}
+        for _, record in iter_records(path, (smiles_column, *names)):
+            for name in names:
+                cells[name].append(record[name])
+        usable = [name for name in names if _has_labels(name, cells[name])]
+        if not usable:
+            raise ValueError(
+                f"{pattern!r} matches no column with labels; the columns are"
+                f" {', '.join(repr(name) for name in header)}."
+            )
+        found += usable
+    return found
+
+
+def _has_labels(name: str, cells: Sequence[str]) -> bool:
+    try:
+        labels = read_labels(name, cells)
+    except ValueError:
+        return False
+    return len(np.unique(labels.values[~np.isnan(labels.values)])) > 1
 
 
 def _check_columns(

@@ -47,6 +47,7 @@ BACE_LABELS = ("Class", "pIC50")
 MAX_CELL = 1 << 24  # characters
 csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
 
+MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 Refused = TypeVar("Refused")
@@ -66,7 +67,7 @@ class RejectedRow:
 
 
 def molecule_to_data(
-    molecule: str | Chem.Mol, *, max_atoms: int = 500, canonical: bool = False
+    molecule: str | Chem.Mol, *, max_atoms: int = MAX_ATOMS, canonical: bool = False
 ) -> Data:
     """Make the graph of a molecule; its nodes are the atoms in the order of the input.
 
@@ -92,7 +93,7 @@ def molecule_to_data(
 
 
 def molecule_graph(
-    molecule: str | Chem.Mol, *, max_atoms: int = 500, canonical: bool = False
+    molecule: str | Chem.Mol, *, max_atoms: int = MAX_ATOMS, canonical: bool = False
 ) -> Graph:
     """Make the graph of a molecule as `molecule_to_data` does, without PyG."""
     (graph,) = molecule_graphs([molecule], max_atoms=max_atoms, canonical=canonical)
@@ -104,11 +105,19 @@ def molecule_graph(
 def molecule_graphs(
     molecules: Iterable[str | Chem.Mol],
     *,
-    max_atoms: int = 500,
+    max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
+    standardise: bool = False,
     workers: int = 1,
 ) -> Generator[Graph | MoleculeError, None, None]:
-    """Make the graphs of many molecules as `molecules_to_data` does, without PyG."""
+    """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
+
+    standardise: make them of the molecules' parents, see `standardised`.
+    """
+    if standardise:
+        from .standardise import standardised
+
+        molecules = map(standardised, molecules)
     if workers == 1:
         remaining = iter(molecules)
         while group := list(islice(remaining, TURN)):
@@ -122,7 +131,7 @@ def molecule_graphs(
 def molecules_to_data(
     molecules: Iterable[str | Chem.Mol],
     *,
-    max_atoms: int = 500,
+    max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> Generator[Data | MoleculeError, None, None]:
@@ -150,7 +159,7 @@ def molecules_to_data(
 
 
 def require_graphs(
-    molecules: Iterable[str | Chem.Mol], *, max_atoms: int = 500, canonical: bool = False
+    molecules: Iterable[str | Chem.Mol], *, max_atoms: int = MAX_ATOMS, canonical: bool = False
 ) -> list[Data]:
     """Make the graphs of molecules as `molecules_to_data` does, and fail on the first bad one.
 
@@ -170,7 +179,7 @@ def iter_table(
     smiles_column: str = "smiles",
     label_columns: Sequence[str] = (),
     *,
-    max_atoms: int = 500,
+    max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> Iterator[Data | RejectedRow]:
@@ -198,7 +207,7 @@ def table_graphs(
     smiles_column: str = "smiles",
     label_columns: Sequence[str] = (),
     *,
-    max_atoms: int = 500,
+    max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> Generator[Graph | RejectedRow, None, None]:
@@ -220,6 +229,17 @@ def table_graphs(
                 continue
             graph.row = number
             yield graph
+
+
+def column_names(path: str | os.PathLike[str], known: str) -> list[str]:
+    """Return the names in a CSV file's header; `known`, one of them, tells the separator."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file.")
+    with path.open(encoding=_encoding(path), errors=_LATIN, newline="") as file:
+        header = file.readline()
+    row = next(csv.reader([header], delimiter=_delimiter(header, known)), [])
+    return [name.strip() for name in row]
 
 
 def iter_records(
@@ -256,7 +276,7 @@ def read_table(
     smiles_column: str = "smiles",
     label_columns: Sequence[str] = (),
     *,
-    max_atoms: int = 500,
+    max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:

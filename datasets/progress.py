@@ -1,4 +1,4 @@
-"""A progress bar on stderr for work that takes more than two seconds."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds."""
 
 import sys
 import time
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 PATIENCE = 2.0  # seconds before a bar appears
+INTERVAL = 30.0  # seconds between lines in a log file
 Tick = Callable[[int], None]
 _Item = TypeVar("_Item")
 
@@ -19,11 +20,14 @@ def unseen(items: int) -> None:
 def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Tick]:
     """Yield a function to call with the number of items done since the last call.
 
-    show: None draws the bar if stderr is a terminal. It appears after two seconds and disappears
-    at the end.
+    show: None draws the bar if stderr is a terminal, and otherwise writes a line every 30 seconds,
+    for a log file. The bar appears after two seconds and disappears at the end.
     """
-    if not (sys.stderr.isatty() if show is None else show):
+    if show is False:
         yield unseen
+        return
+    if show is None and not sys.stderr.isatty():
+        yield logged(title, total)
         return
     from rich.console import Console
     from rich.progress import (
@@ -49,6 +53,23 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def logged(title: str, total: int) -> Tick:
+    """Return a tick that writes how far the work is to stderr, at most every 30 seconds."""
+    begun = last = time.monotonic()
+    done = 0
+
+    def tick(items: int) -> None:
+        nonlocal done, last
+        done += items
+        now = time.monotonic()
+        if now - last >= INTERVAL:
+            last = now
+            text = f"{title}: {done:,} of {total:,} after {now - begun:.0f} s"
+            print(text, file=sys.stderr, flush=True)
+
+    return tick
 
 
 def in_chunks(

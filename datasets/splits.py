@@ -5,14 +5,36 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from math import isfinite
 
+import numpy as np
+from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
+from rdkit.SimDivFilters import LeaderPicker
 
-__all__ = ["Split", "random_split", "scaffold_split"]
+from .fingerprints import ecfp4_bits, packed, tanimoto
+
+__all__ = [
+    "Split",
+    "cluster_split",
+    "given_split",
+    "random_split",
+    "scaffold_folds",
+    "scaffold_split",
+    "time_split",
+]
 
 FRACTIONS = (0.8, 0.1, 0.1)
+NEAR = 0.6  # a cluster's molecules are more similar than this to its first one, as in Taylor 1995
+PARTS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "validation", "val", "calibrate", "calibration"), "valid"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +115,89 @@ def scaffold_split(
     Raises:
         ValueError: a SMILES cannot be read; the message names it.
     """
-    first, second = _cuts(len(smiles), fractions)
+    groups = _scaffolds(smiles, include_chirality)
+    return _by_groups(groups, fractions, "scaffold")
+
+
+def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS) -> Split:
+    """Keep similar molecules together; rare clusters are for testing, as in `scaffold_split`.
+
+    Sphere exclusion (Taylor 1995, Butina 1999) with RDKit's `LeaderPicker`: a molecule starts a
+    cluster unless its ECFP4 Tanimoto similarity to an earlier start is above 0.6, and every
+    molecule joins the start most similar to it. Clusters are taken as scaffolds are.
+    """
+    bits = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in smiles]
+    starts = list(LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR))
+    words = packed(bits)
+    groups: dict[int, list[int]] = {}
+    for position, own in enumerate(words):
+        groups.setdefault(int(tanimoto(own, words[starts]).argmax()), []).append(position)
+    return _by_groups(list(groups.values()), fractions, "clusters")
+
+
+def time_split(times: Sequence[str], fractions: Sequence[float] = FRACTIONS) -> Split:
+    """Train on the oldest molecules, test on the newest; equal times stay in the given order.
+
+    Args:
+        times: all numbers (years, batches) or all ISO dates (2024-05-31), one per molecule.
+        fractions: train, valid, test.
+
+    Raises:
+        ValueError: a time is neither; the message quotes it.
+    """
+    first, second = _cuts(len(times), fractions)
+    order = np.argsort(_as_numbers(times), kind="stable").tolist()
+    parts = (order[:first], order[first:second], order[second:])
+    train, valid, test = (tuple(sorted(part)) for part in parts)
+    return Split(train, valid, test, kind="time")
+
+
+def given_split(parts: Sequence[str], seed: int = 0) -> Split:
+    """Take the parts as given, "train", "valid" and "test" (or "training", "val", "calibration").
+
+    If no molecule is for validation, a ninth of the training part is drawn for it with `seed`.
+
+    Raises:
+        ValueError: another word, or no molecule to train on or to test.
+    """
+    found: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+    for position, text in enumerate(parts):
+        part = PARTS.get(text.strip().casefold())
+        if part is None:
+            raise ValueError(f"{text!r} is not a part of a split: write train, valid or test.")
+        found[part].append(position)
+    for part in ("train", "test"):
+        if not found[part]:
+            raise ValueError(f"no molecule is marked {part!r}: a split needs some.")
+    if not found["valid"]:
+        drawn = set(random.Random(seed).sample(found["train"], len(found["train"]) // 9))
+        found["valid"] = sorted(drawn)
+        found["train"] = [k for k in found["train"] if k not in drawn]
+    train, valid, test = (tuple(part) for part in found.values())
+    return Split(train, valid, test, kind="column")
+
+
+def scaffold_folds(smiles: Sequence[str], count: int) -> list[NDArray[np.intp]]:
+    """Deal molecules (n,) into `count` folds of similar size, a Murcko scaffold into one of them.
+
+    The largest scaffold goes first, each into the smallest fold. A scaffold with more molecules
+    than a fold should have is dealt molecule by molecule instead: in a congeneric series there is
+    nothing else to divide.
+    """
+    limit = len(smiles) / count
+    groups = [
+        part
+        for group in _scaffolds(smiles)
+        for part in ([group] if len(group) <= limit else [[k] for k in group])
+    ]
+    folds: list[list[int]] = [[] for _ in range(count)]
+    for group in sorted(groups, key=len, reverse=True):
+        min(folds, key=len).extend(group)
+    return [np.array(sorted(fold), dtype=np.intp) for fold in folds]
+
+
+def _scaffolds(smiles: Sequence[str], include_chirality: bool = False) -> list[list[int]]:
+    """Return the positions of the molecules of each scaffold."""
     groups: dict[str, list[int]] = {}
     for position, text in enumerate(smiles):
         mol = Chem.MolFromSmiles(text)
@@ -101,18 +205,44 @@ def scaffold_split(
             raise ValueError(f"scaffold_split: molecule {position}, {text!r}, cannot be read")
         scaffold = MurckoScaffold.MurckoScaffoldSmiles(mol=mol, includeChirality=include_chirality)
         groups.setdefault(scaffold, []).append(position)
-    by_size = sorted(groups.values(), key=lambda group: (len(group), group[0]), reverse=True)
+    return list(groups.values())
+
+
+def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: str) -> Split:
+    """Fill the training part with the largest groups, then the validation and the test part."""
+    first, second = _cuts(sum(map(len, groups)), fractions)
     train: list[int] = []
     valid: list[int] = []
     test: list[int] = []
-    for group in by_size:
+    for group in sorted(groups, key=lambda group: (len(group), group[0]), reverse=True):
         if len(train) + len(group) <= first:
             train += group
         elif len(train) + len(valid) + len(group) <= second:
             valid += group
         else:
             test += group
-    return Split(tuple(sorted(train)), tuple(sorted(valid)), tuple(sorted(test)), kind="scaffold")
+    return Split(tuple(sorted(train)), tuple(sorted(valid)), tuple(sorted(test)), kind=kind)
+
+
+def _as_numbers(times: Sequence[str]) -> list[float]:
+    """Return numbers as they are, or else the seconds of ISO dates."""
+    texts = [text.strip() for text in times]
+    with suppress(ValueError):
+        numbers = [float(text) for text in texts]
+        if all(map(isfinite, numbers)):
+            return numbers
+    found = []
+    for text in texts:
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is not a time: write all times as dates such as 2024-05-31, or all as"
+                " numbers such as 2024."
+            ) from None
+        aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+        found.append((aware - datetime(1, 1, 1, tzinfo=UTC)).total_seconds())
+    return found
 
 
 def _cuts(n: int, fractions: Sequence[float]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from .labels import is_missing
 from .molecule_reading import is_inchi, shortened
 from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, iter_records, molecule_to_data
+from .standardise import standardised
 
 __all__ = ["Molecule", "Rows", "read_rows"]
 
@@ -32,13 +33,14 @@ class Molecule:
 
 @dataclass(eq=False)
 class Rows:
-    """Rows read: usable rows (number, SMILES, cells), molecules, rows left out by check."""
+    """Rows read: usable rows (number, SMILES, cells), molecules, rows changed, rows left out."""
 
     read: int = 0
     numbers: list[int] = field(default_factory=list)
     smiles: list[str] = field(default_factory=list)
     cells: list[tuple[str, ...]] = field(default_factory=list)
     molecules: list[Molecule] = field(default_factory=list)
+    standardised: list[RejectedRow] = field(default_factory=list)
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
     def row(self, k: int, reason: str) -> RejectedRow:
@@ -52,8 +54,12 @@ def read_rows(
     target_columns: Sequence[str],
     max_atoms: int,
     tick: Callable[[int], None],
+    standardise: bool = False,
 ) -> Rows:
-    """Sort every row into `Rows`; a molecule is kept once, at its first row."""
+    """Sort every row into `Rows`; a molecule is kept once, at its first row.
+
+    standardise: keep the parent of each molecule instead, see `standardised`.
+    """
     raw = Rows()
     index: dict[str, Molecule] = {}
     with rdBase.BlockLogs():
@@ -62,7 +68,7 @@ def read_rows(
             tick(1)
             text = record[smiles_column]
             cells = tuple(record[name] for name in target_columns)
-            problem = _place(raw, index, number, text, cells, max_atoms)
+            problem = _place(raw, index, number, text, cells, max_atoms, standardise)
             if problem is not None:
                 check, reason = problem
                 raw.left_out[check].append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
@@ -76,6 +82,7 @@ def _place(
     text: str,
     cells: tuple[str, ...],
     max_atoms: int,
+    standardise: bool,
 ) -> tuple[str, str] | None:
     """Add a usable row to the molecules; for any other, return the check it fails, and why."""
     if not text:
@@ -84,6 +91,10 @@ def _place(
         return "no label", "no target column has a label"
     try:
         graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
+        if standardise and (parent := str(standardised(text))) != Chem.CanonSmiles(text):
+            raw.standardised.append(RejectedRow(number, shortened(text, MAX_QUOTED), parent))
+            text = parent
+            graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
     except MoleculeError as error:
         return "SMILES unreadable", str(error) + _other_separator(text)
     if (size := int(graph.num_nodes or 0)) > max_atoms:

@@ -58,9 +58,15 @@ def predict(
     chosen = level_for(loaded, level)
     if kind != "table":
         from graphxai.api import predict as predict_one
+        from graphxai.contract.inputs import prepare
+        from graphxai.tables.batches import taught_cells
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
             echo(f"{prediction.task}: {prediction.at(chosen).in_full}")
+        if kind == "smiles":
+            for cells in taught_cells(loaded, [prepare(loaded.config, source)]):
+                for name, text in cells.items():
+                    echo(f"{name}: {text}")
         print_nearness(prediction)
         return
     from graphxai.datasets.writing import alone, replacing

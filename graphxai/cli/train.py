@@ -27,6 +27,7 @@ class SplitKind(StrEnum):
 
     scaffold = "scaffold"
     random = "random"
+    clusters = "clusters"
 
 
 def train(
@@ -36,7 +37,10 @@ def train(
     out: Annotated[Path, typer.Option(help="Output folder.")],
     target_column: Annotated[
         list[str] | None,
-        typer.Option(help="Table: column to learn; repeat to learn several together."),
+        typer.Option(
+            help="Table: column to learn; repeat to learn several together. 'all', or a pattern"
+            " such as 'NR-*', takes every column with labels that it matches."
+        ),
     ] = None,
     smiles_column: Annotated[str, typer.Option(help="Table: column with SMILES.")] = "smiles",
     kind: Annotated[
@@ -56,6 +60,25 @@ def train(
         SplitKind | None,
         typer.Option(help="How test molecules are chosen [default: scaffold; bace: random]."),
     ] = None,
+    split_column: Annotated[
+        str | None,
+        typer.Option(help="Table: column that says train, valid or test of each molecule."),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(help="Table: column with dates or years; the newest molecules are tested."),
+    ] = None,
+    replicates: Annotated[
+        int,
+        typer.Option(min=1, help="Table: models to train, with seeds one apart; mean and spread."),
+    ] = 1,
+    standardise: Annotated[
+        bool,
+        typer.Option(
+            "--standardise",
+            help="Table: standardise salts, charges and tautomers, here and in predictions.",
+        ),
+    ] = False,
     start: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +90,14 @@ def train(
         bool,
         typer.Option(
             "--fast",
-            help="Table: do not learn from a random forest (half the time, usually worse).",
+            help="Table: do not learn from a teacher (half the time, usually worse).",
+        ),
+    ] = False,
+    keep_teacher: Annotated[
+        bool,
+        typer.Option(
+            "--keep-teacher",
+            help="Table: store the teacher too; predictions then show its own beside.",
         ),
     ] = False,
     learning_curve: Annotated[
@@ -104,8 +134,9 @@ def train(
     """Train on your own table, or retrain a bundled model (`pip install "graphxai[train]"`).
 
     A table is checked first for unreadable SMILES, duplicates and contradictions. The model
-    learns from the labels and from a random forest. It is then tested on molecules that neither
-    has seen, and compared with that forest and with one on fingerprints alone.
+    learns from the labels and from a teacher, chosen for each column from forests and Gaussian
+    processes. It is then tested on molecules that neither has seen, beside its teacher and two
+    forests.
 
     **Examples**
 
@@ -113,6 +144,11 @@ def train(
 
     `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
     --kind pIC50=regression --split random --learning-curve --out runs/mine`
+
+    `graphxai train tox21.csv --target-column "NR-*" --standardise --out runs/tox21`
+
+    `graphxai train my.csv --target-column pIC50 --time-column date --replicates 3 --keep-teacher
+    --out runs/mine`
 
     `graphxai train freesolv.csv --target-column expt --units kcal/mol --out runs/freesolv`
 
@@ -137,11 +173,13 @@ def train(
     if epochs is not None:
         common["epochs"] = epochs
     if source in NAMED:
-        for_tables = (target_column, kind, units, start, fast or None, learning_curve or None)
-        if any(value is not None for value in for_tables):
+        for_tables = (target_column, kind, units, start, split_column, time_column)
+        switches = (fast, learning_curve, keep_teacher, standardise, replicates > 1)
+        if any(switches) or any(value is not None for value in for_tables):
             raise typer.BadParameter(
-                "--target-column, --kind, --units, --start, --fast and --learning-curve are for a"
-                " table."
+                "--target-column, --kind, --units, --start, --fast, --keep-teacher,"
+                " --learning-curve, --split-column, --time-column, --standardise and --replicates"
+                " are for a table."
             )
         with _interruptible(), _alone(out):
             _train_named(source, out, split, common | {"root": data})
@@ -154,22 +192,46 @@ def train(
         raise typer.BadParameter(f"--data is for {' and '.join(NAMED)}.")
     if not target_column:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
-    kinds = _kinds(kind or [], target_column)
+    from graphxai.datasets.hygiene import matching_columns
+
+    others = [name for name in (split_column, time_column) if name is not None]
+    target_columns = matching_columns(source, smiles_column, target_column, others)
+    reading = {
+        "kinds": _kinds(kind or [], target_columns),
+        "units": _units(units or [], target_columns),
+        "standardise": standardise,
+    }
     _train_table(
         Path(source),
         out,
         smiles_column,
-        target_column,
-        kinds,
-        _units(units or [], target_column),
+        target_columns,
+        reading,
+        replicates,
         common
+        | _split_of(split, split_column, time_column)
         | {
-            "split": (split or SplitKind.scaffold).value,
+            "keep_teacher": keep_teacher,
             "start": None if start == "none" else start or "molecules",
             "distil": not fast,
             "learning_curve": learning_curve,
         },
     )
+
+
+def _split_of(
+    split: SplitKind | None, split_column: str | None, time_column: str | None
+) -> dict[str, Any]:
+    """The options of `train_table` for one of three ways to split."""
+    given = {"--split": split, "--split-column": split_column, "--time-column": time_column}
+    both = [name for name, value in given.items() if value is not None]
+    if len(both) > 1:
+        raise typer.BadParameter(f"{' and '.join(both)} exclude each other: give one of them.")
+    if split_column is not None:
+        return {"split": "column", "split_column": split_column}
+    if time_column is not None:
+        return {"split": "time", "split_column": time_column}
+    return {"split": (split or SplitKind.scaffold).value}
 
 
 @contextmanager
@@ -194,6 +256,8 @@ def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[s
     if name == "bace":
         from graphxai.models.graphormer.recipes.bace import train_bace
 
+        if split is SplitKind.clusters:
+            raise typer.BadParameter("bace is split by scaffold or at random.")
         if split is not None:
             settings = settings | {"split": split.value}
         folder = train_bace(out, **settings, say=echo)
@@ -240,28 +304,26 @@ def _train_table(
     out: Path,
     smiles_column: str,
     target_columns: list[str],
-    kinds: dict[str, Any],
-    units: dict[str, str],
+    reading: dict[str, Any],
+    replicates: int,
     settings: dict[str, Any],
 ) -> None:
     from graphxai.models.graphormer.training.fit import require_hardware
 
     require_hardware(settings["accelerator"], settings["devices"], settings["precision"])
     from graphxai.datasets.hygiene import clean_table
-    from graphxai.models.graphormer.recipes.table import train_table
+    from graphxai.models.graphormer.recipes.replicates import train_replicates
     from graphxai.tables.run import count_rows
 
     with progress_bar("reading", count_rows(path)) as tick:
-        table = clean_table(
-            path, smiles_column, target_columns, kinds=kinds, units=units, tick=tick
-        )
+        table = clean_table(path, smiles_column, target_columns, **reading, tick=tick)
     _print_hygiene(table)
     with _interruptible(), _alone(out):
-        folder = train_table(
+        folder = train_replicates(
             table,
             out,
+            replicates,
             **settings,
-            progress=sys.stderr.isatty(),
             command=shlex.join(["graphxai", *sys.argv[1:]]),
             say=echo,
         )
@@ -292,18 +354,18 @@ def _print_hygiene(table: "CleanTable") -> None:
 
 
 def _print_scores(folder: Path) -> None:
-    """Print the test scores of the model card."""
+    """Print the test scores of the model card, and those of replicates."""
     import json
 
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from graphxai.models.graphormer.recipes.table_files import score_rows
+    from graphxai.models.graphormer.recipes.replicates import replicate_rows
+    from graphxai.models.graphormer.recipes.table_files import score_tables
 
     found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    for name, scores in found["scores"].items():
-        (title, *header), *rows = score_rows(name, scores)
+    for (title, *header), *rows in (*score_tables(found["scores"]), *replicate_rows(folder.parent)):
         printed = Table(
             Column("test", no_wrap=True),
             *header,

@@ -153,7 +153,7 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
     from graphxai.datasets.molecules import molecule_graphs
 
     found = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
-    graphs = molecule_graphs(found.values(), canonical=writes_canonically(config))
+    graphs = molecule_graphs(found.values(), **reading_of(config))
     return dict(zip(found, graphs, strict=True))
 
 
@@ -182,6 +182,12 @@ def writes_canonically(config: GraphormerConfig) -> bool:
     OGB's features unchanged.
     """
     return config.ties == "average"
+
+
+def reading_of(config: GraphormerConfig) -> dict[str, bool]:
+    """The options of `molecule_graphs` for a model: it predicts molecules as it learned them."""
+    standardise = bool(config.extra.get("standardise"))
+    return {"canonical": writes_canonically(config), "standardise": standardise}
 
 
 def _is_pillow(value: Any) -> bool:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from graphxai.api import explain_prepared, load, predict_prepared, tell_nearness
 from graphxai.contract.inputs import (
     Input,
     prepare_each,
     prepare_for,
+    reading_of,
     reads_molecules,
-    writes_canonically,
 )
 from graphxai.contract.threads import one_thread
 from graphxai.datasets.graph import Graph
@@ -33,6 +33,9 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.checkpoint import locate
 from graphxai.models.graphormer.conformal import LEVEL
+
+if TYPE_CHECKING:
+    from graphxai.models.graphormer.training.stacking import Stack
 
 PROBE = "CC"
 LEDGER = (
@@ -223,10 +226,12 @@ class PredictBatch:
         with one_thread():
             good, bad = _encoded(model, smiles, numbers)
             predicted = _tried(work, good, bad)
+            taught = dict(zip(*_taught(model, good), strict=True))
         text = {row: one_line(item.smiles or "") for row, item in good}
         cells = {
             row: {"row": row, "smiles": text[row]}
             | _predicted([p.at(self.level) for p in predictions])
+            | taught.get(row, {})
             for row, predictions in predicted
         }
         cells |= {row.row: rejected_cells(NamedRejectedRow(**vars(row)), False) for row in bad}
@@ -274,7 +279,7 @@ def _encoded(
     """Usable molecules, numbered and encoded; rejected rows."""
     graphs: dict[int, Graph] = {}
     rejected: list[RejectedRow] = []
-    read = molecule_graphs(smiles, canonical=writes_canonically(model.config))
+    read = molecule_graphs(smiles, **reading_of(model.config))
     for row, text, graph in zip(numbers, smiles, read, strict=True):
         if isinstance(graph, MoleculeError):
             rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(graph)))
@@ -321,7 +326,36 @@ def predicted_columns(model: Graphormer) -> dict[str, type]:
         if task.name in model.conformal:
             names = _range_columns(task.name, task.unit, bool(task.classes))
             columns |= dict.fromkeys(names, str if task.classes else float)
-    return columns | {"nearest_similarity": float, "training_set": str}
+    columns |= {"nearest_similarity": float, "training_set": str}
+    teacher = teacher_of(model)
+    return columns | dict.fromkeys(teacher.headings if teacher else (), float)
+
+
+def teacher_of(model: Graphormer) -> "Stack | None":
+    """The teacher stored beside a model; None if there is none."""
+    folder = model.origin.folder
+    if folder is None or not (folder / "teacher.safetensors").is_file():
+        return None
+    from graphxai.models.graphormer.training.kept import kept_teacher
+
+    return kept_teacher(folder)
+
+
+def _taught(model: Graphormer, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
+    """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
+    found = taught_cells(model, [item for _, item in rows]) if rows else []
+    return [row for row, _ in rows][: len(found)], found
+
+
+def taught_cells(model: Graphormer, items: Sequence[Input]) -> list[dict[str, str]]:
+    """What the teacher stored beside a model predicts for molecules, in cells; [] without one."""
+    teacher = teacher_of(model)
+    if teacher is None:
+        return []
+    found = teacher.columns([item.smiles or "" for item in items])
+    return [
+        {name: f"{values[k]:z.6g}" for name, values in found.items()} for k in range(len(items))
+    ]
 
 
 def _range_columns(task: str, unit: str, classes: bool) -> list[str]:

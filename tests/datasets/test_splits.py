@@ -1,9 +1,18 @@
 """Splits are disjoint, complete, repeatable, and a scaffold is never in two parts."""
 
+import numpy as np
 import pytest
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
-from graphxai.datasets.splits import Split, random_split, scaffold_split
+from graphxai.datasets.splits import (
+    Split,
+    cluster_split,
+    given_split,
+    random_split,
+    scaffold_folds,
+    scaffold_split,
+    time_split,
+)
 
 SMILES = ["c1ccccc1C", "c1ccccc1CC", "c1ccncc1", "C1CCCCC1", "c1ccccc1O", "CCO", "CCN"] * 3
 
@@ -33,6 +42,46 @@ def test_a_split_survives_json() -> None:
         assert Split.from_json(split.to_json()) == split
     with pytest.raises(ValueError, match="not a stored split"):
         Split.from_json('{"train": []}')
+
+
+def test_a_cluster_of_similar_molecules_is_in_one_part() -> None:
+    series = ["C" * n + "c1ccc(O)cc1" for n in range(8, 24)]  # each like the next
+    others = ["CC(=O)Nc1ccncc1", "O=S(=O)(N)c1ccsc1", "FC(F)(F)C1CCNC1", "N#CC1CCOC1"]
+    split = cluster_split(others + series)
+    assert set(split.train) == set(range(4, 20))
+    assert split.kind == "clusters"
+    assert cluster_split(others + series) == split
+
+
+def test_the_newest_molecules_are_tested() -> None:
+    days = [f"2024-{month:02d}-15" for month in (5, 1, 9, 12, 3, 7, 2, 11, 4, 10)]
+    split = time_split(days)
+    assert (split.valid, split.test) == ((7,), (3,))
+    years = ["2010", "1999", "2020.5", "2001", "2003", "2004", "2005", "2006", "2007", "2008"]
+    assert time_split(years).test == (2,)
+    with pytest.raises(ValueError, match=r"'03\.04\.2024' is not a time: write all times as dates"):
+        time_split([*days, "03.04.2024"])
+
+
+def test_given_parts_are_kept_and_a_lacking_validation_part_is_drawn_from_training() -> None:
+    words = ["training"] * 18 + ["Test"] * 3
+    split = given_split(words, seed=1)
+    assert split.test == (18, 19, 20)
+    assert len(split.valid) == 2
+    assert set(split.train) | set(split.valid) == set(range(18))
+    with pytest.raises(ValueError, match="no molecule is marked 'test'"):
+        given_split(["train", "valid"])
+
+
+def test_a_scaffold_is_in_one_fold_only_unless_it_fills_more() -> None:
+    names = [MurckoScaffold.MurckoScaffoldSmiles(one) for one in SMILES]
+    folds = scaffold_folds(SMILES, 3)
+    assert sorted(np.concatenate(folds).tolist()) == list(range(len(SMILES)))
+    where = {k: number for number, fold in enumerate(folds) for k in fold}
+    for scaffold in ("c1ccncc1", "C1CCCCC1", ""):
+        assert len({where[k] for k, name in enumerate(names) if name == scaffold}) == 1
+    assert len({where[k] for k, name in enumerate(names) if name == "c1ccccc1"}) > 1
+    assert {len(fold) for fold in folds} == {7}
 
 
 def test_wrong_fractions_and_overlaps_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Distil a fine-tuned network and a random forest into one network (Hinton 2015)."""
+"""Distil a fine-tuned network and the teacher of a table into one network (Hinton 2015)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from graphxai.datasets.splits import Split
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.scores import task_readings
 from graphxai.models.graphormer.training.settings import TrainingSettings
+from graphxai.models.graphormer.training.stacking import Features, Stack
 from graphxai.models.graphormer.training.teachers import (
-    Teacher,
-    forest_inputs,
     mixed_labels,
     soft_labels,
     stacking_share,
@@ -33,16 +32,16 @@ STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
 
 @dataclass(frozen=True, eq=False)
 class Distilled:
-    """A network, the number of new molecules it learned from, and the forest's share by task.
+    """A network, the number of new molecules it learned from, and the teacher's share by task.
 
-    The share is the forest's weight in the teacher. It is None for a task with too few labels for
-    a forest. teachers: one per task, None likewise; none at all if nothing was distilled.
+    The share is the teacher's weight in what was taught; the rest is the fine-tuned network's. It
+    is None for a task with too few labels for a teacher. teacher: None if nothing was distilled.
     """
 
     model: Graphormer
     molecules: int
     shares: dict[str, float | None]
-    teachers: tuple[Teacher | None, ...] = ()
+    teacher: Stack | None = None
 
 
 def distil_table(
@@ -57,14 +56,15 @@ def distil_table(
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Distilled:
-    """Train a fine-tuned network on a teacher that combines it with a forest (Hinton 2015).
+    """Train a fine-tuned network on what it and a teacher predict together (Hinton 2015).
 
-    The teacher is s forest + (1 - s) network; each task's s is the best one for the validation
-    part (`stacking_share`). It labels molecules recombined from the training part and fills gaps
-    in the training labels. The measured labels are moved towards the forest's out-of-bag
-    predictions (`mixed_labels`), which keeps the network from memorising them. Validation and test
-    molecules are neither recombined nor learned from, and products identical to one of them are
-    dropped. If no forest has a share, the network is returned unchanged.
+    The teacher is a `Stack` of forests and Gaussian processes, chosen on scaffold folds of the
+    training part. What is taught is s teacher + (1 - s) network; each task's s is the best one for
+    the validation part (`stacking_share`). It labels molecules recombined from the training part
+    and fills gaps in the training labels. The measured labels are moved towards the teacher's
+    predictions without them (`mixed_labels`), which keeps the network from memorising them.
+    Validation and test molecules are neither recombined nor learned from, and products identical to
+    one of them are dropped. If no teacher has a share, the network is returned unchanged.
 
     Args:
         model: network fine-tuned on the training part.
@@ -80,28 +80,37 @@ def distil_table(
     seed, tasks = settings.seed, model.config.tasks
     train = [graphs[k] for k in split.train]
     smiles, labels = _smiles(train), y[list(split.train)]
-    inputs = forest_inputs(smiles)
-    teachers = [
-        Teacher.fit(tasks[k], inputs, labels[:, k], seed)
-        for (k,) in in_chunks(range(len(tasks)), "fitting forests", size=1, show=settings.show)
-    ]
+    say("choosing a teacher by scaffold folds of the training part")
+    teacher = Stack.fit(tasks, smiles, labels, seed=seed, show=settings.show)
+    for line in teacher.lines():
+        say(line)
     held_out = [graphs[k] for k in split.valid]
-    shares = _shares(model, teachers, held_out, y[list(split.valid)])
+    shares = _shares(model, teacher, held_out, y[list(split.valid)])
     text = {task.name: share for task, share in zip(tasks, shares, strict=True)}
     if not any(shares):
-        return Distilled(model, 0, text, tuple(teachers))
+        return Distilled(model, 0, text, teacher)
     tested = [graphs[k] for k in split.test]
     new, extra = recombined(
         smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
     )
-    say(f"learning from the network and a forest on {len(new):,} recombined molecules")
-    described = [forest_inputs(part) for part in in_chunks(new, "descriptors", show=settings.show)]
-    inputs = np.concatenate([inputs, *described])
-    each = zip(teachers, shares, task_readings(model, [*train, *extra]), strict=True)
-    taught = np.stack([_labels(*teaching, inputs, seed) for teaching in each], axis=1)
-    for column, teacher, share in zip(labels.T, teachers, shares, strict=True):
-        if teacher is not None and share is not None:
-            column[:] = mixed_labels(column, teacher.out_of_bag, share)
+    say(f"learning from the network and its teacher on {len(new):,} recombined molecules")
+    parts = [
+        teacher.predict(Features(tuple(part)))
+        for part in in_chunks([*smiles, *new], "labelling", show=settings.show)
+    ]
+    taught = np.stack(
+        [
+            _labels([part[k] for part in parts], share, network, seed)
+            for k, (share, network) in enumerate(
+                zip(shares, task_readings(model, [*train, *extra]), strict=True)
+            )
+        ],
+        axis=1,
+    )
+    for k, (column, share) in enumerate(zip(labels.T, shares, strict=True)):
+        left_out = teacher.left_out(k)
+        if left_out is not None and share is not None:
+            column[:] = mixed_labels(column, left_out, share)
     learned = y.copy()
     learned[list(split.train)] = np.where(np.isnan(labels), taught[: len(train)], labels)
     student = finetune(
@@ -114,34 +123,31 @@ def distil_table(
         resume=resume,
         extra=labelled(extra, taught[len(train) :]),
     )
-    return Distilled(student, len(new), text, tuple(teachers))
+    return Distilled(student, len(new), text, teacher)
 
 
 def _shares(
-    model: Graphormer, teachers: Sequence[Teacher | None], graphs: Sequence[Data], y: FloatArray
+    model: Graphormer, teacher: Stack, graphs: Sequence[Data], y: FloatArray
 ) -> list[float | None]:
-    """Choose the forest's share in each task's teacher on validation graphs with labels y."""
+    """Choose the teacher's share for each task on validation graphs with labels y."""
     if not graphs:
-        return [None if teacher is None else 0.5 for teacher in teachers]
-    inputs = forest_inputs(_smiles(graphs))
-    each = zip(teachers, task_readings(model, graphs), y.T, strict=True)
+        return [None if weights is None else 0.5 for weights in teacher.weights]
+    taught = teacher.predict(Features(tuple(_smiles(graphs))))
+    each = zip(taught, task_readings(model, graphs), y.T, strict=True)
     return [
-        None if teacher is None else stacking_share(teacher.readings(inputs), network, column)
-        for teacher, network, column in each
+        None if readings is None else stacking_share(readings, network, column)
+        for readings, network, column in each
     ]
 
 
 def _labels(
-    teacher: Teacher | None,
-    share: float | None,
-    network: FloatArray,
-    inputs: NDArray[np.float32],
-    seed: int,
+    parts: Sequence[FloatArray | None], share: float | None, network: FloatArray, seed: int
 ) -> FloatArray:
-    """Label molecules for a task by forest and network, (m,); NaN without a forest."""
-    if teacher is None or share is None:
-        return np.full(len(inputs), np.nan)
-    return soft_labels(share * teacher.readings(inputs) + (1 - share) * network, seed)
+    """Label molecules for a task by teacher and network, (m,); NaN without a teacher."""
+    found = [part for part in parts if part is not None]
+    if share is None or not found:
+        return np.full(len(network), np.nan)
+    return soft_labels(share * np.concatenate(found) + (1 - share) * network, seed)
 
 
 def _smiles(graphs: Sequence[Data]) -> list[str]:

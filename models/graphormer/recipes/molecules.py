@@ -26,7 +26,14 @@ from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.settings import TrainingSettings
 from graphxai.models.graphormer.training.teachers import Ensemble, Link
 
-__all__ = ["distil", "finetune", "labelled", "molecule_config", "recombined"]
+__all__ = [
+    "distil",
+    "finetune",
+    "labelled",
+    "molecule_config",
+    "recombined",
+    "start_at_frequencies",
+]
 
 PRETRAINED = "molecules"
 MAX_ATOMS = 60  # of a recombined molecule
@@ -77,12 +84,14 @@ def finetune(
     resume: bool = False,
     extra: Sequence[Data] = (),
     dropout: float = 0.0,
+    at_frequencies: bool = False,
 ) -> Graphormer:
     """Train on graphs with labels `y` (1, tasks), from the weights `start`.
 
     `start`: a model with the same tasks, whose head is copied too; a checkpoint by name or folder,
     whose head is not; None trains from scratch. `extra`: further training graphs, such as those
-    with a teacher's labels.
+    with a teacher's labels. `at_frequencies`: let a new head start from the frequencies of the
+    classes, so that the first epochs are not spent on learning that a class is rare.
     """
     torch.manual_seed(settings.seed)
     config = molecule_config(tasks, dropout=dropout, attention_dropout=dropout)
@@ -91,9 +100,29 @@ def finetune(
         initialise(model, start, head=True)
     elif start is not None:
         initialise(model, load_checkpoint(locate(start)))
+    if at_frequencies:
+        start_at_frequencies(model, torch.cat([graphs[k].y for k in split.train]))
     train = [*(graphs[k] for k in split.train), *extra]
     valid = [graphs[k] for k in split.valid]
     return fit(model, train, valid, settings, out, resume=resume).model
+
+
+@torch.no_grad()
+def start_at_frequencies(model: Graphormer, y: torch.Tensor) -> None:
+    """Set the head's bias to the log-odds of classes among labels y (n, tasks), NaN where missing.
+
+    For several classes it is set to their log-frequencies. Every class counts one molecule more.
+    """
+    if not isinstance(model.head, torch.nn.Linear):
+        raise ValueError("only a linear head has a bias for every class.")
+    for task, column in zip(model.config.tasks, y.T, strict=True):
+        if task.kind == "regression":
+            continue
+        known = column[~column.isnan()].long()
+        counts = torch.bincount(known, minlength=len(task.classes)) + 1.0
+        bias = (counts / counts.sum()).log()
+        _, columns = model.config.task_columns(task.name)
+        model.head.bias[columns] = bias[1:] - bias[:1] if task.kind == "binary" else bias
 
 
 def distil(

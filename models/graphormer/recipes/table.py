@@ -1,4 +1,4 @@
-"""The recipe for your own table: fine-tune, learn from a forest, calibrate, score."""
+"""The recipe for your own table: fine-tune, learn from a teacher, calibrate, score."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.datasets.fingerprints import BITS
 from graphxai.datasets.hygiene import CleanTable, Target
-from graphxai.datasets.splits import Split, random_split, scaffold_split
+from graphxai.datasets.molecules import iter_records
+from graphxai.datasets.splits import (
+    Split,
+    cluster_split,
+    given_split,
+    random_split,
+    scaffold_split,
+    time_split,
+)
 from graphxai.datasets.training_set import write_held_out
 from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_checkpoint
 from graphxai.models.graphormer.config import Task
@@ -24,7 +31,7 @@ from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import scale_logits
 from graphxai.models.graphormer.training.conformal import calibrate
 from graphxai.models.graphormer.training.fit import require_hardware
-from graphxai.models.graphormer.training.forests import Forest, forest_predictions
+from graphxai.models.graphormer.training.kept import save_teacher
 from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.scores import (
     dummy_predictions,
@@ -35,7 +42,7 @@ from graphxai.models.graphormer.training.scores import (
     verdicts,
 )
 from graphxai.models.graphormer.training.settings import TrainingSettings
-from graphxai.models.graphormer.training.teachers import forest_inputs
+from graphxai.models.graphormer.training.stacking import Features, Stack
 
 from .distillation import STUDENT, Distilled, distil_table
 from .leaks import labels_met
@@ -55,28 +62,50 @@ __all__ = ["table_split", "table_tasks", "train_table"]
 
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
+BASELINES = ("forest", "descriptor_forest")
 RECOMBINED = 8000  # molecules for the teacher to label
 SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
+SPLITS = ("scaffold", "random", "clusters", "time", "column")
+RARE = 0.1  # share of the training molecules below which a class is named
 LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
 
 
-def table_split(table: CleanTable, kind: str = "scaffold", seed: int = 0) -> Split:
-    """Split the molecules 80/10/10, `kind` "scaffold" (deterministic) or "random" (with `seed`).
+def table_split(
+    table: CleanTable, kind: str = "scaffold", seed: int = 0, column: str | None = None
+) -> Split:
+    """Split the molecules into a training, a validation and a test part.
+
+    Args:
+        table: the molecules.
+        kind: 80/10/10 by "scaffold" (deterministic), "random" (with `seed`), "clusters" of similar
+            molecules, "time" (oldest to newest by `column`); or "column", the parts that it names.
+        seed: seed of a random split, and of a validation part that a column lacks.
+        column: column of the file for "time" and "column". Of a molecule with several rows, the
+            first one counts.
 
     Raises:
-        ValueError: an unknown kind; one scaffold has most of the molecules; or the training part
-            lacks a class, or has only one value.
+        ValueError: an unknown kind; a column that is missing, not needed or not understood; one
+            scaffold has most of the molecules; or the training part lacks a class, or has only one
+            value.
     """
-    if kind not in ("scaffold", "random"):
-        raise ValueError(f"split must be 'scaffold' or 'random', not {kind!r}.")
-    if kind == "random":
-        split = random_split(len(table.graphs), seed)
+    if kind not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {kind!r}.")
+    if (column is not None) != (kind in ("column", "time")):
+        raise ValueError("a column is needed to split by column or time, and for nothing else.")
+    smiles = [graph.smiles for graph in table.graphs]
+    if column is not None:
+        cells = dict(iter_records(table.path, (column,)))
+        given = [cells[row][column] for row in table.rows]
+        split = time_split(given) if kind == "time" else given_split(given, seed)
+    elif kind == "random":
+        split = random_split(len(smiles), seed)
     else:
-        split = scaffold_split([graph.smiles for graph in table.graphs])
-        if len(split.train) < len(table.graphs) / 2 or not split.test:
+        split = (scaffold_split if kind == "scaffold" else cluster_split)(smiles)
+        if len(split.train) < len(smiles) / 2 or not split.test:
+            what = "scaffold" if kind == "scaffold" else "cluster"
             raise ValueError(
-                f"a scaffold split leaves {len(split.train)} of {len(table.graphs)} molecules for"
-                f" training and {len(split.test)} for testing: most share one scaffold, as in a"
+                f"splitting by {what} leaves {len(split.train)} of {len(smiles)} molecules for"
+                f" training and {len(split.test)} for testing: most share one {what}, as in a"
                 " congeneric series. Try --split random."
             )
     labels = table.y[list(split.train)]
@@ -115,9 +144,11 @@ def train_table(
     out: str | Path,
     *,
     split: str = "scaffold",
+    split_column: str | None = None,
     seed: int = 0,
     epochs: int | None = None,
     distil: bool = True,
+    keep_teacher: bool = False,
     start: str | Path | None = PRETRAINED,
     learning_curve: bool = False,
     resume: bool = False,
@@ -135,11 +166,14 @@ def train_table(
         out: folder of the run, with `hygiene.json`, `hygiene.csv`, `test.csv` (predictions);
             the checkpoint is its sub-folder `model`, with `scores.json`, `training.csv` and
             `held_out.csv`.
-        split: "scaffold" or "random", see `table_split`.
+        split: "scaffold", "random", "clusters", "time" or "column", see `table_split`.
+        split_column: column of the file with the times or the parts.
         seed: seed for the weights, the order of the graphs, a random split and the learning curve.
         epochs: epochs of fine-tuning; None means the recipe's: 20, or 40 from scratch.
-        distil: whether the fine-tuned network then also learns from a forest, see `distil_table`;
+        distil: whether the fine-tuned network then also learns from a teacher, see `distil_table`;
             this takes 6 more epochs (fewer if `epochs` is less).
+        keep_teacher: whether to store the teacher beside the network, as `teacher.safetensors`;
+            predictions then show its own, in further columns of a table.
         start: weights to start from, by name (the bundled "molecules") or folder; None trains from
             scratch.
         learning_curve: also train on an eighth, a quarter and half of the training part.
@@ -147,7 +181,7 @@ def train_table(
         accelerator: Lightning's.
         devices: Lightning's.
         precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
-        progress: whether to show progress bars.
+        progress: whether to show progress: bars on a terminal, elsewhere a line every 30 seconds.
         command: how the run was started, for the model card.
         say: called with a line of text at each stage.
 
@@ -157,15 +191,18 @@ def train_table(
     Raises:
         ImportError: the extra `train` is not installed.
         ValueError: `out` already contains a run and `resume` is False, or the run has another table
-            or other settings; or the split leaves too little to train on.
+            or other settings; the split leaves too little to train on; or `keep_teacher` without
+            `distil`.
     """
     require_hardware(accelerator, devices, precision)
+    if keep_teacher and not distil:
+        raise ValueError("without distillation (--fast) there is no teacher to keep.")
     out = Path(out)
-    parts = table_split(table, split, seed)
+    parts = table_split(table, split, seed, split_column)
     tasks = table_tasks(table.targets, table.y[list(parts.train)])
     graphs = encode_all(table.graphs, molecule_config(tasks))
-    note = _note(start, table, graphs)
-    if note:
+    notes = [*_note(start, table, graphs), *_imbalance(table.targets, table.y[list(parts.train)])]
+    for note in notes:
         say(note)
     recipe = FROM_SCRATCH if start is None else FINETUNING
     settings = replace(
@@ -183,6 +220,8 @@ def train_table(
         "smiles_column": table.smiles_column,
         "targets": [asdict(target) for target in table.targets],
         "split": split,
+        "split_column": split_column,
+        "standardise": table.standardise,
         "seed": seed,
         "epochs": settings.epochs,
         "distil": distil,
@@ -196,10 +235,11 @@ def train_table(
     found = fitting.model(parts, out)
     model = found.model
     if found.shares:
-        say(f"the forest's share in the teacher: {shares_text(found.shares)}")
+        say(f"the teacher's share, the rest is the network's own: {shares_text(found.shares)}")
     temperatures = fitting.calibrate(model, parts.valid)
     coverage = calibrate(model, graphs, table.y, parts)
-    say("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
+    if found.teacher is None:
+        say("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
     scores = fitting.scores(found, parts)
     curve: list[dict[str, Any]] = []
     for share in LEARNING_CURVE if learning_curve else ():
@@ -212,18 +252,23 @@ def train_table(
         "split": split_rows(parts, table.rows),
         "rows": table.read,
         "molecules": len(table.graphs),
-        "forest_share": found.shares,
+        "teacher_share": found.shares,
+        "teacher": None if found.teacher is None else found.teacher.to_dict(),
         "recombined": found.molecules,
         "temperature": temperatures,
         "scores": scores,
         "coverage": coverage,
         "learning_curve": curve,
-        "notes": [*([note] if note else []), *verdicts(scores)],
+        "notes": [*notes, *verdicts(scores), *fitting.behind(found, parts, keep_teacher)],
         "summary": summary(scores),
     }
     card = table_card(table, parts, metadata, command)
+    if table.standardise:  # stored with the model, so that it predicts as it learned
+        model.config.extra["standardise"] = True
     measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    if keep_teacher and found.teacher is not None and any(found.teacher.weights):
+        save_teacher(found.teacher, folder)
     write_scores(folder / "scores.json", metadata)
     write_training(folder / "training.csv", table, parts.train)
     held_out = {"validation": parts.valid, "test": parts.test}
@@ -256,6 +301,7 @@ class _Fitting:
             start=self.start,
             settings=self.settings,
             resume=self.resume,
+            at_frequencies=True,
         )
         if not self.distil:
             return Distilled(first, 0, {})
@@ -291,39 +337,69 @@ class _Fitting:
         return task_readings(model, [self.graphs[k] for k in chosen])
 
     def scores(self, trained: Distilled, parts: Split) -> dict[str, Any]:
-        """Score the model, two forests and a dummy on the test part, by target.
+        """Score the model, its teacher, two forests and a dummy on the test part, by target.
 
-        The forest on ECFP4 and descriptors is the teacher's, or fitted here if there is no teacher.
+        The forests are the teacher's, or fitted here if there is no teacher.
         """
-        train, test = np.array(parts.train), np.array(parts.test)
-        inputs = forest_inputs([self.graphs[k].smiles for k in (*train, *test)])
-        taught, tested = inputs[: len(train)], inputs[len(train) :]
-        teachers = trained.teachers or (None,) * len(self.tasks)
+        train, test = list(parts.train), list(parts.test)
+        teacher = trained.teacher or Stack.fit(
+            self.tasks,
+            [self.graphs[k].smiles for k in train],
+            self.y[train],
+            seed=self.settings.seed,
+            choose=False,
+            show=self.settings.show,
+        )
+        features = Features(tuple(self.graphs[k].smiles for k in test))
+        forests = {name: teacher.sources[name].predict(features) for name in BASELINES}
         found: dict[str, dict[str, Any]] = {}
-        for k, (task, read, teacher) in enumerate(
-            zip(self.tasks, self.readings(trained.model, parts.test), teachers, strict=True)
+        for k, (task, read, taught) in enumerate(
+            zip(
+                self.tasks,
+                self.readings(trained.model, parts.test),
+                teacher.predict(features),
+                strict=True,
+            )
         ):
-            known, judged = ~np.isnan(self.y[train, k]), ~np.isnan(self.y[test, k])
-            learned = self.y[train[known], k]
+            judged = ~np.isnan(self.y[test, k])
+            learned = self.y[train, k][~np.isnan(self.y[train, k])]
             about = {"kind": task.kind, "unit": task.unit}
             found[task.name] = about | {"trained": len(learned), "n": 0, "scores": {}}
             if not len(learned) or not judged.any():
                 continue
-            seed = self.settings.seed
-            described = (
-                Forest.fit(task, taught[known], learned, seed=seed)
-                if teacher is None
-                else (teacher.forest)
-            )
-            predictions = {
-                "graphormer": read[judged],
-                "forest": forest_predictions(
-                    task, taught[known, :BITS], learned, tested[judged, :BITS], seed
-                ),
-                "descriptor_forest": described.predict(tested[judged]),
-                "dummy": dummy_predictions(task, learned, int(judged.sum())),
-            }
-            found[task.name] |= measure(task.kind, predictions, self.y[test[judged], k])
+            predictions = {"graphormer": read[judged]}
+            if taught is not None:
+                predictions["teacher"] = taught[judged]
+            predictions |= {name: forests[name][k][judged] for name in BASELINES}
+            predictions["dummy"] = dummy_predictions(task, learned, int(judged.sum()))
+            found[task.name] |= measure(task.kind, predictions, self.y[test, k][judged])
+        return found
+
+    def behind(self, trained: Distilled, parts: Split, kept: bool) -> list[str]:
+        """Name the targets that the teacher predicts better, judged on the validation part."""
+        if trained.teacher is None or not parts.valid:
+            return []
+        valid = list(parts.valid)
+        taught = trained.teacher.predict(Features(tuple(self.graphs[k].smiles for k in valid)))
+        each = zip(self.tasks, self.readings(trained.model, valid), taught, strict=True)
+        found = []
+        for k, (task, own, readings) in enumerate(each):
+            known = ~np.isnan(self.y[valid, k])
+            if readings is None or not known.any():
+                continue
+            both = {"network": own[known], "teacher": readings[known]}
+            judged = measure(task.kind, both, self.y[valid, k][known])
+            metric, (middle, _, high) = next(iter(judged["differences"]["teacher"].items()))
+            if high is not None and high < 0:
+                found.append(
+                    f"the teacher predicts {task.name} better than this model on the calibration"
+                    f" molecules ({metric} {middle:+.3f}): "
+                    + (
+                        "its predictions are shown beside the model's"
+                        if kept
+                        else "--resume --keep-teacher stores its predictions beside the model's"
+                    )
+                )
         return found
 
     def point(self, share: float, parts: Split, out: Path) -> dict[str, Any]:
@@ -338,15 +414,39 @@ class _Fitting:
         return {"share": share, "n": len(chosen), "targets": part.scores(found, fewer)}
 
 
-def _note(start: str | Path | None, table: CleanTable, graphs: Sequence[Data]) -> str:
+def _imbalance(targets: Sequence[Target], y: FloatArray) -> list[str]:
+    """Say which classes are rare among training labels y (n, targets), and what is done."""
+    found = []
+    for target, column in zip(targets, y.T, strict=True):
+        known = column[~np.isnan(column)]
+        if target.kind != "classification" or not len(known):
+            continue
+        counts = np.bincount(known.astype(int), minlength=len(target.classes))
+        rare = int(counts.argmin())
+        if counts[rare] < RARE * len(known):
+            share = counts[rare] / len(known)
+            found.append(
+                f"{target.name}: only {share:.1%} of the training molecules"
+                f" ({counts[rare]:,}) are {target.classes[rare]!r}; the model starts from the"
+                " frequencies of the classes"
+                + (
+                    f", and PR-AUC, {share:.2f} for a guess, says more than ROC-AUC"
+                    if rare == 1 and len(counts) == 2
+                    else ""
+                )
+            )
+    return found
+
+
+def _note(start: str | Path | None, table: CleanTable, graphs: Sequence[Data]) -> list[str]:
     """Return a warning if the starting weights seem to have been trained on the table's labels."""
     if start is None:
-        return ""
+        return []
     reasons = labels_met(load_checkpoint(locate(start)), graphs, table.y, table.targets)
     if not reasons:
-        return ""
-    return (
+        return []
+    return [
         f"the weights {str(start)!r} seem to have been trained on these labels:"
         f" {', '.join(reasons)}; if so, they have seen test labels and the scores below are too"
         " good; --start none gives honest scores"
-    )
+    ]

@@ -14,13 +14,19 @@ from numpy.typing import NDArray
 from graphxai.datasets.hygiene import CleanTable, Target
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
+from graphxai.datasets.standardise import STEPS
 from graphxai.datasets.writing import replacing, write_whole
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.training.conformal import coverage_text
+from graphxai.models.graphormer.training.forests import trees_for
+from graphxai.models.graphormer.training.stacking import FOLDS, SOURCES
 
 __all__ = [
     "begin_run",
+    "mean_scores",
+    "overview_rows",
     "score_rows",
+    "score_tables",
     "shares_text",
     "split_rows",
     "summary",
@@ -33,10 +39,12 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 PREDICTORS = {
     "graphormer": "this model",
+    "teacher": "its teacher",
     "forest": "forest, ECFP4",
     "descriptor_forest": "forest, + descriptors",
     "dummy": "dummy",
 }
+MANY = 3  # targets; more are listed in one table
 
 
 def begin_run(out: Path, run: dict[str, Any], resume: bool) -> None:
@@ -73,16 +81,54 @@ def split_rows(parts: Split, rows: Sequence[int]) -> dict[str, Any]:
 
 
 def summary(scores: dict[str, Any]) -> str:
-    """Return the leading score of the first target, for a list of models."""
-    name, found = next(iter(scores.items()))
-    metric, value = next(iter(found["scores"].get("graphormer", {}).items()), ("", [None]))
-    return "" if value[0] is None else f"{name}: {metric} {value[0]:.3f}"
+    """Return the leading score, for a list of models; of several targets, the mean of a kind."""
+    (name, *others) = scores
+    return ", ".join(
+        f"{_mean_of(count) if others else name}: {metric} {values['graphormer']:.3f}"
+        for metric, count, values in mean_scores(scores)
+    )
+
+
+def _mean_of(count: int) -> str:
+    return f"mean of {count} target{'s' if count > 1 else ''}"
+
+
+def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
+    """Return the mean leading score of each predictor over the targets of a kind.
+
+    Metric, number of targets, means by predictor; only targets for which all of them have a score.
+    """
+    kinds: dict[str, list[dict[str, float]]] = {}
+    for found in scores.values():
+        leading = {name: next(iter(each.items())) for name, each in found["scores"].items()}
+        values = {name: value[0] for name, (_, value) in leading.items()}
+        if values and None not in values.values():
+            kinds.setdefault(next(iter(leading.values()))[0], []).append(values)
+    return [
+        (metric, len(each), {n: sum(v[n] for v in each) / len(each) for n in common})
+        for metric, each in kinds.items()
+        if (common := [name for name in PREDICTORS if all(name in v for v in each)])
+    ]
+
+
+def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
+    """Format many targets: the means first, then a row per target with its leading score."""
+    shown = [name for name in PREDICTORS if any(name in s["scores"] for s in scores.values())]
+    rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
+    for metric, count, values in mean_scores(scores):
+        cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
+        rows.append([_mean_of(count), "", metric, *cells])
+    for name, found in scores.items():
+        metric = next(iter(found["scores"].get("graphormer", {"": None})))
+        cells = [_cell(found["scores"][p][metric]) if p in found["scores"] else "–" for p in shown]
+        rows.append([with_unit(name, found.get("unit", "")), f"{found['n']:,}", metric, *cells])
+    return rows
 
 
 def write_scores(path: Path, metadata: dict[str, Any]) -> None:
     """Write a run's scores, and what they refer to, as JSON."""
-    names = ["file", "sha256", "seed", "split", "forest_share", "temperature", "scores", "coverage"]
-    names += ["learning_curve", "notes"]
+    names = ["file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores"]
+    names += ["coverage", "learning_curve", "notes"]
     content = {name: metadata[name] for name in names}
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
@@ -120,11 +166,6 @@ def write_test(
 def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], command: str) -> str:
     """Return the model card, in Markdown."""
     names = ", ".join(target.heading for target in table.targets)
-    kind = (
-        "by Murcko scaffold: test molecules have scaffolds that were never trained on"
-        if parts.kind == "scaffold"
-        else f"at random with seed {parts.seed}: test molecules may resemble training molecules"
-    )
     sizes = f"{len(parts.train):,} / {len(parts.valid):,} / {len(parts.test):,}"
     checks = [
         f"* {f.check}{f' ({f.target})' if f.target else ''}: {f.count:,} ({f.done})"
@@ -138,20 +179,26 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         f" {len(table.graphs):,} different molecules with labels.",
         "\n".join(f"* {target}" for target in table.targets),
         "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
-        f"**Split.** {sizes} molecules to train, calibrate and test, {kind}. The row numbers are"
-        " in `config.json`.",
+        f"**Split.** {sizes} molecules to train, calibrate and test, {_split_text(parts)}. The row"
+        " numbers are in `config.json`.",
+        "**Standardised.** Salts, charges and tautomers were standardised with RDKit's"
+        f" MolStandardize ({', '.join(STEPS)}), and every molecule to predict is."
+        if table.standardise
+        else "",
         f"**Training.** {metadata['epochs']} epochs "
         + (f"from the weights `{start}`" if start else "from scratch")
         + f", seed {metadata['seed']}. {_lessons(metadata)}The weights of the last epoch were kept."
         " The test molecules were not used for any choice."
         f" {_temperatures(metadata['temperature'])}",
         f"    {command}" if command else "",
+        _teacher(metadata["teacher"]),
         *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
-        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Forest: 500 trees"
-        " on 2,048-bit ECFP4, and on these with 313 RDKit descriptors. Dummy: predicts the training"
-        " mean, or the class frequencies. Minus: this model minus that forest; if the interval"
-        " includes 0, this test part shows no clear difference.",
-        *(_markdown(score_rows(name, found)) for name, found in metadata["scores"].items()),
+        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Forest:"
+        f" {_trees(table)} trees on 2,048-bit ECFP4, and"
+        " on these with 313 RDKit descriptors. Dummy: predicts the training"
+        " mean, or the class frequencies. Minus: this model minus the other; if the interval"
+        " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
+        *(_markdown(rows) for rows in score_tables(metadata["scores"])),
         _coverage(metadata["coverage"], table.targets),
         _curve(metadata["learning_curve"]),
         "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
@@ -161,30 +208,80 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
     return "\n\n".join(part for part in text if part) + "\n"
 
 
+def _trees(table: CleanTable) -> str:
+    count = len(table.targets)
+    kinds = dict.fromkeys(target.kind for target in table.targets)
+    each = [
+        (trees_for("regression" if kind == "regression" else "binary", count), kind)
+        for kind in kinds
+    ]
+    return " or ".join(f"{n}" + (f" ({kind})" if len(each) > 1 else "") for n, kind in each)
+
+
+def _split_text(parts: Split) -> str:
+    return {
+        "scaffold": "by Murcko scaffold: test molecules have scaffolds that were never trained on",
+        "clusters": "by clusters of similar molecules: those of test molecules were never trained"
+        " on",
+        "time": "by time: test molecules are the newest",
+        "column": "as the table says",
+    }.get(
+        parts.kind,
+        f"at random with seed {parts.seed}: test molecules may resemble training molecules",
+    )
+
+
 def _lessons(metadata: dict[str, Any]) -> str:
-    """Describe what was learned from a forest; empty if none was asked."""
-    shares = metadata["forest_share"]
+    """Describe what was learned from a teacher; empty if none was asked."""
+    shares = metadata["teacher_share"]
     if not shares:
         return ""
     text = shares_text(shares)
     if not any(shares.values()):
         return (
-            "A random forest on ECFP4 and descriptors was to teach the network, but its share in"
-            f" the teacher, chosen on the calibration molecules, is {text}. So the network was kept"
-            " as it was. "
+            "A teacher was fitted to the training molecules, but its share, chosen on the"
+            f" calibration molecules, is {text}. So the network was kept as it was. "
         )
     return (
-        "The network then learned from a teacher, the weighted mean of itself and a random forest"
-        " on ECFP4 and descriptors. Its labels were the measured ones, moved towards the forest's"
-        f" predictions, and the teacher's predictions for {metadata['recombined']:,} molecules"
-        " recombined from the training molecules. The forest's share was chosen on the calibration"
-        f" molecules: {text}. The forest and the new molecules are based only on the training"
-        " molecules. "
+        "The network then learned from the weighted mean of a teacher and itself. Its labels were"
+        " the measured ones, moved towards the teacher's predictions, and that mean for"
+        f" {metadata['recombined']:,} molecules recombined from the training molecules. The"
+        f" teacher's share was chosen on the calibration molecules: {text}. The teacher and the new"
+        " molecules are based only on the training molecules. "
+    )
+
+
+def _teacher(found: dict[str, Any] | None) -> str:
+    """Return what the teacher took and what its sources scored, in Markdown; empty without one."""
+    if found is None:
+        return ""
+    rows = [["target", "score", *SOURCES.values(), "stack"]]
+    for name, each in found.items():
+        cells = [
+            "–" if score is None else f"{score:.3f}" + (f" (weight {weight:.2f})" if weight else "")
+            for score, weight in (
+                (each["scores"].get(source), (each["weights"] or {}).get(source))
+                for source in (*SOURCES, "stack")
+            )
+        ]
+        rows.append([name, each["metric"], *cells])
+    minimol = any("minimol" in (each["weights"] or {}) for each in found.values())
+    return (
+        "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
+        f" {FOLDS} scaffold folds of the training molecules: each molecule was predicted without"
+        f" the molecules of its fold (forests with a quarter of their trees).\n\n"
+        + _markdown(rows)
+        + (
+            "\n\nMiniMol was pre-trained by its authors on public measurements (LargeMix), which"
+            " may include this table's."
+            if minimol
+            else ""
+        )
     )
 
 
 def shares_text(shares: dict[str, float | None]) -> str:
-    """Return the forest's share in the teacher of every task, 0 too."""
+    """Return the teacher's share for every task, 0 too."""
     return ", ".join(
         f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
         for name, share in shares.items()
@@ -210,6 +307,13 @@ def _coverage(found: dict[str, Any], targets: Sequence[Target]) -> str:
         " made from the calibration molecules. On the test molecules:\n\n"
         + coverage_text(found, {target.name: target.unit for target in targets})
     )
+
+
+def score_tables(scores: dict[str, Any]) -> list[list[list[str]]]:
+    """Return the tables of scores: one for each target, or one of all if there are more than 3."""
+    if len(scores) > MANY:
+        return [overview_rows(scores)]
+    return [score_rows(name, found) for name, found in scores.items()]
 
 
 def score_rows(name: str, found: dict[str, Any]) -> list[list[str]]:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
 from graphxai.datasets.progress import Tick, unseen
-from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.config import Task, TaskKind
 
-__all__ = ["Forest", "Forests", "forest_predictions", "reference_forest"]
+__all__ = ["Forest", "Forests", "forest_predictions", "reference_forest", "trees_for"]
 
 FloatArray = NDArray[np.float64]
 TREES = 500
+TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
+TREES_OF_TABLE = 5000  # all targets of a table together, but at least 100 for each
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +51,13 @@ class Forest:
     ) -> Forest:
         """Learn class numbers or values y (n,) from inputs (n, F).
 
-        trees: 500 by default. max_features: for regression, the share of the features that a split
-        considers; classification considers the square root of their number.
+        trees: by default 500, or 200 for a regression. max_features: for regression, the share of
+        the features that a split considers; classification considers the square root of their
+        number.
         """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-        trees = trees or TREES
+        trees = trees or trees_for(task.kind)
         options: dict[str, Any] = {"oob_score": out_of_bag, "random_state": seed, "n_jobs": 1}
         unseen_by = np.full(len(y), np.nan)
         if task.kind == "regression":
@@ -78,6 +81,12 @@ class Forest:
         return found
 
 
+def trees_for(kind: TaskKind, targets: int = 1) -> int:
+    """Return the number of trees of a forest for one of a table's targets."""
+    most = TREES_OF_VALUES if kind == "regression" else TREES
+    return min(TREES, most, max(100, TREES_OF_TABLE // targets))
+
+
 def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
     """Return the probability of class 1, even if the training molecules had only one class."""
     return probabilities[:, np.flatnonzero(trees.classes_ == 1.0)].sum(1)
@@ -95,7 +104,7 @@ def reference_forest(
 def forest_predictions(
     task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any], seed: int = 0
 ) -> FloatArray:
-    """Predict `test` with 500 trees trained on `features` and labels y (n,).
+    """Predict `test` with a forest trained on `features` and labels y (n,).
 
     Shapes as for `Forest.predict`. A regression considers a third of the features per split, as
     Breiman recommends.

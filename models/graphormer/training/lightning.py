@@ -14,13 +14,14 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
+from graphxai.datasets.progress import Tick, logged
 from graphxai.datasets.writing import replacing
 from graphxai.models.graphormer.checkpoint import save_checkpoint
 from graphxai.models.graphormer.encoding import GraphBatch
@@ -168,6 +169,27 @@ class GraphormerModule(pl.LightningModule):
         self.stale = checkpoint["graphxai"]["stale"]
 
 
+class LoggedBatches(Callback):
+    """Write how many batches of all are done, a line every 30 seconds."""
+
+    def __init__(self) -> None:
+        self.tick: Tick | None = None
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Count the batch; the total is known once training runs."""
+        if trainer.is_global_zero:
+            if self.tick is None:
+                self.tick = logged("training, batches", int(trainer.estimated_stepping_batches))
+                self.tick(trainer.global_step - 1)
+            self.tick(1)
+
+
+def _progress(wanted: bool) -> list[Callback]:
+    if not wanted:
+        return []
+    return [TQDMProgressBar()] if sys.stderr.isatty() else [LoggedBatches()]
+
+
 def run(
     model: Graphormer,
     train: list[Data],
@@ -197,9 +219,9 @@ def run(
                 save_on_train_epoch_end=True,  # after the validation of the epoch
                 enable_version_counter=False,
             ),
-            *([TQDMProgressBar()] if settings.progress else []),
+            *_progress(settings.progress),
         ],
-        enable_progress_bar=settings.progress,
+        enable_progress_bar=settings.progress and sys.stderr.isatty(),
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

@@ -44,7 +44,7 @@ class TrainingSettings:
 
     @property
     def show(self) -> bool | None:
-        """`show` of `progress_bar`: a bar if stderr is a terminal, or no bar at all."""
+        """`show` of `progress_bar`: a bar on a terminal, lines in a log file, or nothing at all."""
         return None if self.progress else False
 
     def __post_init__(self) -> None:

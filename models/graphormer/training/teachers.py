@@ -1,6 +1,6 @@
-"""Models that teach a Graphormer: a forest for a table's task, and an ensemble for BACE.
+"""Labels that teach a Graphormer, what forests read of molecules, and an ensemble for BACE.
 
-All of them learn only from the training molecules. Needs scikit-learn (extra `train`).
+The ensemble learns only from the training molecules. Needs scikit-learn (extra `train`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from graphxai.datasets.fingerprints import ecfp4
 from graphxai.datasets.progress import progress_bar
 from graphxai.models.graphormer.config import Task
 
-from .forests import Forest, Forests
+from .forests import Forests
 from .gaussian_process import TanimotoProcess
 
 __all__ = [
     "Ensemble",
     "Link",
-    "Teacher",
     "forest_inputs",
     "mixed_labels",
     "soft_labels",
@@ -59,37 +58,8 @@ def forest_inputs(smiles: Sequence[str]) -> NDArray[np.float32]:
     return np.concatenate([ecfp4(smiles), values.astype(np.float32)], axis=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Teacher:
-    """A forest fitted to one task, and its out-of-bag predictions for the training molecules.
-
-    `out_of_bag` (n,): the predictions by trees that did not see the molecule; NaN where the label
-    is missing, and everywhere for a task with several classes.
-    """
-
-    forest: Forest
-    out_of_bag: FloatArray
-
-    @classmethod
-    def fit(
-        cls, task: Task, inputs: NDArray[np.float32], y: FloatArray, seed: int = 0
-    ) -> Teacher | None:
-        """Learn labels y (n,), NaN where missing; None if fewer than 20, or if all are equal."""
-        known = ~np.isnan(y)
-        if known.sum() < MIN_LABELS or len(np.unique(y[known])) < 2:
-            return None
-        forest = Forest.fit(task, inputs[known], y[known], out_of_bag=True, seed=seed)
-        out_of_bag = np.full(len(y), np.nan)
-        out_of_bag[known] = forest.out_of_bag
-        return cls(forest, out_of_bag)
-
-    def readings(self, inputs: NDArray[np.float32]) -> FloatArray:
-        """Return probabilities or values for molecules, in the form of `scores.readings`."""
-        return self.forest.predict(inputs)
-
-
-def stacking_share(forest: FloatArray, network: FloatArray, y: FloatArray) -> float:
-    """Find the forest's share s in s forest + (1 - s) network with the least squared error.
+def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> float:
+    """Find the teacher's share s in s teacher + (1 - s) network with the least squared error.
 
     Stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are readings (n,)
     or (n, C) for labels y (n,), NaN where missing; with fewer than 20 labels s is one half.
@@ -97,20 +67,20 @@ def stacking_share(forest: FloatArray, network: FloatArray, y: FloatArray) -> fl
     known = ~np.isnan(y)
     if known.sum() < MIN_LABELS:
         return 0.5
-    forest, network, truth = forest[known], network[known], y[known]
-    if forest.ndim == 2:
-        truth = np.eye(forest.shape[1])[truth.astype(int)]
-    apart = forest - network
+    teacher, network, truth = teacher[known], network[known], y[known]
+    if teacher.ndim == 2:
+        truth = np.eye(teacher.shape[1])[truth.astype(int)]
+    apart = teacher - network
     total = float((apart**2).sum())
     return float(np.clip(((truth - network) * apart).sum() / total, 0, 1)) if total else 0.5
 
 
-def mixed_labels(y: FloatArray, out_of_bag: FloatArray, share: float) -> FloatArray:
-    """Mix training labels y (n,) with the forest's out-of-bag predictions, at half its share.
+def mixed_labels(y: FloatArray, left_out: FloatArray, share: float) -> FloatArray:
+    """Mix training labels y (n,) with the teacher's predictions without them, at half its share.
 
-    (1 - s / 2) y + s / 2 t for the share s and the out-of-bag prediction t; y where t is missing.
+    (1 - s / 2) y + s / 2 t for the share s and the prediction t; y where t is missing.
     """
-    mixed = (1 - share / 2) * y + share / 2 * out_of_bag
+    mixed = (1 - share / 2) * y + share / 2 * left_out
     return np.where(np.isnan(mixed), y, mixed)
 
 

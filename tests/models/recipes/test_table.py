@@ -12,13 +12,15 @@ import pytest
 import torch
 from rdkit import Chem
 
-from graphxai.datasets.hygiene import clean_table
+from graphxai.datasets.hygiene import clean_table, matching_columns
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.splits import Split
 from graphxai.models.graphormer import Graphormer, Task, load_checkpoint, save_checkpoint
 from graphxai.models.graphormer.recipes import table as recipes_table
-from graphxai.models.graphormer.recipes.molecules import molecule_config
+from graphxai.models.graphormer.recipes.molecules import molecule_config, start_at_frequencies
 from graphxai.models.graphormer.recipes.table import table_split, table_tasks, train_table
 from graphxai.models.graphormer.recipes.table_files import score_rows, shares_text
-from graphxai.models.graphormer.training import forests
+from graphxai.models.graphormer.training import forests, stacking
 from graphxai.models.graphormer.training.forests import forest_predictions
 from graphxai.models.graphormer.training.scores import (
     METRICS,
@@ -61,6 +63,7 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 def few_trees(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
+    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
 
 
 def read(path):
@@ -277,18 +280,18 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert scores["size"]["n"] == len(judged)
     assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
     opponents = ("forest", "descriptor_forest")
-    assert set(scores["size"]["scores"]) == {"graphormer", *opponents, "dummy"}
+    assert set(scores["size"]["scores"]) == {"graphormer", "teacher", *opponents, "dummy"}
     for name in opponents:  # both are printed, with their differences
         score = scores["size"]["scores"][name]["R2"][0]
         words = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}[name]
         assert re.search(rf"│ {re.escape(words)} +│ {score:.3f} ", text)
         assert f"minus {words}" in text
-    shares = metadata["forest_share"]
+    shares = metadata["teacher_share"]
     assert set(shares) == {"nitrogen", "size", "ring"}
     assert all(0 <= share <= 1 for share in shares.values())
     card = (out / "model" / "README.md").read_text()
     stated = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-    assert f"the forest's share in the teacher: {stated}" in text
+    assert f"the teacher's share, the rest is the network's own: {stated}" in text
     assert f"chosen on the calibration molecules: {stated}." in " ".join(card.split())
     held_out = read(out / "model" / "held_out.csv")
     names = {"validation": parts[1], "test": parts[2]}
@@ -334,6 +337,114 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     code, _, error = run(*arguments, "--split", "random", "--epochs", 1, "--resume")
     assert code == 1
     assert "different settings (seed)" in error
+
+
+def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_columns(run, tmp_path):
+    """A pattern, a time column, rare classes, salts and a kept teacher, in one run of two."""
+    path, out = tmp_path / "many.csv", tmp_path / "run"
+    lines = ["name,smiles,year,a-1,a-2,a-3,a-4,b"]
+    for k, smiles in enumerate(MOLECULES):
+        salt = smiles + ".Cl" if k % 2 and "N" in smiles else smiles
+        odd, rare = k % 2, int(k in (5, 17, 29, 48))
+        lines.append(f"m{k},{salt},{1990 + k},{len(smiles)},{odd},{rare},{k / 7:.3f},{k % 3}")
+    path.write_text("\n".join(lines) + "\n")
+    code, text, error = run(
+        "train", path, "--target-column", "a-*", "--time-column", "year", "--epochs", 1,
+        "--standardise", "--keep-teacher", "--replicates", 2, "--out", out,
+    )  # fmt: skip
+    assert code == 0, error
+    assert "a-3: only 7.7% of the training molecules (3) are '1'" in text
+    assert "mean of 2 targets" in text
+    assert "mean and spread of 2 replicates" in text
+    assert "±" in text
+    metadata = load_checkpoint(out / "model").origin.metadata
+    names = ["a-1", "a-2", "a-3", "a-4"]
+    assert [target["name"] for target in metadata["targets"]] == names
+    assert metadata["summary"].startswith("mean of 2 targets: R2")
+    assert metadata["split"]["test_rows"] == [45, 46, 47, 48, 49]  # the newest years
+    assert (out / "replicates" / "1" / "model" / "config.json").exists()
+
+    scores = metadata["scores"]
+    values = [scores[name]["scores"]["graphormer"]["R2"][0] for name in ("a-1", "a-4")]
+    card = (out / "model" / "README.md").read_text()
+    assert f"| mean of 2 targets |  | R2 | {np.mean(values):.3f} |" in card
+    assert "every molecule to predict is" in card
+    for name in names:
+        weights = metadata["teacher"][name]["weights"]
+        assert sum(weights.values()) == pytest.approx(1)
+        assert f"teacher of {name}: " in text
+
+    code, text, error = run("predict", path, "--model", out)
+    assert code == 0, error
+    predicted = list(csv.DictReader(text.splitlines()))
+    assert {"a-1: teacher", "a-3: teacher: 1"} <= set(predicted[0])
+    truth = [len(MOLECULES[k]) for k in range(44, 49)]
+    errors = np.array([float(predicted[k]["a-1: teacher"]) for k in range(44, 49)]) - truth
+    expected = scores["a-1"]["scores"]["teacher"]["RMSE"][0]
+    assert np.sqrt((errors**2).mean()) == pytest.approx(expected, rel=1e-3)
+    code, text, error = run("predict", MOLECULES[46], "--model", out)
+    assert code == 0, error
+    assert f"a-1: teacher: {predicted[46]['a-1: teacher']}" in text
+    salted = next(k for k, smiles in enumerate(MOLECULES) if k % 2 and "N" in smiles)
+    assert predicted[salted]["smiles"] == Chem.CanonSmiles(MOLECULES[salted])
+
+
+def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
+    class Teacher:
+        def predict(self, features):
+            return [np.arange(30.0)]
+
+    graphs = [molecule_to_data(smiles) for smiles in MOLECULES[:30]]
+    task = Task("size", "regression")
+    model = Graphormer(molecule_config([task])).eval()
+    fitting = recipes_table._Fitting(
+        graphs, np.arange(30.0)[:, None], (), (task,), None, None, True, False, print
+    )
+    found = recipes_table.Distilled(model, 0, {"size": 1.0}, Teacher())
+    parts = Split((), tuple(range(30)), ())
+    (line,) = fitting.behind(found, parts, kept=False)
+    assert line.startswith("the teacher predicts size better than this model on the calibration")
+    assert "--resume --keep-teacher" in line
+    assert "beside the model's" in fitting.behind(found, parts, kept=True)[0]
+
+
+def test_a_rare_class_is_where_a_new_head_starts():
+    model = Graphormer(
+        molecule_config([Task("y", "binary", ("no", "yes")), Task("v", "regression")])
+    )
+    y = torch.tensor([[1.0, 2.0]] + [[0.0, 2.0]] * 97 + [[math.nan, 2.0]] * 5)
+    before = model.head.bias[1].item()
+    start_at_frequencies(model, y)
+    assert model.head.bias[0].sigmoid().item() == pytest.approx(2 / 100)
+    assert model.head.bias[1].item() == before
+
+
+def test_a_pattern_names_the_columns_with_labels(table):
+    assert matching_columns(table, "SMILES", ["all"]) == ["id", "nitrogen", "size", "ring"]
+    assert matching_columns(table, "SMILES", ["ring", "*i*e"]) == ["ring", "size"]
+    with pytest.raises(ValueError, match=r"'x\*' matches no column with labels; .*'nitrogen'"):
+        matching_columns(table, "SMILES", ["x*"])
+
+
+def test_parts_and_times_come_from_columns(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [
+        f"{m},{k},{('Train', 'val', 'test')[min(k % 5, 2)]},2024-01-{k % 28 + 1:02d}"
+        for k, m in enumerate(MOLECULES)
+    ]
+    path.write_text("smiles,y,fold,day\n" + "\n".join(rows) + "\n")
+    clean = clean_table(path, "smiles", ["y"])
+    split = table_split(clean, "column", column="fold")
+    assert set(split.train) == {k for k in range(49) if k % 5 == 0}
+    assert set(split.valid) == {k for k in range(49) if k % 5 == 1}
+    split = table_split(clean, "time", column="day")
+    assert max(k % 28 for k in split.train) <= min(k % 28 for k in split.test)
+    with pytest.raises(ValueError, match="'2024-01-01' is not a part of a split"):
+        table_split(clean, "column", column="day")
+    with pytest.raises(ValueError, match="no column 'when'"):
+        table_split(clean, "time", column="when")
+    with pytest.raises(ValueError, match="a column is needed"):
+        table_split(clean, "time")
 
 
 def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monkeypatch):
@@ -437,6 +548,12 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         ((None, "--target-column", "SMILES"), "cannot be both"),
         (("bace", "--target-column", "y"), "are for a table"),
         (("bace", "--fast"), "are for a table"),
+        (("bace", "--split", "clusters"), "split by scaffold or at random"),
+        ((None, "--target-column", "size", "--fast", "--keep-teacher"), "no teacher to keep"),
+        (
+            (None, "--target-column", "size", "--split", "random", "--time-column", "id"),
+            "exclude each other",
+        ),
         (("mnist-superpixels", "--split", "random"), "official test set"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A forest that teaches a network, and labels that the starting weights have seen."""
+"""Sources that teach a network, and labels that the starting weights have seen."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,11 @@ from graphxai.models.graphormer.recipes.distillation import distil_table
 from graphxai.models.graphormer.recipes.leaks import labels_met
 from graphxai.models.graphormer.recipes.molecules import molecule_config
 from graphxai.models.graphormer.recipes.table import train_table
-from graphxai.models.graphormer.training import forests
+from graphxai.models.graphormer.training import forests, stacking
 from graphxai.models.graphormer.training.fit import initialise, predict
 from graphxai.models.graphormer.training.loading import encode_all
 from graphxai.models.graphormer.training.settings import TrainingSettings
 from graphxai.models.graphormer.training.teachers import (
-    Teacher,
     forest_inputs,
     mixed_labels,
     soft_labels,
@@ -48,6 +47,7 @@ RNG = np.random.default_rng(0)
 def few_trees(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 50)
     monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
+    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
 
 
 def encoded(smiles, config):
@@ -65,40 +65,6 @@ def test_a_forest_reads_bits_and_descriptors_whatever_the_order_of_atoms():
     # RDKit rounds autocorrelations to three decimals.
     np.testing.assert_allclose(forest_inputs(shuffled), inputs, rtol=1e-4, atol=1.1e-3)
     assert np.isfinite(forest_inputs(["[Na+].[Cl-]", "[He]"])).all()
-
-
-@pytest.mark.parametrize("kind", ["binary", "regression"])
-def test_labels_without_a_pattern_are_not_repeated_out_of_bag(kind):
-    """In the bag, a forest reproduces coin tosses; out of bag it cannot know them."""
-    inputs = RNG.normal(size=(300, 30)).astype(np.float32)
-    y = RNG.integers(2, size=300).astype(float)
-    task = BINARY if kind == "binary" else Task("y", "regression")
-    teacher = Teacher.fit(task, inputs, y)
-    assert np.corrcoef(teacher.readings(inputs), y)[0, 1] > 0.9
-    assert abs(np.corrcoef(teacher.out_of_bag, y)[0, 1]) < 0.2  # 3.5 standard errors
-
-
-def test_a_forest_learns_the_existing_labels():
-    signal = RNG.normal(size=200)
-    inputs = (signal[:, None] + 0.1 * RNG.normal(size=(200, 5))).astype(np.float32)
-    y = 2 * signal + 1
-    y[::3] = np.nan
-    teacher = Teacher.fit(Task("y", "regression"), inputs, y)
-    np.testing.assert_array_equal(np.isnan(teacher.out_of_bag), np.isnan(y))
-    gaps = np.isnan(y)
-    assert np.corrcoef(teacher.readings(inputs[gaps]), signal[gaps])[0, 1] > 0.9
-    y[19:] = np.nan
-    assert Teacher.fit(Task("y", "regression"), inputs, y) is None  # too few
-    assert Teacher.fit(BINARY, inputs, np.ones(200)) is None  # one class
-
-
-def test_a_class_that_was_never_seen_has_no_probability():
-    inputs = np.eye(4, dtype=np.float32).repeat(10, 0)
-    y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(10)
-    teacher = Teacher.fit(Task("y", "multiclass", ("a", "b", "c")), inputs, y)
-    found = teacher.readings(inputs)
-    assert found.argmax(1).tolist() == y.tolist()
-    assert not found[:, 1].any()
 
 
 @pytest.mark.parametrize("classes", [1, 3])
@@ -127,7 +93,7 @@ def test_a_perfect_predictor_is_the_whole_teacher_and_few_labels_give_one_half()
     assert stacking_share(noise, noise + 1, y) == 0.5
 
 
-def test_a_measured_label_moves_towards_the_forest_by_half_its_share():
+def test_a_measured_label_moves_towards_the_teacher_by_half_its_share():
     y, text = np.array([1.0, 0.0, 1.0, np.nan]), np.array([0.6, 0.2, np.nan, np.nan])
     np.testing.assert_allclose(mixed_labels(y, text, 0.5), [0.9, 0.05, 1.0, np.nan])
     np.testing.assert_array_equal(mixed_labels(y, text, 0.0), y)
@@ -142,8 +108,8 @@ def test_drawn_classes_have_the_probabilities_they_teach():
     np.testing.assert_array_equal(soft_labels(np.array([0.2, 0.7])), [0.2, 0.7])
 
 
-def test_the_student_follows_a_forest_that_knows_better(tmp_path):
-    """An untrained head knows nothing: the forest is nearly the whole teacher."""
+def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
+    """An untrained head knows nothing: the teacher is nearly all that is taught."""
     heavy = np.array([Chem.MolFromSmiles(s).GetNumHeavyAtoms() for s in MOLECULES], dtype=float)
     tasks = [Task("size", "regression", offset=float(heavy.mean()), scale=float(heavy.std()))]
     torch.manual_seed(0)
@@ -151,7 +117,7 @@ def test_the_student_follows_a_forest_that_knows_better(tmp_path):
     initialise(model, load_checkpoint(locate("molecules")))
     graphs = encoded(MOLECULES * 2, model.config)
     y = np.tile(heavy, 2)[:, None]
-    y[:10] = np.nan  # gaps that the forest fills
+    y[:10] = np.nan  # gaps that the teacher fills
     split = Split(tuple(range(36)), tuple(range(36, 72)), ())
     before = predict(model, graphs)
     found = distil_table(
