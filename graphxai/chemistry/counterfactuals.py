@@ -181,6 +181,10 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     def summary(self) -> str:
         """What was found, in one sentence."""
         tried = f"{self.predicted:,} neighbours predicted"
+        own = self.explanation.prediction
+        if self.wish.distance(own) > 0:
+            stay = f"{self.successes:,} are {self.wish}, as the molecule itself ({own})"
+            return f"{tried}, {stay}: ask for another class or value"
         if self.first is None:
             return f"{tried}, none reaches {self.wish}"
         return f"{tried}, {self.successes:,} reach {self.wish}, the first was number {self.first}"

@@ -21,6 +21,12 @@ def found(model):
     return gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
 
 
+def test_a_wish_that_the_molecule_fulfils_already_is_named(model):
+    found = gx.counterfactuals(model, "c1ccccc1O", "inactive", n=2, predictions=20, steps=1)
+    assert "are inactive, as the molecule itself (inactive" in found.summary
+    assert "ask for another class" in found.summary
+
+
 def test_counterfactuals_are_distinct_valid_neighbours_with_the_models_own_predictions(
     model, found
 ):

@@ -191,7 +191,7 @@ def _brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
         value = prediction.probabilities[label or str(prediction.label)]
     return {
         "text": minus_signs(str(prediction)),
-        "range": getattr(prediction, "range", ""),  # the interval, if the model has one
+        "range": prediction.range,  # the interval, if the model has one
         "value": rounded([value])[0],
     }
 
