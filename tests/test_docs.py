@@ -217,11 +217,11 @@ def engine_of(block: Block) -> str | None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_engine_of_the_page_explains_the_table(engine, tmp_path, monkeypatch):
     module = pytest.importorskip(engine, reason=f"{engine} is not installed")
-    if engine == "ray":  # started once for all blocks; the last one shuts it down
-        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        module.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     files_of_the_reader(tmp_path, PLATFORM)
     monkeypatch.chdir(tmp_path)
+    if engine == "ray":  # started here, once for all blocks; the last one shuts it down
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        module.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     names = {"__name__": "page"}
     exec("import json\nfrom pathlib import Path\nimport pandas as pd\nimport graphxai as gx", names)
     names["pd"].read_csv("molecules.csv").to_parquet("molecules.parquet")

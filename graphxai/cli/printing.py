@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from graphxai.evaluation.trust.signs import score_sign
 from graphxai.explainers import REGISTRY
 from graphxai.explainers.base import SEARCHES
 from graphxai.explanation.explanation import Explanation
@@ -77,6 +76,8 @@ def print_glossary(explanations: Sequence[Explanation]) -> None:
 
 def print_models() -> None:
     """Print the bundled models, a row for each task: its classes or unit, and its test score."""
+    from graphxai.evaluation.trust.signs import score_sign  # slow to import
+
     columns = ("task", "classes or unit", "test score", Column("parameters", justify="right"))
     table = Table(Column("name", no_wrap=True), *columns)
     for name in pretrained_names():

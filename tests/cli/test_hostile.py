@@ -81,10 +81,10 @@ def test_a_fragment_table_skips_a_row_that_cannot_be_divided(
 
     whole = FragmentTable.add
 
-    def failing(self, explanation):
-        if explanation.smiles == "CCN":
+    def failing(self, parts):
+        if parts.explanation.smiles == "CCN":
             raise RuntimeError("Bad bond type")
-        return whole(self, explanation)
+        return whole(self, parts)
 
     monkeypatch.setattr(FragmentTable, "add", failing)
     table = tmp_path / "t.csv"

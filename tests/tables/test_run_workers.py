@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
-    assert error.splitlines() == [
+    assert error.splitlines()[-1:] == [  # a slow run reports its progress before
         "interrupted; continue a table, benchmark or training run with --resume."
     ]
     assert 200 < rows < 1200
