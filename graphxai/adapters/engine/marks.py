@@ -50,6 +50,11 @@ SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "n
 _BESIDE = {"index_select", "expand", "detach", "alias", "clone"}  # a maximum and its group
 _KEPT = -1
 ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
+_WITHOUT_CLAMPS = ON_THE_WAY - {"clamp", "clamp_min"}
+_OF_MULTIPLES = SAME | {"mul", "div"}
+_OF_DIFFERENCES = SAME | {"sub", "add", "neg"}
+_OF_COMBINATIONS = OF_A_SUM | ADDITIONS | {"mul", "div"}
+_OF_PROJECTIONS = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ class _Marking:
         self._first, alike = _first_of_equals(trace)
         self.marks = Marks(alike=alike, first=self._first)
         self._roots: dict[int, int] = {}
+        self._behind: dict[tuple[int, int], set[int]] = {}
+        self._products: dict[int, list[Op]] = {}
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
             if self._makes_weights(op):
@@ -171,8 +178,12 @@ class _Marking:
         return self._first[value]
 
     def behind(self, value: int, through: set[str]) -> set[int]:
-        """All live values that one is made of by way of the operations in `through`."""
-        return set(self._back(value, through, lambda _: False))
+        """All live values that one is made of by way of the operations in `through`, a constant."""
+        key = (self._first[value], id(through))
+        known = self._behind.get(key)
+        if known is None:
+            known = self._behind[key] = set(self._back(value, through, lambda _: False))
+        return known
 
     def makers(self, value: int, through: set[str]) -> list[Op]:
         """The operations that made the values behind one."""
@@ -246,7 +257,7 @@ class _Marking:
 
     def _is_probability(self, value: int) -> bool:
         """Whether a value is a softmax, or a multiple of one."""
-        return any(op.name in SOFTMAX for op in self.makers(value, SAME | {"mul", "div"}))
+        return any(op.name in SOFTMAX for op in self.makers(value, _OF_MULTIPLES))
 
     def _is_factor(self, op: Op, mine: set[int]) -> bool:
         """Whether a product with weights makes other weights, as with a gate of every pair."""
@@ -297,7 +308,7 @@ class _Marking:
 
     def _is_of_logarithms(self, op: Op) -> bool:
         """Whether `exp` undoes `log_softmax`, or has `s - logsumexp(s)` as its argument."""
-        before = self.makers(self.live_reads(op)[0], SAME | {"sub", "add", "neg"})
+        before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES)
         return any(maker.name in ("_log_softmax", "logsumexp") for maker in before)
 
     def _mark_attention(self, op: Op) -> None:
@@ -399,16 +410,19 @@ class _Marking:
 
     def _products_behind(self, value: int) -> list[Op]:
         """Products of two signals that a value is, but for constants and sums."""
-        makers = self.makers(value, OF_A_SUM | ADDITIONS | {"mul", "div"})
-        return [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
+        known = self._products.get(value)
+        if known is None:
+            makers = self.makers(value, _OF_COMBINATIONS)
+            known = [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
+            self._products[value] = known
+        return known
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
         """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.
 
         If the list has the matrix: the product `(q k^T) v` with the matrix.
         """
-        of_sum = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
-        sums = [self.behind(value, of_sum) for value in self.factors(below)]
+        sums = [self.behind(value, _OF_PROJECTIONS) for value in self.factors(below)]
         own = [self.behind(value, SAME) for value in self.factors(below)]
         for outer in self._products_behind(above):
             if outer is below:
@@ -461,7 +475,7 @@ class _Marking:
         makers = self.makers(scale, OF_A_SCALE)
         if not any(map(is_root, makers)) or not any(op.name in SUMMING for op in makers):
             return False
-        mine = self.behind(x, ON_THE_WAY - {"clamp", "clamp_min"})
+        mine = self.behind(x, _WITHOUT_CLAMPS)
         apart = self.behind(scale, OF_A_SCALE) - {scale}
         return bool(mine & apart) and self.is_made_of(
             scale, mine.__contains__, OF_A_SCALE | {"sub"}
