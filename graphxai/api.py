@@ -25,7 +25,7 @@ from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet, training_set_of
 from graphxai.datasets.workers import Lost, work_through
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
-from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of
+from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of, walk_relevance
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
@@ -173,6 +173,7 @@ def pairs(
     method: Method = "lrp",
     *,
     target: Any = None,
+    through: int | None = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
@@ -182,6 +183,10 @@ def pairs(
     one that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other methods relevance
     also flows through queries and keys, which is not a sum over pairs: ValueError. The model, from
     `load` or `wrap`, needs attention between nodes; ValueError if it has none.
+
+    through: instead of what was read in each layer, follow walks through so many layers of a
+    Graphormer: relevance that began at one token and was in another one there (GNN-LRP, Schnake
+    2021). Summed over the latter, it is the relevance of the former, exactly.
     """
     model, explainer = _loaded(model), get_explainer(method)
     rules, training = rules_of(explainer), training_set_of(model)
@@ -191,14 +196,17 @@ def pairs(
         explained = dict(explain_prepared(model, chunk, explainer, **options))
         for part in batches_for(model, [item for item in chunk if item[0] in explained]):
             batch = collated(model, part)
-            relevance = pair_relevance(model, batch, target, rules).cpu()
+            if through is None:
+                relevance = pair_relevance(model, batch, target, rules).cpu()
+            else:
+                relevance = walk_relevance(model, batch, through, target, rules)[:, None].cpu()
             relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
             distances = distances_of(batch, [item.graph for _, item in part])
             for row, (index, item) in enumerate(part):
                 tokens = item.num_nodes + 1
                 own = relevance[row, :, :tokens, :tokens].numpy().copy()
                 token = getattr(batch, "has_graph_token", True)
-                made = partial(Pairs, explained[index], own, distances[row], token)
+                made = partial(Pairs, explained[index], own, distances[row], token, through)
                 yield from _unless_refused(index, made, refuse)
 
     found, several = _for_each(model, inputs, work, "explaining pairs", on_error, progress)

@@ -15,6 +15,14 @@ In wrapped models a layer is one application of attention between nodes, dense o
 Whatever else nodes receive (messages without attention, as from a GIN or GCN in a GPS layer,
 positional terms, pooling) bypasses attention and is in no pair. What an edge adds to a value
 counts as part of it.
+
+Walks (GNN-LRP, Schnake 2021, here with one token named on the way) follow both paths: with
+`h_i` the state of token i after some layers and `g_i = d f_c / d h_i`,
+
+    W[i, j] = sum_d x_jd  d (h_i . g_i) / d x_jd,  g constant,
+
+is the relevance that began at token j and was in token i there. Summed over i it is the relevance
+of token j.
 """
 
 from typing import Any
@@ -26,6 +34,7 @@ from torch import Tensor
 from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import Target
+from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.paths import IntArray, shortest_paths
 from graphxai.rules.conservative import Rules, conservative, record
 
@@ -58,6 +67,41 @@ def pair_relevance(
         share = (attention.detach() * gradient).sum(1)  # (B, Q, T)
         layers.append(F.pad(share, (0, 0, 0, size - share.shape[1])))
     return torch.stack(layers, dim=1)
+
+
+def walk_relevance(
+    model: ExplainableModel,
+    batch: Any,
+    through: int,
+    target: Any = None,
+    rules: Rules | None = None,
+) -> Tensor:
+    """`W` (B, T, T): what began at token j (column) and was in token i (row) after some layers.
+
+    through: after how many layers. Takes one backward pass through them per token. Raises
+    ValueError for a wrapped model, and if the model has no layer after them.
+    """
+    if not isinstance(model, Graphormer):
+        raise ValueError("walks follow the states of a Graphormer; leave out through=.")
+    layers = model.config.num_layers
+    if not 0 < through < layers:
+        raise ValueError(
+            f"through={through}: walks are told apart after layer 1"
+            + (f" to {layers - 1}." if layers > 2 else "." if layers > 1 else ", the only one.")
+        )
+    rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
+    tokens = model.embed(batch).detach().requires_grad_()
+    with explaining(model), conservative(**vars(rules)), record() as tape:
+        outputs = model.encode(tokens, batch)
+        states = tape.hidden[through]  # (B, T, D)
+        f = Target.of(target).resolve(model.config, outputs)(outputs)
+        (slopes,) = torch.autograd.grad(f.sum(), states, retain_graph=True)
+        parts = (states * slopes).sum(-1)  # (B, T)
+        rows = [
+            torch.autograd.grad(part.sum(), tokens, retain_graph=True)[0]
+            for part in parts.unbind(1)
+        ]
+    return torch.stack([(tokens.detach() * row).sum(-1) for row in rows], dim=1)
 
 
 def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:

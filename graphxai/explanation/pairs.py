@@ -28,13 +28,16 @@ class Pairs(Result):
     heads. If only the graph token is read out, all other rows of the last layer are zero because
     nothing reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
     for a sequence of tokens. explanation: of the nodes, by the same method and for the same target.
-    graph_token: whether the model has one; if not, row and column 0 are zero.
+    graph_token: whether the model has one; if not, row and column 0 are zero. through: if these are
+    walks, of how many layers; then `by_layer` has one matrix, of the relevance that began at token
+    j (column) and was in token i (row) after these layers.
     """
 
     explanation: Explanation
     by_layer: NDArray[np.floating]
     distances: NDArray[np.integer]
     graph_token: bool = True
+    through: int | None = None
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.by_layer).all():
@@ -42,10 +45,9 @@ class Pairs(Result):
 
     def __repr__(self) -> str:
         what = self.explanation.smiles or f"{len(self.distances)} nodes"
-        return (
-            f"Pairs({what}: {len(self.by_layer)} layers; {self.explanation.title} for"
-            f" {self.explanation.target!r})"
-        )
+        walks = self.through is not None
+        layers = self._where(None) if walks else f"{len(self.by_layer)} layers"
+        return f"Pairs({what}: {layers}; {self.explanation.title} for {self.explanation.target!r})"
 
     @property
     def matrix(self) -> NDArray[np.floating]:
@@ -133,11 +135,14 @@ class Pairs(Result):
                 "pairs can only be drawn on molecules; use `profile`, `figure` or `matrix`."
             )
         relevance = self._of(layer)
-        where = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
         options.setdefault("title", nodes.headline)
-        about = f"{nodes.title} through attention, {where}"
-        about += " · rings: read by the graph token" if self.graph_token else ""
-        options.setdefault("subtitle", f"{about}; arrows: from the atom read to its reader")
+        about = f"{nodes.title} {self._where(layer)}"
+        if self.through is None:
+            about += " · rings: read by the graph token" if self.graph_token else ""
+            about += "; arrows: from the atom read to its reader"
+        else:
+            about += " · rings: in the graph token; arrows: from the atom where it began"
+        options.setdefault("subtitle", about)
         options.setdefault("legend", nodes.legend)
         arrows = self.strongest(count, layer, directed=True)
         return pairs_svg(molecule, relevance[0, 1:], arrows, **options)
@@ -149,9 +154,19 @@ class Pairs(Result):
         """Bar charts: relevance by shortest-path distance, and of bonded pairs by bond type."""
         from graphxai.visualization.pairs import profile_figure
 
-        nodes = self.explanation
-        layers = [self.profile(layer) for layer in range(len(self.by_layer))]
-        return profile_figure(layers, self.by_bond(), title=f"{nodes.title} for {nodes.target}")
+        nodes, every = self.explanation, range(len(self.by_layer))
+        profiles = {f"layer {layer + 1}": self.profile(layer) for layer in every}
+        how = "through attention"
+        if self.through is not None:
+            profiles, how = {f"after layer {self.through}": self.profile()}, "along walks"
+        title = f"{nodes.title} for {nodes.target}"
+        return profile_figure(profiles, self.by_bond(), title=title, how=how)
+
+    def _where(self, layer: int | None) -> str:
+        if self.through is not None:
+            return f"along walks of {self.through} layer{'s' if self.through > 1 else ''}"
+        which = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
+        return f"through attention, {which}"
 
     def _of(self, layer: int | None) -> NDArray[np.floating]:
         return self.matrix if layer is None else self.by_layer[layer]

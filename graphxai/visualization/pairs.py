@@ -122,14 +122,18 @@ def _width(value: float, bond: float, scale: Scale) -> float:
 
 
 def profile_figure(
-    layers: Sequence[Mapping[int | str, float]], bonds: Mapping[str, float], *, title: str
+    layers: Mapping[str, Mapping[int | str, float]],
+    bonds: Mapping[str, float],
+    *,
+    title: str,
+    how: str,
 ) -> Figure:
-    """Relevance through attention by shortest-path distance, one bar per layer; then by bond type.
+    """Relevance of pairs by shortest-path distance, one bar per layer; then by bond type.
 
-    layers: relevance of each layer by distance, or by name for pairs without one. bonds: summed
-    over layers, by bond type; if empty, that panel is left out.
+    layers: by name the relevance of each by distance, or by name for pairs without one. bonds:
+    summed over layers, by bond type; if empty, that panel is left out. how: relevance passed.
     """
-    keys = list(layers[0])
+    keys = list(next(iter(layers.values())))
     ratio = (len(keys), 1.6 * len(bonds))
     figure = new_figure(1.5 + 0.42 * sum(ratio), 3.9)
     panels = figure.subplots(
@@ -137,19 +141,19 @@ def profile_figure(
     )
     axes = panels[0, 0]
     width = 0.8 / len(layers)
-    for layer, profile in enumerate(layers):
+    for layer, (name, profile) in enumerate(layers.items()):
         at = np.arange(len(keys)) + (layer - (len(layers) - 1) / 2) * width
         shade = _LIGHTEST * (1 - layer / max(1, len(layers) - 1))
         color = tuple(shade + (1 - shade) * np.array(_DARKEST))
-        axes.bar(at, [profile[key] for key in keys], width, color=color, label=f"layer {layer + 1}")
+        axes.bar(at, [profile[key] for key in keys], width, color=color, label=name)
     named = [str(key).replace(" ", "\n") for key in keys]
     axes.set_xticks(range(len(keys)), named, fontsize=8)
-    axes.set_ylabel("relevance through attention")
+    axes.set_ylabel(f"relevance {how}")
     axes.legend(frameon=False, fontsize=8)
     _finish(axes, "shortest-path distance of the pair")
     if bonds:
         panels[0, 1].bar(list(bonds), list(bonds.values()), color=_DARKEST, width=0.6)
-        _finish(panels[0, 1], "bonded pairs, all layers")
+        _finish(panels[0, 1], "bonded pairs, all layers" if len(layers) > 1 else "bonded pairs")
     figure.suptitle(title, fontsize=11)
     return figure
 

@@ -12,7 +12,7 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.contract.inputs import prepare
 from graphxai.datasets.samples import digit_paths
-from graphxai.explainers.pairs import pair_relevance
+from graphxai.explainers.pairs import pair_relevance, walk_relevance
 from graphxai.models.graphormer import Task, collate
 from graphxai.rules.conservative import Rules, conservative, record
 from toy import random_graphormer
@@ -24,11 +24,15 @@ def batch_of(model, smiles):
     return collate([prepare(model.config, text).data for text in smiles])
 
 
-def frozen_pass(model, batch, constants=None, switched_off=None):
+def frozen_pass(
+    model, batch, constants=None, switched_off=None, *, tokens=None, put=None, states=None
+):
     """The first output of one graph by the formulas of the pre-LN Graphormer, and its constants.
 
     With `constants` the attention, the scales of LayerNorm and the ratios of GELU are those of an
     earlier pass; `switched_off`: (layer, query, key) whose attention is zero in all heads.
+    `tokens` replace the embeddings; `put`: (layer, token, its state) that enters instead; `states`
+    gets what enters each layer.
     """
     kept, given = [], iter(constants or [])
 
@@ -45,9 +49,14 @@ def frozen_pass(model, batch, constants=None, switched_off=None):
     def affine(layer, x):
         return x @ layer.weight.T + layer.bias
 
-    x, bias = model.embed(batch)[0], model.bias(batch)[0]
+    x, bias = model.embed(batch)[0] if tokens is None else tokens, model.bias(batch)[0]
     heads = model.config.num_heads
     for number, layer in enumerate(model.layers):
+        if put is not None and put[0] == number:
+            x = x.clone()
+            x[put[1]] = put[2]
+        if states is not None:
+            states.append(x)
         attention, y = layer.attention, norm(layer.attention_norm, x)
         q, k, v = (
             affine(part, y).unflatten(-1, (heads, -1)).transpose(0, 1)
@@ -77,6 +86,45 @@ def test_a_pair_is_what_the_frozen_network_loses_without_that_attention():
         lost[entry] = full - frozen_pass(model, batch, constants, entry)[0]
     torch.testing.assert_close(found, lost, atol=1e-12, rtol=1e-9)
     assert found.abs().max() > 0.1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("through", [1, 2])
+def test_a_walk_is_what_a_token_of_the_frozen_network_loses_without_where_it_began(through):
+    model = random_graphormer(num_layers=3).double()
+    batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
+    found = walk_relevance(model, batch, through, "active")[0]  # (T, T)
+    full, constants = frozen_pass(model, batch)
+    for began in range(len(found)):
+        states = entering(model, batch, constants, began)[through]
+        for at in range(len(found)):
+            lost = full - frozen_pass(model, batch, constants, put=(through, at, states[at]))[0]
+            torch.testing.assert_close(found[at, began], lost, atol=1e-12, rtol=1e-9)
+    assert found.abs().max() > 0.1
+
+
+def entering(model, batch, constants, without):
+    """What enters each layer of the frozen network if one token's embedding is zero."""
+    tokens, found = model.embed(batch)[0], []
+    tokens[without] = 0
+    frozen_pass(model, batch, constants, tokens=tokens, states=found)
+    return found
+
+
+def test_walks_sum_to_the_relevance_of_where_they_began(smiles):
+    model = random_graphormer(num_layers=3)
+    for walks, e in zip(gx.pairs(model, smiles, through=2), gx.explain(model, smiles), strict=True):
+        np.testing.assert_allclose(walks.matrix.sum(0)[1:], e.relevance, atol=1e-5)
+        assert walks.matrix.sum(0)[0] == pytest.approx(e.ledger.graph_token, abs=1e-5)
+        assert "walks of 2 layers" in repr(walks)
+    assert "walks of 2 layers" in walks.svg()
+    assert walks.figure().axes[0].get_legend_handles_labels()[1] == ["after layer 2"]
+
+
+@pytest.mark.parametrize("through", [0, 2, -1])
+def test_walks_need_a_layer_before_and_after(through):
+    with pytest.raises(ValueError, match="after layer 1"):
+        gx.pairs(random_graphormer(num_layers=2), "CCO", through=through)
 
 
 @pytest.mark.parametrize("pre", [True, False])
