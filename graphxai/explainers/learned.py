@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.model import ExplainableModel
@@ -23,7 +22,7 @@ from .averages import relative
 from .base import Attribution, Explainer, scored
 from .fitted import CARD, FIT, FittedExplainer
 from .node_features import node_features
-from .orders import gains
+from .orders import in_order
 from .registry import register
 
 
@@ -109,10 +108,3 @@ def class_of(target: ResolvedTarget, task: Task, columns: slice) -> Tensor:
     if task.kind == "binary":  # one logit: for the second class, or negative for the first
         return (weights[:, 0] > 0).long()
     return weights.argmax(-1)
-
-
-def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """The values (B, N) of a graph's nodes, given anew by rank in `order` (B, N), highest first."""
-    ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
-    sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)
-    return gains(sums.T, F.pad(order, (1, 0)), mask)

@@ -5,6 +5,7 @@ how the nodes are numbered.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 TIED = 1e-4  # of the largest score
@@ -51,3 +52,10 @@ def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
     by_size = values.T
     found = by_size.gather(1, after) - by_size.gather(1, before)
     return (found / (after - before).clamp(min=1)).masked_fill(~mask, 0.0)
+
+
+def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
+    """The values (B, N) of a graph's nodes, given anew by rank in `order` (B, N), highest first."""
+    ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
+    sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)
+    return gains(sums.T, F.pad(order, (1, 0)), mask)

@@ -17,7 +17,7 @@ each adds its marginals to the scores, which sorts the nodes anew.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,8 @@ from graphxai.rules.conservative import record
 from .activation_path import LrpPath
 from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
-from .orders import first_nodes
+from .gradient import Lrp
+from .orders import first_nodes, in_order
 from .registry import register
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
@@ -48,6 +49,10 @@ class PathMarginals(Explainer):
     `z(x) = x / mean |x|`; their spread is the standard error of the mean marginal, in the same
     unit. All graphs of a batch share each pass.
 
+    values: "own", or "lrp" to keep only the order of these scores and take the values from `lrp`:
+    the node of rank k gets the k-th largest of the graph, tied nodes share theirs. Their sum and
+    the ledger are those of `lrp`, exactly, and there is no spread (one pass more each way).
+
     In wrapped models an absent node leaves the graph, so only present nodes get a marginal, and the
     first coalition is the whole graph. A marginal counts what a node gives through attention; what
     it gives through messages and pooling counts in `lrp_path` alone.
@@ -58,10 +63,13 @@ class PathMarginals(Explainer):
     source = "this project; Ali 2022, section 5; Aumann 1974"
     cost = "18 forward, 18 backward"
 
-    def __init__(self, rounds: int = 16) -> None:
+    def __init__(self, rounds: int = 16, values: Literal["own", "lrp"] = "own") -> None:
         if not 4 <= rounds <= 32:
             raise ValueError(f"rounds must be from 4 to 32, not {rounds}.")
-        self.rounds = rounds
+        if values not in ("own", "lrp"):
+            raise ValueError(f"values must be 'own' or 'lrp', not {values!r}.")
+        self.rounds, self.values = rounds, values
+        self.additive = values == "lrp"  # type: ignore[misc]
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         path = LrpPath()._attribute(model, batch, target)
@@ -81,6 +89,10 @@ class PathMarginals(Explainer):
             known.append(batch.mask if own else present)
             mean, error = mean_and_error(torch.stack(samples), torch.stack(known))
             scores = start + relative(torch.zeros_like(path.output), mean, batch.mask)
+        if self.values == "lrp":
+            whole = Lrp()._attribute(model, batch, target)
+            nodes = in_order(whole.relevance, scores[:, 1:], batch.mask)
+            return replace(whole, relevance=nodes, features=None)
         found = scored(scores, batch, path.outputs, resolved)
         return replace(found, spread=error / mean_size(mean, batch.mask))
 

@@ -19,8 +19,8 @@ from graphxai.evaluation.curves import node_series
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
 from graphxai.explainers.fitting import areas, slopes_of_probability, soft_presence
-from graphxai.explainers.learned import in_order
 from graphxai.explainers.node_features import node_features, num_values
+from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
 from graphxai.rules.conservative import conservative, record

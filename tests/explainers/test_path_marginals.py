@@ -111,3 +111,22 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
 def test_impossible_rounds_are_refused(rounds):
     with pytest.raises(ValueError, match="4 to 32"):
         get_explainer("path_marginals", rounds=rounds)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_values_of_lrp_in_this_order_keep_its_ledger(smiles, wrapped):
+    model, inputs = random_graphormer().double(), smiles
+    if wrapped:
+        inputs = molecules()[:2]
+        model = gx.wrap(trained(SparseModel(), inputs, steps=3), kind="regression")
+    explainer = get_explainer("path_marginals", rounds=4, values="lrp")
+    found = gx.explain(model, inputs, explainer)
+    order = gx.explain(model, inputs, get_explainer("path_marginals", rounds=4))
+    for e, by_marginals, lrp in zip(found, order, gx.explain(model, inputs), strict=True):
+        assert e.ledger.nodes == pytest.approx(lrp.ledger.nodes, abs=1e-5)
+        assert e.ledger.unexplained == pytest.approx(lrp.ledger.unexplained, abs=1e-5)
+        assert e.additive
+        assert e.spread is None
+        best = by_marginals.relevance.argmax()
+        assert e.relevance[best] == pytest.approx(e.relevance.max())
+    check_batching(model, inputs, explainer)
