@@ -30,6 +30,7 @@ from graphxai.models.graphormer.checkpoint import (
     read_config,
     save_conformal,
     save_mean_node,
+    weights_digest,
 )
 from graphxai.models.graphormer.recipes import bace, mnist
 from graphxai.models.graphormer.recipes.mnist import NUM_TRAIN
@@ -79,7 +80,7 @@ def store_coverage(name: str, encoded: list[Any], y: Any, parts: Split, tell: An
     """
     model, folder = graphxai.load(name), locate(name)
     coverage = calibrate(model, encoded, y, parts)
-    print(save_conformal(model, folder))
+    print(save_conformal(model.conformal, folder, weights_digest(folder)))
     content = read_config(folder)
     content["metadata"]["coverage"] = coverage
     write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")

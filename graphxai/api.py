@@ -43,12 +43,13 @@ from graphxai.models.graphormer.checkpoint import (
     require_purpose,
 )
 from graphxai.models.graphormer.conformal import Conformal
+from graphxai.models.graphormer.ensemble import Ensemble, Trained, is_ensemble, load_ensemble
 
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
 
 OnError = Literal["warn", "raise"]
-Model: TypeAlias = "Graphormer | WrappedModel"
+Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
 Chunk: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their index
 Arrays: TypeAlias = dict[str, NDArray[np.floating]]
 Result = TypeVar("Result")
@@ -56,8 +57,10 @@ Refuse: TypeAlias = Callable[[Any, NotFiniteError], None]  # called with an inpu
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
-def load(name_or_folder: str | Path) -> Graphormer:
+def load(name_or_folder: str | Path) -> Trained:
     """A bundled model by name (see `pretrained_models()`), or one from a checkpoint folder.
+
+    Returns a Graphormer, or an Ensemble of several.
 
     A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
     converted; for its options see `graphxai.models.graphormer.load_huggingface`. Raises
@@ -65,6 +68,8 @@ def load(name_or_folder: str | Path) -> Graphormer:
     """
     folder = locate(name_or_folder)
     with torch.inference_mode(False):  # weights made in inference mode could never be explained
+        if is_ensemble(folder):
+            return load_ensemble(folder)
         if not is_published(folder):
             return load_checkpoint(folder)
         from graphxai.models.graphormer.convert import load_huggingface  # needs the chemistry
@@ -261,7 +266,7 @@ def _loaded(model: "Model | str | Path") -> "Model":
 
 def _conformal_of(model: "Model") -> Mapping[str, Conformal]:
     """A model's conformal scores by task; empty for models of others."""
-    return model.conformal if isinstance(model, Graphormer) else {}
+    return model.conformal if isinstance(model, Graphormer | Ensemble) else {}
 
 
 def _for_each(
@@ -493,6 +498,7 @@ class _Numbers:
     relevance: NDArray[np.floating]
     features: NDArray[np.floating] | None
     spread: NDArray[np.floating] | None
+    members: NDArray[np.floating] | None
     outputs: list[list[float]]
     labels: tuple[str, ...]
     shares: list[dict[str, Any]]  # of each graph, as the ledger names them
@@ -512,6 +518,7 @@ def _in_numbers(found: Attribution) -> _Numbers:
         relevance=found.relevance.float().cpu().numpy(),
         features=None if found.features is None else found.features.float().cpu().numpy(),
         spread=None if found.spread is None else found.spread.float().cpu().numpy(),
+        members=None if found.members is None else found.members.float().cpu().numpy(),
         outputs=found.outputs.double().tolist(),
         labels=found.labels,
         shares=[
@@ -566,6 +573,7 @@ def _explanation(
         features=features,
         feature_names=model.feature_names if features is not None else (),
         spread=None if found.spread is None else found.spread[row, :n].copy(),
+        members=None if found.members is None else found.members[:, row, :n].copy(),
         relevance_of=relevance_of,
         features_of=features_of,
         smiles=item.smiles,

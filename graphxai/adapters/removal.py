@@ -17,11 +17,12 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
+from graphxai.models.graphormer.ensemble import Ensemble
 
 from .one_at_a_time import output_of_empty
 from .wrapped import WrappedModel
 
-Model = Graphormer | WrappedModel
+Model = Graphormer | Ensemble | WrappedModel
 Operator = Literal["mask", "zero", "delete"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits in the cache
@@ -48,6 +49,9 @@ def outputs_of_many(
         n = int(data.num_nodes or 0)
         if keep.dim() != 2 or keep.shape[1] != n:
             raise ValueError(f"keep has shape {tuple(keep.shape)}, but the graph has {n} nodes.")
+    if isinstance(model, Ensemble):
+        members = [outputs_of_many(one, graphs, keeps, operator) for one in model.members]
+        return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
     parts = _Parts.of(graphs, keeps, keeps_all=operator == "zero")

@@ -8,7 +8,7 @@ import typer
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.models.graphormer import Graphormer
+    from graphxai.models.graphormer import Trained
 
 TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -44,7 +44,7 @@ LevelOption = Annotated[
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
-def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "Graphormer":
+def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "Trained":
     """Load a model to a device; warn on standard error if it is of no use by its test scores."""
     from graphxai.api import load
     from graphxai.contract.device import on_device
@@ -59,7 +59,7 @@ def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> 
     return model
 
 
-def level_for(model: "Graphormer", level: float | None) -> float:
+def level_for(model: "Trained", level: float | None) -> float:
     """The level that was asked for, or 0.9; say so on standard error if the model has no intervals.
 
     Raises ValueError unless it lies between 0 and 1.
@@ -126,7 +126,7 @@ def value_of(source: str, kind: str) -> str | Path:
     return Path(source) if kind == "image" else source
 
 
-def require_kind(model: "Graphormer", source: str, kind: str) -> None:
+def require_kind(model: "Trained", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
     from graphxai.contract.inputs import reads_molecules
 

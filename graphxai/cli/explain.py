@@ -28,7 +28,7 @@ from .terminal import echo
 
 if TYPE_CHECKING:
     from graphxai.explanation.explanation import Explanation
-    from graphxai.models.graphormer import Graphormer
+    from graphxai.models.graphormer import Trained
     from graphxai.tables.run import Counts
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -221,7 +221,7 @@ def _limit(scale: str) -> float | None:
 
 
 def _explain_one(
-    model: "Graphormer", source: str, kind: str, method: str, target: str | None
+    model: "Trained", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
     from graphxai.api import explain as explain_one
 

@@ -9,7 +9,7 @@ from .arguments import ColumnOption, DeviceOption, kind_of, load_with_warning
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.models.graphormer import Graphormer
+    from graphxai.models.graphormer import Trained
 
 DIGITS = "mnist-superpixels"
 
@@ -92,7 +92,7 @@ def fit_explainer(
     echo(f"written: {folder}; use it with --method learned")
 
 
-def _inputs(loaded: "Graphormer", source: str | None, column: str) -> tuple[list[Any], str]:
+def _inputs(loaded: "Trained", source: str | None, column: str) -> tuple[list[Any], str]:
     """The graphs to draw from, and what they are in words."""
     from graphxai.contract.inputs import reads_molecules
     from graphxai.datasets.training_set import FILE

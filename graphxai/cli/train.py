@@ -72,6 +72,13 @@ def train(
         int,
         typer.Option(min=1, help="Table: models to train, with seeds one apart; mean and spread."),
     ] = 1,
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Table: networks to average; relevance then has a spread over them.",
+        ),
+    ] = 1,
     standardise: Annotated[
         bool,
         typer.Option(
@@ -150,6 +157,8 @@ def train(
     `graphxai train my.csv --target-column pIC50 --time-column date --replicates 3 --keep-teacher
     --out runs/mine`
 
+    `graphxai train my.csv --target-column pIC50 --ensemble 5 --out runs/five`
+
     `graphxai train freesolv.csv --target-column expt --units kcal/mol --out runs/freesolv`
 
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --out aspirin.svg`
@@ -174,12 +183,12 @@ def train(
         common["epochs"] = epochs
     if source in NAMED:
         for_tables = (target_column, kind, units, start, split_column, time_column)
-        switches = (fast, learning_curve, keep_teacher, standardise, replicates > 1)
+        switches = (fast, learning_curve, keep_teacher, standardise, replicates > 1, ensemble > 1)
         if any(switches) or any(value is not None for value in for_tables):
             raise typer.BadParameter(
                 "--target-column, --kind, --units, --start, --fast, --keep-teacher,"
-                " --learning-curve, --split-column, --time-column, --standardise and --replicates"
-                " are for a table."
+                " --learning-curve, --split-column, --time-column, --standardise, --replicates"
+                " and --ensemble are for a table."
             )
         with _interruptible(), _alone(out):
             _train_named(source, out, split, common | {"root": data})
@@ -212,6 +221,7 @@ def train(
         | _split_of(split, split_column, time_column)
         | {
             "keep_teacher": keep_teacher,
+            "ensemble": ensemble,
             "start": None if start == "none" else start or "molecules",
             "distil": not fast,
             "learning_curve": learning_curve,

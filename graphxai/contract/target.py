@@ -146,6 +146,18 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Decided(Target):
+    """The target of one batch, whatever a model's own outputs for it are."""
+
+    resolved: ResolvedTarget | None = None
+
+    def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
+        """What was decided."""
+        assert self.resolved is not None
+        return self.resolved
+
+
+@dataclass(frozen=True)
 class _Side:
     """A class of a task by number; without an index, the task's value or predicted class."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graphxai.contract.inputs import reads_molecules
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Trained
 
 from .store import Key
 
@@ -37,12 +37,12 @@ class Source:
         return Source(self.title, kept, self.labels)
 
 
-def bace_test(model: Graphormer, root: str | Path | None = None) -> Source:
+def bace_test(model: Trained, root: str | Path | None = None) -> Source:
     """BACE compounds in the test part of the model's split."""
     return bace_part(model, "test", root)
 
 
-def bace_part(model: Graphormer, part: str, root: str | Path | None = None) -> Source:
+def bace_part(model: Trained, part: str, root: str | Path | None = None) -> Source:
     """BACE compounds in a part of the model's split; keys are positions in the file.
 
     part: "train", "valid" or "test".
@@ -105,7 +105,7 @@ def _label(cell: str) -> Any:
 
 
 def source(
-    model: Graphormer,
+    model: Trained,
     name: str,
     *,
     data: str | Path | None = None,
@@ -128,7 +128,7 @@ def source(
 
 
 def training_source(
-    model: Graphormer, name: str, *, data: str | Path | None = None, **columns: Any
+    model: Trained, name: str, *, data: str | Path | None = None, **columns: Any
 ) -> Source:
     """The training graphs that belong to `source`: "bace", "mnist-superpixels", or a table."""
     if name == "bace":

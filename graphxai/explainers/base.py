@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.adapters.layout import OneGraphAtATime
-from graphxai.contract.model import ExplainableModel, explaining
-from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.model import ExplainableModel, evaluating, explaining
+from graphxai.contract.target import Decided, ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.models.graphormer.ensemble import Ensemble
 
 from .soundness import noticing_chance, warn_if_another
 from .wrapped import (
@@ -40,9 +41,11 @@ class Attribution:
     remainders: the relevance (B,) that each kind of operation creates or loses, by name, which sum
     to `unexplained` (source: `rules.remainders`), or None if not known; average_node: with
     `baseline="mean"`, what as many average nodes would get, (B,), otherwise None; others: shares
-    (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`); inputs: by
-    name the relevance of further inputs that were asked for, one tensor for each graph, in the
-    input's own shape (rows, ...) where it is split by feature, otherwise (rows,).
+    (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`); spread
+    (B, N): how far each score may be off, or None; members (K, B, N): relevance by each model of an
+    ensemble, or None; inputs: by name the relevance of further inputs that were asked for, one
+    tensor for each graph, in the input's own shape (rows, ...) where it is split by feature,
+    otherwise (rows,).
     """
 
     relevance: Tensor
@@ -58,6 +61,7 @@ class Attribution:
     average_node: Tensor | None = None
     others: dict[str, Tensor] | None = None
     spread: Tensor | None = None
+    members: Tensor | None = None
     inputs: dict[str, list[Tensor]] | None = None
 
     @property
@@ -111,6 +115,8 @@ class Explainer(ABC):
         method does not explain, and for weights without gradients if it needs those.
         """
         wanted, further = Target.of(target), further_inputs(of, self.title, self.of_inputs)
+        if isinstance(model, Ensemble):
+            return self._of_ensemble(model, batch, wanted, of)
         with explaining(model), noticing_chance(model, batch):
             if self.by_gradient:
                 check_gradients(model, batch, self.names_cuts)
@@ -127,6 +133,18 @@ class Explainer(ABC):
             warn_of_mixing(model, self.name)
             warn_if_another(model, batch, joined.outputs, self.name)
             return joined
+
+    def _of_ensemble(
+        self, model: Ensemble, batch: GraphBatch, wanted: Target, of: Sequence[str]
+    ) -> Attribution:
+        """The mean over the members, each explained for the target that the ensemble decides on."""
+        with evaluating(model), torch.no_grad():
+            outputs = model(batch)
+        resolved = wanted.resolve(model.config, outputs)
+        decided = Decided(wanted.choice, wanted.task, resolved)
+        return _averaged(
+            [self.attribute(one, batch, decided, of) for one in model.members], outputs
+        )
 
     def applies_to(self, model: Any) -> bool:
         """Whether the method has what it needs of this model; most need nothing of their own."""
@@ -170,6 +188,29 @@ def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
     if first.inputs is not None:
         found["inputs"] = {n: [a.inputs[n][0] for a in alone if a.inputs] for n in first.inputs}
     return Attribution(mask=mask, labels=tuple(a.labels[0] for a in alone), **found)
+
+
+def _averaged(found: list[Attribution], outputs: Tensor) -> Attribution:
+    """The mean of the members' attributions, and its standard deviation over them."""
+
+    def mean(name: str) -> Any:
+        values = [getattr(one, name) for one in found]
+        if values[0] is None:
+            return None
+        if isinstance(values[0], dict):
+            return {k: torch.stack([value[k] for value in values]).mean(0) for k in values[0]}
+        return torch.stack(values).mean(0)
+
+    names = ("relevance", "features", "graph_token", "biases", "output", "average_node")
+    members = torch.stack([one.relevance for one in found])  # (K, B, N)
+    return Attribution(
+        **{name: mean(name) for name in (*names, "structure", "remainders", "others")},
+        outputs=outputs,
+        labels=found[0].labels,
+        mask=found[0].mask,
+        members=members,
+        spread=members.std(0) if len(found) > 1 else None,
+    )
 
 
 def scored(

@@ -23,7 +23,7 @@ from graphxai.contract.model import explaining
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.contract.threads import one_thread
 from graphxai.datasets.progress import Tick, progress_bar
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Graphormer, Trained
 from graphxai.models.graphormer.config import Task, TaskSet
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import Rules
@@ -89,7 +89,7 @@ class _ClassOfEach(Target):
 
 
 def fit_explainer(
-    model: Graphormer,
+    model: Trained,
     graphs: Any,
     *,
     task: str | None = None,
@@ -115,7 +115,10 @@ def fit_explainer(
     or fewer than 16 graphs to learn from.
     """
     if not isinstance(model, Graphormer):
-        raise TypeError("fit_explainer reads the attention of a Graphormer; load one with gx.load.")
+        raise TypeError(
+            "fit_explainer reads the attention of a single Graphormer; load one with gx.load (of an"
+            " ensemble: FOLDER/members/0)."
+        )
     if epochs < 1 or not 0 <= held_out < 1:
         raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
     chosen = _task_of(model, task)

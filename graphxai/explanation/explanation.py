@@ -43,7 +43,8 @@ class Explanation(Result):
     score is negative, what a large one says of a node, otherwise empty; caveat: what to know about
     the method's scores, if anything; features (N, F):
     relevance split exactly by feature, one column for each of `feature_names`, or None; spread
-    (N,): the standard error of each score, in its unit, for methods that average over samples,
+    (N,): the standard error of each score, in its unit, for methods that average over samples, or
+    its standard deviation over `members` (K, N), the relevance by each model of an ensemble;
     otherwise None;
     relevance_of, features_of: by name the relevance of each row (rows,) of the inputs that were
     asked for, or of the nodes of each type of a heterogeneous graph, and its parts (rows, ...) in
@@ -66,6 +67,7 @@ class Explanation(Result):
     features: NDArray[np.floating] | None = None
     feature_names: tuple[str, ...] = ()
     spread: NDArray[np.floating] | None = None
+    members: NDArray[np.floating] | None = None
     relevance_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     features_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     smiles: str | None = None
@@ -150,17 +152,28 @@ class Explanation(Result):
         scale: "Scale | float | None" = None,
         palette: str = "red-blue",
         as_drawn: bool = False,
+        agreed: bool = False,
         **options: Any,
     ) -> str:
         """The picture as SVG text.
 
         scale: the relevance shown in full colour, which several explanations can share; by default
         the largest |relevance| of this one. as_drawn: for molecules, do not show the mean where
-        resonance makes atoms equivalent (see `equivalent`). Other options as for `molecule_svg`
-        (such as `atom_numbers=True`) and `superpixel_svg`.
+        resonance makes atoms equivalent (see `equivalent`). agreed: give no colour to nodes on
+        whose sign the models of an ensemble disagree (see `contested`). Other options as for
+        `molecule_svg` (such as `atom_numbers=True`) and `superpixel_svg`.
         """
         from graphxai import visualization as draw
 
+        relevance = self.relevance
+        if agreed:
+            if self.members is None:
+                raise ValueError("agreed=True needs an explanation by an ensemble of models.")
+            relevance = np.where(self.contested, 0.0, relevance)
+            count = f"{self.contested.sum()} of {len(self)} {self._nodes}"
+            options.setdefault(
+                "subtitle", f"{self.caption}\nwithout colour: models disagree ({count})"
+            )
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
         options.setdefault("legend", self.legend)
@@ -169,9 +182,9 @@ class Explanation(Result):
         if molecule is not None:
             groups = [] if as_drawn else equivalent_atoms(molecule)
             options.setdefault("note", _note(molecule, groups))
-            return draw.molecule_svg(molecule, averaged(self.relevance, groups), **options)
+            return draw.molecule_svg(molecule, averaged(relevance, groups), **options)
         if self.image is not None and self.segments is not None:
-            return draw.superpixel_svg(self.image, self.segments, self.relevance, **options)
+            return draw.superpixel_svg(self.image, self.segments, relevance, **options)
         raise ValueError(
             "this graph has no picture: it has neither a molecule (a SMILES) nor an image with"
             " segments."
@@ -244,7 +257,16 @@ class Explanation(Result):
     @property
     def errors(self) -> str:
         """What stands behind ± in a list of scores; empty if no errors are known."""
+        if self.members is not None and self.spread is not None:
+            return f" ± standard deviation over {len(self.members)} models"
         return "" if self.spread is None else " ± standard error"
+
+    @property
+    def contested(self) -> NDArray[np.bool_]:
+        """For each node (N,) whether models of the ensemble disagree on its sign."""
+        if self.members is None:
+            return np.zeros(len(self), dtype=np.bool_)
+        return np.logical_and((self.members > 0).any(0), (self.members < 0).any(0))
 
     @property
     def subject(self) -> str:
@@ -311,8 +333,8 @@ class Explanation(Result):
         return "superpixels" if self.segments is not None else "nodes"
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per node: symbol (for molecules), relevance, spread (if known), its parts by
-        feature.
+        """One row per node: symbol (for molecules), relevance, spread (if known), whether models of
+        an ensemble disagree on its sign, its parts by feature.
         """
         import pandas as pd
 
@@ -323,6 +345,8 @@ class Explanation(Result):
         columns["relevance"] = self.relevance
         if self.spread is not None:
             columns["spread"] = self.spread
+        if self.members is not None:
+            columns["contested"] = self.contested
         frame = pd.DataFrame(columns)
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
@@ -350,6 +374,7 @@ class Explanation(Result):
             "training_set": None if self.nearness is None else asdict(self.nearness),
             "relevance": self.relevance.tolist(),
             "spread": None if self.spread is None else self.spread.tolist(),
+            **({} if self.members is None else {"members": self.members.tolist()}),
             "ledger": self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
             "features": None if self.features is None else self.features.tolist(),

@@ -30,7 +30,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Trained
 from graphxai.models.graphormer.checkpoint import locate
 from graphxai.models.graphormer.conformal import LEVEL
 
@@ -94,7 +94,7 @@ class ExplainBatch:
     of an SD file. level: how often the predictions' intervals and sets of classes are to hold.
     """
 
-    model: Graphormer | str | Path
+    model: Trained | str | Path
     method: Method = "lrp"
     target: Any = None
     pictures: Pictures | None = None
@@ -205,7 +205,7 @@ class PredictBatch:
     model, level: as for `ExplainBatch`.
     """
 
-    model: Graphormer | str | Path
+    model: Trained | str | Path
     level: float = LEVEL
 
     def columns(self, named: bool = False) -> dict[str, type]:
@@ -239,7 +239,7 @@ class PredictBatch:
         return [_named(cells[row], name, names is not None) for row, name in sorted(pairs)]
 
 
-def loaded(model: Graphormer | str | Path) -> Graphormer:
+def loaded(model: Trained | str | Path) -> Trained:
     """The model itself, or the one of this name or folder, which a process loads once."""
     if not isinstance(model, str | Path):
         return model
@@ -248,12 +248,12 @@ def loaded(model: Graphormer | str | Path) -> Graphormer:
 
 
 @lru_cache(maxsize=2)
-def _load(folder: Path, written: int) -> Graphormer:
+def _load(folder: Path, written: int) -> Trained:
     """The model of a folder; written: when, so that one trained anew is loaded anew."""
     return load(folder)
 
 
-def require_molecules(model: Graphormer) -> None:
+def require_molecules(model: Trained) -> None:
     """Raise ValueError if the model reads something else."""
     if not reads_molecules(model.config):
         raise ValueError(
@@ -274,7 +274,7 @@ def _named(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
 
 
 def _encoded(
-    model: Graphormer, smiles: Sequence[str], numbers: Sequence[int]
+    model: Trained, smiles: Sequence[str], numbers: Sequence[int]
 ) -> tuple[Encoded, list[RejectedRow]]:
     """Usable molecules, numbered and encoded; rejected rows."""
     graphs: dict[int, Graph] = {}
@@ -317,7 +317,7 @@ def _refused(row: int, smiles: str, error: Exception, what: str = "") -> Rejecte
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
-def predicted_columns(model: Graphormer) -> dict[str, type]:
+def predicted_columns(model: Trained) -> dict[str, type]:
     """The columns of a model's predictions with their types."""
     columns: dict[str, type] = {}
     for task in model.config.tasks:
@@ -331,7 +331,7 @@ def predicted_columns(model: Graphormer) -> dict[str, type]:
     return columns | dict.fromkeys(teacher.headings if teacher else (), float)
 
 
-def teacher_of(model: Graphormer) -> "Stack | None":
+def teacher_of(model: Trained) -> "Stack | None":
     """The teacher stored beside a model; None if there is none."""
     folder = model.origin.folder
     if folder is None or not (folder / "teacher.safetensors").is_file():
@@ -341,13 +341,13 @@ def teacher_of(model: Graphormer) -> "Stack | None":
     return kept_teacher(folder)
 
 
-def _taught(model: Graphormer, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
+def _taught(model: Trained, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
     """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
     found = taught_cells(model, [item for _, item in rows]) if rows else []
     return [row for row, _ in rows][: len(found)], found
 
 
-def taught_cells(model: Graphormer, items: Sequence[Input]) -> list[dict[str, str]]:
+def taught_cells(model: Trained, items: Sequence[Input]) -> list[dict[str, str]]:
     """What the teacher stored beside a model predicts for molecules, in cells; [] without one."""
     teacher = teacher_of(model)
     if teacher is None:

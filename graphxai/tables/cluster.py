@@ -25,7 +25,7 @@ from graphxai.datasets.writing import alone, folder_at
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.provenance import provenance, versions
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Trained
 
 from .batches import ExplainBatch
 from .frames import ExplainFrame
@@ -42,7 +42,7 @@ BLOCKS = 10_000  # most blocks of Ray Data; a larger number of pieces shares the
 
 def explain_dataset(
     dataset: "Dataset",
-    model: Graphormer | str | Path,
+    model: Trained | str | Path,
     method: Method = "lrp",
     *,
     target: Any = None,
@@ -79,7 +79,7 @@ def explain_dataset(
 
 
 def explain_on_ray(
-    model: Graphormer | str | Path,
+    model: Trained | str | Path,
     table: str | os.PathLike[str],
     out: str | os.PathLike[str],
     method: Method = "lrp",
@@ -232,7 +232,7 @@ def _cores(ray: Any) -> list[int]:
     return [int(cores) for cores in nodes if cores >= 1] or [1]
 
 
-def _batch(model: Graphormer | str | Path, method: Method, target: Any) -> ExplainBatch:
+def _batch(model: Trained | str | Path, method: Method, target: Any) -> ExplainBatch:
     """The callable for these, with the model itself, as other machines have no such folder."""
     model = load(model) if isinstance(model, str | Path) else model
     batch = ExplainBatch(model, method, target)
@@ -246,7 +246,7 @@ def _settings(
     """What must agree when a run is resumed."""
     from graphxai.evaluation.benchmark import weights_hash
 
-    assert isinstance(batch.model, Graphormer)
+    assert isinstance(batch.model, Trained)
     origin = provenance(batch.model, get_explainer(batch.method))
     listed = repr([(piece.path, piece.rows, piece.version) for piece in files])
     return {

@@ -31,7 +31,7 @@ from graphxai.datasets.workers import Lost, work_through
 from graphxai.datasets.writing import alone, folder_at, synced_together, write_whole
 from graphxai.explainers import Explainer
 from graphxai.explanation.files import one_line, require_pyarrow
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Trained
 from graphxai.models.graphormer.conformal import LEVEL
 
 from .batches import (
@@ -78,7 +78,7 @@ def count_rows(path: str | Path) -> int:
 
 
 def explain_table(
-    model: Graphormer,
+    model: Trained,
     path: str | Path,
     folder: str | Path,
     explainer: Explainer,
@@ -171,7 +171,7 @@ def explain_table(
 
 
 def explain_rows(
-    model: Graphormer,
+    model: Trained,
     path: str | Path,
     explainer: Explainer,
     *,
@@ -201,7 +201,7 @@ def explain_rows(
 
 
 def predict_table(
-    model: Graphormer,
+    model: Trained,
     path: str | Path,
     out: TextIO,
     *,
@@ -246,7 +246,7 @@ def predict_table(
 
 
 def largest_relevance(
-    model: Graphormer,
+    model: Trained,
     path: str | Path,
     explainer: Explainer,
     *,

@@ -3,17 +3,20 @@
 from .checkpoint import CheckpointError, load_checkpoint, locate, pretrained_names, save_checkpoint
 from .config import GraphormerConfig, Task
 from .encoding import GraphBatch, StructureEncoding, collate
+from .ensemble import Ensemble, Trained
 from .mean_node import measure_mean_node
 from .model import Graphormer, Origin
 
 __all__ = [
     "CheckpointError",
+    "Ensemble",
     "GraphBatch",
     "Graphormer",
     "GraphormerConfig",
     "Origin",
     "StructureEncoding",
     "Task",
+    "Trained",
     "collate",
     "load_checkpoint",
     "load_huggingface",

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphxai.datasets.writing import folder_at, write_whole
 
-from .config import GraphormerConfig
+from .config import GraphormerConfig, TaskSet
 from .conformal import Conformal, from_json, to_json
 from .model import Graphormer, Origin
 
@@ -32,6 +32,15 @@ SMALL = 2 * 10**7  # numbers in a model that may be made before its shapes are c
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
+
+
+class HasOrigin(Protocol):
+    """Whatever was loaded from a checkpoint."""
+
+    origin: Origin
+
+
+Stored = TypeVar("Stored", bound=HasOrigin)
 
 
 class CheckpointError(ValueError):
@@ -53,7 +62,7 @@ def save_checkpoint(
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     write_whole(folder / WEIGHTS, save(tensors, metadata={"format": FORMAT}))
     save_mean_node(model, folder)
-    save_conformal(model, folder)
+    save_conformal(model.conformal, folder, weights_digest(folder))
     content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
     write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
     write_whole(folder / CARD, card or "# Graphormer\n")
@@ -83,7 +92,7 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
     model.mean_node = _read_mean_node(model, folder, digest)
-    model.conformal = _read_conformal(model, folder, digest)
+    model.conformal = read_conformal(model.config, folder, digest)
     metadata = content.get("metadata")
     model.origin = Origin(
         name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
@@ -97,35 +106,35 @@ def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
     if model.mean_node is None:
         path.unlink(missing_ok=True)
         return None
-    digest = _digest(folder)
+    digest = weights_digest(folder)
     mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
     write_whole(path, save(mean, metadata={"format": FORMAT, "sha256": digest}))
     return path
 
 
-def save_conformal(model: Graphormer, folder: Path) -> Path | None:
-    """Write the model's conformal scores, if it has any, beside its weights, with their SHA-256."""
+def save_conformal(scores: dict[str, Conformal], folder: Path, digest: str) -> Path | None:
+    """Write conformal scores by task, if there are any, with the SHA-256 of their weights."""
     path = folder / CONFORMAL
-    if not model.conformal:
+    if not scores:
         path.unlink(missing_ok=True)
         return None
-    content = {"format": FORMAT, "sha256": _digest(folder), "tasks": to_json(model.conformal)}
+    content = {"format": FORMAT, "sha256": digest, "tasks": to_json(scores)}
     return write_whole(path, json.dumps(content) + "\n")
 
 
-def _digest(folder: Path) -> str:
+def weights_digest(folder: Path) -> str:
     """The SHA-256 of the weights in a folder."""
     return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
 
-def _read_conformal(model: Graphormer, folder: Path, digest: str) -> dict[str, Conformal]:
+def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conformal]:
     """Read the scores measured with the weights of this SHA-256; empty without them."""
     path = folder / CONFORMAL
     if not path.exists():
         return {}
     content = _read_object(path)
     try:
-        found = from_json(content.get("tasks"), model.config)
+        found = from_json(content.get("tasks"), config)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
     return found if content.get("sha256") == digest else {}
@@ -334,7 +343,7 @@ def require_shapes(
             )
 
 
-def require_purpose(model: Graphormer) -> Graphormer:
+def require_purpose(model: Stored) -> Stored:
     """Return the model; ValueError for weights that are only a start for training."""
     if model.origin.metadata.get("summary") == TO_START:
         raise ValueError(

@@ -29,7 +29,7 @@ except ImportError:
 
 from graphxai.contract.target import Target
 from graphxai.explanation.html import security_policy
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Trained
 
 from .guard import Guard
 from .models import Models
@@ -173,7 +173,7 @@ def application(models: Models, token: str, port: int) -> Guard:
 
 
 def serve(
-    given: Sequence[Graphormer | str | Path],
+    given: Sequence[Trained | str | Path],
     port: int = 0,
     *,
     open_browser: bool = True,

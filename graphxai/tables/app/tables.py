@@ -12,7 +12,7 @@ from rdkit import Chem, rdBase
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import iter_records
 from graphxai.explanation.files import one_line
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Trained
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded
 from graphxai.tables.report import report
@@ -60,7 +60,7 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
 
 
 def exported(
-    kind: str, model: Graphormer, method: str, target: Target, basket: Sequence[dict[str, str]]
+    kind: str, model: Trained, method: str, target: Target, basket: Sequence[dict[str, str]]
 ) -> str:
     """The basket as a file: "csv", "sdf" or "html" (a report).
 

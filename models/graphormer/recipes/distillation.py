@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.progress import in_chunks
 from graphxai.datasets.splits import Split
+from graphxai.models.graphormer.ensemble import Trained
 from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.scores import task_readings
 from graphxai.models.graphormer.training.settings import TrainingSettings
@@ -32,13 +33,13 @@ STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
 
 @dataclass(frozen=True, eq=False)
 class Distilled:
-    """A network, the number of new molecules it learned from, and the teacher's share by task.
+    """A network or several, the number of new molecules, and the teacher's share by task.
 
     The share is the teacher's weight in what was taught; the rest is the fine-tuned network's. It
     is None for a task with too few labels for a teacher. teacher: None if nothing was distilled.
     """
 
-    model: Graphormer
+    model: Trained
     molecules: int
     shares: dict[str, float | None]
     teacher: Stack | None = None
@@ -52,6 +53,7 @@ def distil_table(
     out: str | Path,
     *,
     molecules: int = 8000,
+    teacher: Stack | None = None,
     settings: TrainingSettings = STUDENT,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
@@ -73,6 +75,7 @@ def distil_table(
         split: split of the table.
         out: folder of the run.
         molecules: number of new molecules wanted; fewer if no more combinations exist.
+        teacher: the teacher; None chooses one.
         settings: settings of this training; its seed also seeds the forests.
         resume: continue an interrupted run in `out`.
         say: called with a line of text at each stage.
@@ -80,10 +83,11 @@ def distil_table(
     seed, tasks = settings.seed, model.config.tasks
     train = [graphs[k] for k in split.train]
     smiles, labels = _smiles(train), y[list(split.train)]
-    say("choosing a teacher by scaffold folds of the training part")
-    teacher = Stack.fit(tasks, smiles, labels, seed=seed, show=settings.show)
-    for line in teacher.lines():
-        say(line)
+    if teacher is None:
+        say("choosing a teacher by scaffold folds of the training part")
+        teacher = Stack.fit(tasks, smiles, labels, seed=seed, show=settings.show)
+        for line in teacher.lines():
+            say(line)
     held_out = [graphs[k] for k in split.valid]
     shares = _shares(model, teacher, held_out, y[list(split.valid)])
     text = {task.name: share for task, share in zip(tasks, shares, strict=True)}

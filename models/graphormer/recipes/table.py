@@ -26,8 +26,14 @@ from graphxai.datasets.splits import (
 from graphxai.datasets.training_set import write_held_out
 from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_checkpoint
 from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.ensemble import (
+    MOST,
+    Ensemble,
+    Trained,
+    members_of,
+    save_ensemble,
+)
 from graphxai.models.graphormer.mean_node import measure_mean_node
-from graphxai.models.graphormer.model import Graphormer
 from graphxai.models.graphormer.training.calibration import scale_logits
 from graphxai.models.graphormer.training.conformal import calibrate
 from graphxai.models.graphormer.training.fit import require_hardware
@@ -149,6 +155,7 @@ def train_table(
     epochs: int | None = None,
     distil: bool = True,
     keep_teacher: bool = False,
+    ensemble: int = 1,
     start: str | Path | None = PRETRAINED,
     learning_curve: bool = False,
     resume: bool = False,
@@ -174,6 +181,8 @@ def train_table(
             this takes 6 more epochs (fewer if `epochs` is less).
         keep_teacher: whether to store the teacher beside the network, as `teacher.safetensors`;
             predictions then show its own, in further columns of a table.
+        ensemble: number of networks, trained alike with seeds one apart. With several, the
+            checkpoint is an `Ensemble`: predictions are means, and relevance has a spread.
         start: weights to start from, by name (the bundled "molecules") or folder; None trains from
             scratch.
         learning_curve: also train on an eighth, a quarter and half of the training part.
@@ -191,12 +200,14 @@ def train_table(
     Raises:
         ImportError: the extra `train` is not installed.
         ValueError: `out` already contains a run and `resume` is False, or the run has another table
-            or other settings; the split leaves too little to train on; or `keep_teacher` without
-            `distil`.
+            or other settings; the split leaves too little to train on; `keep_teacher` without
+            `distil`; or `ensemble` is not from 1 to 50.
     """
     require_hardware(accelerator, devices, precision)
     if keep_teacher and not distil:
         raise ValueError("without distillation (--fast) there is no teacher to keep.")
+    if not 1 <= ensemble <= MOST:
+        raise ValueError(f"an ensemble has 1 to {MOST} networks, not {ensemble}.")
     out = Path(out)
     parts = table_split(table, split, seed, split_column)
     tasks = table_tasks(table.targets, table.y[list(parts.train)])
@@ -225,6 +236,7 @@ def train_table(
         "seed": seed,
         "epochs": settings.epochs,
         "distil": distil,
+        "ensemble": ensemble,
         "start": None if start is None else str(start),
     }
     begin_run(out, run, resume)
@@ -232,7 +244,7 @@ def train_table(
     sizes = f"train {len(parts.train):,}, calibrate {len(parts.valid):,}, test {len(parts.test):,}"
     say(f"{split} split: {sizes}")
     fitting = _Fitting(graphs, table.y, table.targets, tasks, start, settings, distil, resume, say)
-    found = fitting.model(parts, out)
+    found = fitting.ensemble(parts, out, ensemble)
     model = found.model
     if found.shares:
         say(f"the teacher's share, the rest is the network's own: {shares_text(found.shares)}")
@@ -259,14 +271,23 @@ def train_table(
         "scores": scores,
         "coverage": coverage,
         "learning_curve": curve,
-        "notes": [*notes, *verdicts(scores), *fitting.behind(found, parts, keep_teacher)],
+        "notes": [
+            *notes,
+            *_of_several(model, seed),
+            *verdicts(scores),
+            *fitting.behind(found, parts, keep_teacher),
+        ],
         "summary": summary(scores),
     }
     card = table_card(table, parts, metadata, command)
-    if table.standardise:  # stored with the model, so that it predicts as it learned
-        model.config.extra["standardise"] = True
-    measure_mean_node(model, [graphs[k] for k in parts.train])
-    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    for member in members_of(model):
+        if table.standardise:  # stored with the model, so that it predicts as it learned
+            member.config.extra["standardise"] = True
+        measure_mean_node(member, [graphs[k] for k in parts.train])
+    if isinstance(model, Ensemble):
+        folder = save_ensemble(model, out / "model", card=card, metadata=metadata)
+    else:
+        folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     if keep_teacher and found.teacher is not None and any(found.teacher.weights):
         save_teacher(found.teacher, folder)
     write_scores(folder / "scores.json", metadata)
@@ -291,8 +312,19 @@ class _Fitting:
     resume: bool
     say: Callable[[str], None]
 
-    def model(self, parts: Split, out: Path) -> Distilled:
-        """Train a Graphormer on the training part."""
+    def ensemble(self, parts: Split, out: Path, count: int) -> Distilled:
+        """Train several Graphormers with seeds one apart, and one teacher for all of them."""
+        found = self.model(parts, out)
+        members = [found.model]
+        for k in range(1, count):
+            seed = self.settings.seed + k
+            self.say(f"network {k + 1} of {count}, seed {seed}")
+            another = replace(self, settings=replace(self.settings, seed=seed))
+            members.append(another.model(parts, out / "networks" / str(k), found.teacher).model)
+        return found if count == 1 else replace(found, model=Ensemble(members))  # type: ignore[arg-type]
+
+    def model(self, parts: Split, out: Path, teacher: Stack | None = None) -> Distilled:
+        """Train a Graphormer on the training part; without a teacher, choose one if wanted."""
         first = finetune(
             self.graphs,
             self.tasks,
@@ -314,12 +346,13 @@ class _Fitting:
             parts,
             out / "distilled",
             molecules=RECOMBINED,
+            teacher=teacher,
             settings=replace(STUDENT, epochs=epochs, **common),
             resume=self.resume,
             say=self.say,
         )
 
-    def calibrate(self, model: Graphormer, valid: Sequence[int]) -> dict[str, float | None]:
+    def calibrate(self, model: Trained, valid: Sequence[int]) -> dict[str, float | None]:
         """Fit a temperature on the validation part and fold it into each class read-out."""
         found: dict[str, float | None] = dict.fromkeys(task.name for task in self.tasks)
         if not valid:
@@ -329,10 +362,11 @@ class _Fitting:
         for task, each, labels in zip(self.tasks, outputs, y.T, strict=True):
             found[task.name] = temperature = task_temperature(task, each, labels)
             if temperature is not None:
-                scale_logits(model, task.name, temperature)
+                for member in members_of(model):
+                    scale_logits(member, task.name, temperature)
         return found
 
-    def readings(self, model: Graphormer, chosen: Sequence[int]) -> list[FloatArray]:
+    def readings(self, model: Trained, chosen: Sequence[int]) -> list[FloatArray]:
         """Return the model's probabilities and values for graphs, by task."""
         return task_readings(model, [self.graphs[k] for k in chosen])
 
@@ -412,6 +446,14 @@ class _Fitting:
         found = part.model(fewer, out)
         part.calibrate(found.model, parts.valid)
         return {"share": share, "n": len(chosen), "targets": part.scores(found, fewer)}
+
+
+def _of_several(model: Trained, seed: int) -> list[str]:
+    """Say of an ensemble what it is."""
+    count = len(members_of(model))
+    if count == 1:
+        return []
+    return [f"the mean of {count} networks, trained with the seeds {seed} to {seed + count - 1}"]
 
 
 def _imbalance(targets: Sequence[Target], y: FloatArray) -> list[str]:

@@ -15,7 +15,7 @@ from graphxai.datasets.splits import Split
 from graphxai.datasets.training_set import FAR
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.conformal import LEVEL, VALUES, Conformal
-from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer.ensemble import Trained
 
 from .scores import task_readings
 
@@ -28,7 +28,7 @@ FEW = 20  # far molecules, below which their coverage says nothing
 
 
 def calibrate(
-    model: Graphormer, graphs: Sequence[Data], y: FloatArray, parts: Split
+    model: Trained, graphs: Sequence[Data], y: FloatArray, parts: Split
 ) -> dict[str, Any]:
     """Set `model.conformal` from the validation part, and measure its coverage on the test part.
 

@@ -18,6 +18,7 @@ from graphxai.datasets.writing import write_whole
 from graphxai.models.graphormer.checkpoint import fill, read_weights
 from graphxai.models.graphormer.config import GraphormerConfig
 from graphxai.models.graphormer.encoding import collate
+from graphxai.models.graphormer.ensemble import Trained
 from graphxai.models.graphormer.model import Graphormer
 
 from .loading import SizeBuckets, encode_all
@@ -139,7 +140,7 @@ def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> 
 
 
 @torch.no_grad()
-def predict(model: Graphormer, graphs: Sequence[Data], batch_size: int = 64) -> torch.Tensor:
+def predict(model: Trained, graphs: Sequence[Data], batch_size: int = 64) -> torch.Tensor:
     """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order."""
     encoded = encode_all(graphs, model.config)
     sizes = [int(graph.num_nodes or 0) for graph in encoded]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.models.graphormer.config import Task, TaskKind
-from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer.ensemble import Trained
 
 from .calibration import fit_temperature
 from .fit import predict
@@ -175,13 +175,13 @@ def readings(task: Task, outputs: Tensor) -> FloatArray:
     return (task.offset + task.scale * outputs[:, 0].double()).numpy()
 
 
-def task_outputs(model: Graphormer, graphs: Sequence[Data]) -> list[Tensor]:
+def task_outputs(model: Trained, graphs: Sequence[Data]) -> list[Tensor]:
     """Return a model's outputs for graphs, (n, columns) per task."""
     found = predict(model, graphs)
     return [found[:, model.config.task_columns(task.name)[1]] for task in model.config.tasks]
 
 
-def task_readings(model: Graphormer, graphs: Sequence[Data]) -> list[FloatArray]:
+def task_readings(model: Trained, graphs: Sequence[Data]) -> list[FloatArray]:
     """Return a model's probabilities and values for graphs, by task."""
     each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
     return [readings(task, outputs) for task, outputs in each]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rdkit import Chem
 
+import graphxai as gx
 from graphxai.datasets.hygiene import clean_table, matching_columns
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split
@@ -387,6 +388,35 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     assert f"a-1: teacher: {predicted[46]['a-1: teacher']}" in text
     salted = next(k for k, smiles in enumerate(MOLECULES) if k % 2 and "N" in smiles)
     assert predicted[salted]["smiles"] == Chem.CanonSmiles(MOLECULES[salted])
+
+
+def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_path, monkeypatch):
+    chosen, fit = [], stacking.Stack.fit
+    monkeypatch.setattr(stacking.Stack, "fit", lambda *a, **o: chosen.append(1) or fit(*a, **o))
+    out = tmp_path / "run"
+    code, text, error = run(
+        "train", table, "--smiles-column", "SMILES", "--target-column", "size", "--epochs", 1,
+        "--split", "random", "--ensemble", 2, "--out", out,
+    )  # fmt: skip
+    assert code == 0, error
+    assert len(chosen) == 1
+    assert "network 2 of 2, seed 1" in text
+    model = gx.load(out)
+    assert len(model.members) == 2
+    assert "mean of 2 networks, trained with the seeds 0 to 1" in (
+        (out / "model" / "README.md").read_text()
+    )
+    first, second = (p["size"].value for p in (gx.predict(m, "CCO") for m in model.members))
+    assert first != second
+    prediction = gx.predict(model, "CCO")["size"]
+    assert prediction.value == pytest.approx((first + second) / 2, rel=1e-5)
+    assert prediction.interval is not None
+    for row in read(out / "test.csv"):
+        value = gx.predict(model, row["smiles"])["size"].value
+        assert float(row["size: predicted"]) == pytest.approx(value, abs=1e-3)
+    code, text, error = run("explain", "CCO", "--model", out)
+    assert code == 0, error
+    assert "standard deviation over 2 models" in text
 
 
 def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():

@@ -1,0 +1,149 @@
+"""Several Graphormers that were trained alike from different seeds, as one model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.datasets.writing import folder_at, write_whole
+
+from .checkpoint import (
+    CARD,
+    CONFIG,
+    CheckpointError,
+    load_checkpoint,
+    name_of,
+    read_config,
+    read_conformal,
+    save_checkpoint,
+    save_conformal,
+    weights_digest,
+)
+from .conformal import Conformal
+from .encoding import GraphBatch, collate
+from .model import Graphormer, Origin
+
+__all__ = ["Ensemble", "Trained", "is_ensemble", "load_ensemble", "members_of", "save_ensemble"]
+
+FORMAT = "graphxai-ensemble"
+MEMBERS = "members"
+MOST = 50
+
+
+class Ensemble(nn.Module):
+    """The mean of its members' outputs, (B, num_outputs).
+
+    members: Graphormers of one configuration. Explainers explain each member and take the mean, so
+    that every score has a spread over the members; `embed` and `encode` see the members' tokens
+    side by side.
+    """
+
+    collate = staticmethod(collate)
+
+    def __init__(self, members: Sequence[Graphormer]) -> None:
+        super().__init__()
+        if not members:
+            raise ValueError("an ensemble needs at least one member.")
+        kinds = [member.config.to_dict() for member in members]
+        if any(kind != kinds[0] for kind in kinds):
+            raise ValueError("the members of an ensemble must have one configuration.")
+        self.config = members[0].config
+        self._members = nn.ModuleList(members)
+        self.origin = Origin()
+        self.conformal: dict[str, Conformal] = {}
+
+    @property
+    def members(self) -> list[Graphormer]:
+        """The members."""
+        return [cast(Graphormer, member) for member in self._members]
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the parts that `split_by_feature` returns."""
+        return self.members[0].feature_names
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Return the members' tokens side by side, (B, T, members D), the graph token first."""
+        return torch.cat([member.embed(batch) for member in self.members], dim=-1)
+
+    def encode(self, tokens: Tensor, batch: GraphBatch, keep: Tensor | None = None) -> Tensor:
+        """Return outputs (B, num_outputs) for tokens (B, T, members D); keep as in a Graphormer."""
+        each = zip(self.members, tokens.chunk(len(self._members), dim=-1), strict=True)
+        return torch.stack([member.encode(own, batch, keep) for member, own in each]).mean(0)
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Return outputs (B, num_outputs)."""
+        return torch.stack([member(batch) for member in self.members]).mean(0)
+
+    def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs (1, num_outputs) of a graph with no nodes."""
+        found = [member.outputs_without_nodes(batch) for member in self.members]
+        return torch.stack(found).mean(0)
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """Split `embedding . gradient` by feature, (B, N, features), see `Graphormer`."""
+        each = zip(self.members, gradient.chunk(len(self._members), dim=-1), strict=True)
+        parts = [member.split_by_feature(batch, own) for member, own in each]
+        known = [part for part in parts if part is not None]
+        return torch.stack(known).sum(0) if len(known) == len(parts) else None
+
+
+Trained = Graphormer | Ensemble
+
+
+def members_of(model: Trained) -> list[Graphormer]:
+    """The members of an ensemble; of a single model itself."""
+    return model.members if isinstance(model, Ensemble) else [model]
+
+
+def save_ensemble(
+    model: Ensemble, folder: str | Path, *, card: str = "", metadata: dict[str, Any] | None = None
+) -> Path:
+    """Write the members to `folder/members/0` and so on, and what belongs to all beside them."""
+    folder = folder_at(folder)
+    places = [folder / MEMBERS / str(k) for k in range(len(model.members))]
+    for member, place in zip(model.members, places, strict=True):
+        save_checkpoint(member, place, card=f"# Member {place.name} of an ensemble\n")
+    content = {"format": FORMAT, MEMBERS: len(model.members), "metadata": metadata or {}}
+    write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
+    write_whole(folder / CARD, card or "# Ensemble of Graphormers\n")
+    save_conformal(model.conformal, folder, _joined(map(weights_digest, places)))
+    return folder
+
+
+def is_ensemble(folder: Path) -> bool:
+    """Whether a checkpoint folder holds an ensemble."""
+    return read_config(folder).get("format") == FORMAT
+
+
+def load_ensemble(folder: str | Path) -> Ensemble:
+    """Read an ensemble; return it on the CPU, in eval mode. Errors as for `load_checkpoint`."""
+    folder = Path(folder)
+    content = read_config(folder)
+    count = content.get(MEMBERS)
+    if content.get("format") != FORMAT or type(count) is not int or not 1 <= count <= MOST:
+        raise CheckpointError(
+            f"{folder / CONFIG}: not an ensemble of 1 to {MOST} members ('format', 'members')."
+        )
+    members = [load_checkpoint(folder / MEMBERS / str(k)) for k in range(count)]
+    try:
+        model = Ensemble(members)
+    except ValueError as error:
+        raise CheckpointError(f"{folder / MEMBERS}: {error}") from error
+    digest, metadata = _joined(m.origin.sha256 for m in members), content.get("metadata")
+    model.conformal = read_conformal(model.config, folder, digest)
+    model.origin = Origin(
+        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+    )
+    return model.eval()
+
+
+def _joined(digests: Iterable[str]) -> str:
+    """One SHA-256 for those of all members."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

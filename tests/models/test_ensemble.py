@@ -1,0 +1,149 @@
+"""Several Graphormers as one model: means, their spread, files."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.adapters.removal import outputs_of_parts
+from graphxai.contract.inputs import prepare
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import CheckpointError, Ensemble, Task, save_checkpoint
+from graphxai.models.graphormer.conformal import Conformal
+from graphxai.models.graphormer.ensemble import load_ensemble, save_ensemble
+from toy import random_graphormer
+
+DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
+
+
+def members(noise=0.03, **changes):
+    """Three models of one configuration, each with weights of its own."""
+    found = [random_graphormer(num_layers=2, **changes) for _ in range(3)]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for model in found:
+            for parameter in model.parameters():
+                parameter.add_(noise * torch.randn_like(parameter))
+    return found
+
+
+@pytest.fixture
+def model():
+    return Ensemble(members()).eval()
+
+
+def test_a_prediction_is_the_mean_of_the_outputs(model, smiles):
+    alone = [[p["pIC50"].value for p in gx.predict(one, smiles)] for one in model.members]
+    found = [p["pIC50"].value for p in gx.predict(model, smiles)]
+    assert found == pytest.approx(np.mean(alone, axis=0).tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "gae", "occlusion", "lrp_path"])
+def test_relevance_is_the_mean_over_the_members_with_its_spread(model, smiles, method):
+    alone = [gx.explain(one, smiles, method, target="active") for one in model.members]
+    for k, e in enumerate(gx.explain(model, smiles, method, target="active")):
+        each = np.stack([found[k].relevance for found in alone])
+        np.testing.assert_allclose(e.members, each, atol=1e-6)
+        np.testing.assert_allclose(e.relevance, each.mean(0), atol=1e-6)
+        np.testing.assert_allclose(e.spread, each.std(0, ddof=1), atol=1e-6)
+        mean = np.mean([found[k].ledger.output for found in alone])
+        assert e.ledger.output == pytest.approx(mean, abs=1e-5)
+
+
+def test_the_ledger_closes_and_says_what_no_nodes_give(model, smiles):
+    for e in gx.explain(model, smiles):
+        assert e.ledger.unexplained == pytest.approx(0, abs=1e-4)
+        alone = [gx.explain(one, e.smiles).ledger.without_nodes for one in model.members]
+        assert e.ledger.without_nodes == pytest.approx(np.mean(alone), abs=1e-5)
+
+
+def test_all_members_are_explained_for_the_class_that_the_ensemble_predicts(smiles):
+    model = Ensemble(members(0.3, tasks=DIGITS)).eval()
+    found = gx.explain(model, smiles)
+    for e in found:
+        label = e.prediction.label
+        each = [gx.explain(one, e.smiles, target=label).relevance for one in model.members]
+        np.testing.assert_allclose(e.relevance, np.mean(each, axis=0), atol=1e-6)
+    votes = {gx.predict(one, e.smiles)["digit"].label for one in model.members for e in found}
+    assert len(votes) > 1
+
+
+def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
+    e = gx.explain(model, "CC(=O)Oc1ccccc1C(=O)O")
+    signs = [len({np.sign(value) for value in column}) > 1 for column in e.members.T]
+    assert e.contested.tolist() == signs
+    assert 0 < sum(signs) < len(e)
+    assert e.svg(agreed=True) != e.svg()
+    assert "standard deviation over 3 models" in e.errors
+    assert e.to_frame()["contested"].tolist() == signs
+    assert np.allclose(e.to_dict()["members"], e.members)
+    with pytest.raises(ValueError, match="ensemble"):
+        gx.explain(model.members[0], "CCO").svg(agreed=True)
+
+
+@pytest.mark.parametrize("operator", ["mask", "zero", "delete"])
+def test_nodes_are_removed_from_every_member(model, operator):
+    report = gx.evaluate(model, ["CCO", "CC(=O)O"], ["lrp"], operators=[operator])
+    assert np.isfinite(report.values("auac", operator)["lrp"]).all()
+    data = prepare(model.config, "CC(=O)O").data
+    keep = torch.tensor([[True, False, True, True], [False, False, False, True]])
+    each = [outputs_of_parts(one, data, keep, operator) for one in model.members]
+    torch.testing.assert_close(
+        outputs_of_parts(model, data, keep, operator), torch.stack(each).mean(0)
+    )
+
+
+def test_tokens_side_by_side_give_the_same_outputs(model, smiles):
+    batch = model.collate([prepare(model.config, s).data for s in smiles])
+    keep = batch.mask & (torch.arange(batch.mask.shape[1]) % 3 > 0)
+    with torch.no_grad():
+        torch.testing.assert_close(model.encode(model.embed(batch), batch), model(batch))
+        found = model.encode(model.embed(batch), batch, keep)
+        each = [one.encode(one.embed(batch), batch, keep) for one in model.members]
+    torch.testing.assert_close(found, torch.stack(each).mean(0))
+
+
+def test_what_was_saved_is_loaded(model, tmp_path):
+    model.conformal = {"pIC50": Conformal({"": [0.5] * 20}, 1.0)}
+    folder = save_ensemble(model, tmp_path / "run" / "model", metadata={"summary": "toy"})
+    found = gx.load(tmp_path / "run")
+    assert isinstance(found, Ensemble)
+    assert not found.training
+    assert (found.origin.name, found.origin.metadata) == ("run", {"summary": "toy"})
+    again = load_ensemble(folder)
+    assert again.origin.sha256 == found.origin.sha256 != found.members[0].origin.sha256
+    assert found.conformal["pIC50"].scores == model.conformal["pIC50"].scores
+    assert (
+        gx.explain(found, "CCO").relevance.tolist() == gx.explain(model, "CCO").relevance.tolist()
+    )
+    assert gx.predict(found, "CCO")["pIC50"].interval is not None
+
+
+@pytest.mark.parametrize("count", [0, -1, 51, "2", 2.0, None, True])
+def test_a_wrong_number_of_members_is_named(model, tmp_path, count):
+    save_ensemble(model, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text()) | {"members": count}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=re.escape(str(tmp_path / "config.json"))):
+        gx.load(tmp_path)
+
+
+def test_missing_and_unlike_members_are_named(model, tmp_path):
+    save_ensemble(model, tmp_path)
+    (tmp_path / "members" / "2" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="no such file"):
+        gx.load(tmp_path)
+    save_checkpoint(random_graphormer(), tmp_path / "members" / "2")
+    with pytest.raises(CheckpointError, match="one configuration"):
+        gx.load(tmp_path)
+
+
+def test_what_reads_one_networks_attention_names_the_members(model):
+    with pytest.raises(TypeError, match="members/0"):
+        gx.fit_explainer(model, ["CCO"] * 20)
+    assert not get_explainer("learned").applies_to(model)
+    with pytest.raises(ValueError, match="Graphormer"):
+        gx.pairs(model, "CCO", through=1)
