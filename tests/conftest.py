@@ -44,7 +44,7 @@ def smiles() -> list[str]:
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks of `graphxai.evaluation.testing` take explainers that sample or learn with few steps.
 
-    What they test holds for any number; the checks with all steps are those of small molecules.
+    What they test holds for any number; one check has all steps, of small molecules.
     """
     from other_models import quick_explainer
 

@@ -30,7 +30,7 @@ def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TO
     """Run every check with every registered method that applies to the model."""
     graphs = _graphs(model, inputs)
     batch = model.collate(graphs)
-    with _leaving_no_trace(model, batch):
+    with _leaving_no_trace(model, model.collate(graphs[:1])):  # a model may mix those of a batch
         for name in methods_for(model):
             explainer = get_explainer(name)
             together = explainer.attribute(model, batch)
@@ -155,7 +155,7 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
     Also after an exception inside the block.
     """
     batch = model.collate(_graphs(model, inputs))
-    with _leaving_no_trace(model, batch):
+    with _leaving_no_trace(model, model.collate(graphs[:1])):  # a model may mix those of a batch
         for name in methods_for(model):
             get_explainer(name).attribute(model, batch)
 

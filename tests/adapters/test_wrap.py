@@ -16,7 +16,7 @@ import graphxai as gx
 from graphxai.adapters import WrappedModel
 from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.inputs import InputError
-from graphxai.evaluation.testing import check_all, check_batching, check_ledger, check_renumbering
+from graphxai.evaluation.testing import check_all, check_batching, check_ledger
 from graphxai.explainers import get_explainer
 from other_models import (
     Bert,
@@ -186,13 +186,9 @@ def test_bias_shares_are_bias_times_gradient(models, graphs, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_relevance_is_that_of_the_graph_alone_and_follows_a_renumbering(models, graphs, name):
-    model = wrapped(models[name])
+def test_every_check_runs_on_a_wrapped_model(models, graphs, name, few_steps):
     plain = [Data(x=g.x, edge_index=g.edge_index, edge_attr=g.edge_attr) for g in graphs[6:9:2]]
-    for explainer in explainers():
-        check_batching(model, plain, explainer)
-        if not explainer.sampled:
-            check_renumbering(model, plain[:1], explainer)
+    check_all(wrapped(models[name]), plain)
 
 
 def test_three_threads_may_explain_one_model(models, graphs):
@@ -578,7 +574,3 @@ def test_relevance_splits_by_named_feature(models, graphs):
     explanation = gx.explain(model, graphs[0])
     assert explanation.feature_names == tuple(names)
     assert np.allclose(explanation.features.sum(-1), explanation.relevance, atol=1e-5)
-
-
-def test_every_check_runs_on_a_wrapped_model(models, graphs, few_steps):
-    check_all(wrapped(models["gps"]), graphs[:3])
