@@ -154,7 +154,8 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
 
     Also after an exception inside the block.
     """
-    batch = model.collate(_graphs(model, inputs))
+    graphs = _graphs(model, inputs)
+    batch = model.collate(graphs)
     with _leaving_no_trace(model, model.collate(graphs[:1])):  # a model may mix those of a batch
         for name in methods_for(model):
             get_explainer(name).attribute(model, batch)
