@@ -223,6 +223,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("difluoromethyl", "*C(F)F"),
     ("trifluoromethyl", "*C(F)(F)F"),
     ("trifluoroethyl", "*CC(F)(F)F"),
+    ("difluoromethoxy", "*OC(F)F"),
+    ("neopentyl", "*CC(C)(C)C"),
+    ("hexafluoroisopropyl", "*C(C(F)(F)F)C(F)(F)F"),
     ("hydroxymethyl", "*CO"),
     ("water", "O"),
     ("methane", "C"),
@@ -283,7 +286,7 @@ def described(smiles: str) -> str:
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
         return smiles
-    formula = re.sub(r"\*\d*", "", CalcMolFormula(mol))
+    formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
     rings = Counter(ring_name(mol, atoms) or "unnamed" for atoms in ring_systems(mol))
     listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
     return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
