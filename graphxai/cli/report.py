@@ -55,7 +55,7 @@ def report(
         typer.Option(
             min=0,
             help="Find this many changes that alter the prediction for each full card, which takes"
-            " TIME a molecule.",
+            " about 5 s a molecule.",
         ),
     ] = 0,
     towards: Annotated[

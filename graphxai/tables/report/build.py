@@ -133,7 +133,7 @@ def report(
     inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side.
     These, and the sign of trust that explains each molecule anew, are for the `detailed` molecules
     with the strongest atoms, the least trust, activity cliffs and outliers; see `choice.in_full`.
-    counterfactuals: how many to find for each of these molecules, which takes seconds a molecule;
+    counterfactuals: how many to find for each of these molecules, which takes about 5 s a molecule;
     towards: what the model should say of them, as in `graphxai.counterfactuals`, by default the
     most probable other class, or one unit more than predicted.
     names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
