@@ -309,8 +309,12 @@ def test_counterfactuals_that_make_no_sense_are_refused_or_said(bace, tmp_path):
     with pytest.raises(ValueError, match="cannot go towards 'soluble'; this model offers"):
         gx.report(bace, ["CCO"], out, counterfactuals=1, towards="soluble")
     assert not out.exists()
-    options = {"counterfactuals": 1, "towards": "inactive"}
-    _, data = read(gx.report(bace, ["CCO"], out, **options))
+    table = tmp_path / "molecules.csv"
+    table.write_text("smiles\nCCO\n")
+    command = ["report", str(table), "--out", str(out), "--counterfactuals", "1", "--towards"]
+    done = CliRunner().invoke(app, [*command, "inactive"])
+    assert done.exit_code == 0, done.output
+    _, data = read(out)
     assert data["molecules"][0]["changes"] == {"summary": "It is inactive already.", "found": []}
 
 
