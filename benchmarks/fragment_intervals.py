@@ -34,8 +34,8 @@ def relevance_by_group() -> list[NDArray[np.float64]]:
 def students(values: NDArray[np.float64]) -> tuple[float, float]:
     tally = Tally()
     for place, value in enumerate(values):
-        tally.add([float(value)], place, "")
-    return tally.interval
+        tally.add([(float(value), 1)], place, "")
+    return tally.sums.interval
 
 
 def resampled(values: NDArray[np.float64]) -> tuple[float, float]:

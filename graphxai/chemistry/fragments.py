@@ -18,7 +18,14 @@ from graphxai.explanation.result import Result
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
-from .names import FUNCTIONAL_GROUPS, cut_smiles, name_in_words, ring_name, ring_systems
+from .names import (
+    FUNCTIONAL_GROUPS,
+    cut_smiles,
+    described,
+    name_in_words,
+    ring_name,
+    ring_systems,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +61,11 @@ class Fragment:
     scheme: str
     unsigned: str = ""
     error: float | None = None
+
+    @property
+    def per_atom(self) -> float:
+        """The mean relevance of its atoms."""
+        return self.relevance / len(self.atoms)
 
     def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
         """A small drawing of the fragment in the colour of its relevance."""
@@ -101,14 +113,19 @@ class Fragments(Result, Sequence[Fragment]):
         return math.fsum(part.relevance for part in self)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per fragment: name, smiles, relevance, atoms (indices, separated by spaces).
+        """One row per fragment: name, smiles, relevance, per_atom, atoms.
 
+        per_atom: relevance divided by the number of atoms; atoms: indices, separated by spaces.
         Sampled Shapley values have their standard errors in a further column, `error`.
         """
         import pandas as pd
 
-        rows = [(p.name, p.smiles, p.relevance, " ".join(map(str, p.atoms)), p.error) for p in self]
-        frame = pd.DataFrame(rows, columns=["name", "smiles", "relevance", "atoms", "error"])
+        rows = [
+            (p.name, p.smiles, p.relevance, p.per_atom, " ".join(map(str, p.atoms)), p.error)
+            for p in self
+        ]
+        columns = ["name", "smiles", "relevance", "per_atom", "atoms", "error"]
+        frame = pd.DataFrame(rows, columns=columns)
         return frame.dropna(axis=1, how="all") if len(frame) else frame
 
     def svg(
@@ -240,10 +257,13 @@ def _summed(
 
 
 def _named(name: str | None, smiles: str, scheme: str) -> str:
-    """The name of a part, or else its structure in words, or else its SMILES."""
+    """The name of a part, or else its structure in words.
+
+    Side chains of a table are told apart by their names, so an unknown one keeps its SMILES.
+    """
     if scheme == "scaffold" and name == "side chain":
         return f"{name}: {name_in_words(smiles) or smiles}"
-    return name or name_in_words(smiles) or smiles
+    return name or described(smiles)
 
 
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:

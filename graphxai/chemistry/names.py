@@ -1,5 +1,6 @@
 """Names for parts of molecules: functional groups, rings, small substituents."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -222,6 +223,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("difluoromethyl", "*C(F)F"),
     ("trifluoromethyl", "*C(F)(F)F"),
     ("trifluoroethyl", "*CC(F)(F)F"),
+    ("difluoromethoxy", "*OC(F)F"),
+    ("neopentyl", "*CC(C)(C)C"),
+    ("hexafluoroisopropyl", "*C(C(F)(F)F)C(F)(F)F"),
     ("hydroxymethyl", "*CO"),
     ("water", "O"),
     ("methane", "C"),
@@ -265,6 +269,27 @@ def name_in_words(smiles: str) -> str | None:
         return None
     listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in found.items())
     return f"{name} ring" + (f" with {', '.join(listed)}" if listed else "")
+
+
+def described(smiles: str) -> str:
+    """A fragment in words: its name, or else its formula and rings ("C9H10NO with benzene ring").
+
+    For canonical SMILES with `*` where it was cut, which are returned if RDKit cannot read them.
+    """
+    from rdkit import Chem, rdBase
+    from rdkit.Chem.rdMolDescriptors import CalcMolFormula
+
+    known = name_in_words(smiles)
+    if known is not None:
+        return known
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    if mol is None:
+        return smiles
+    formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
+    rings = Counter(ring_name(mol, atoms) or "unnamed" for atoms in ring_systems(mol))
+    listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
+    return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
 
 
 def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:

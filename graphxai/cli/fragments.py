@@ -57,7 +57,8 @@ def fragments(
 ) -> None:
     """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
-    For each fragment: mean relevance, spread, 95 % interval over molecules, counts, examples.
+    For each fragment: mean relevance, of the whole and of one atom, spread, 95 % intervals over
+    molecules, counts, examples.
 
     **Examples**
 
@@ -169,6 +170,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = 8) -> None:
     shown = Table(
         Column("fragment", overflow="fold"),
         "mean relevance [95 % interval]",
+        "per atom",
         "molecules",
         title=escape(printable(title)),
         title_justify="left",
@@ -182,6 +184,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = 8) -> None:
                 f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
             )
             mean = f"{row.mean:{plus}z.3f}{interval}"
-            shown.add_row(escape(printable(name)), mean, str(row.molecules))
+            cells = mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)
+            shown.add_row(escape(printable(name)), *cells)
         shown.add_section()
     Console().print(shown)

@@ -50,6 +50,21 @@ def report(
             " with the strongest atoms, the least trust, activity cliffs and outliers."
         ),
     ] = 50,
+    counterfactuals: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Find this many changes that alter the prediction for each full card, which takes"
+            " about 5 s a molecule.",
+        ),
+    ] = 0,
+    towards: Annotated[
+        str | None,
+        typer.Option(
+            help="What these changes should lead to: a class, '>6.5' or '<6.5' [default: the most"
+            " probable other class, or one unit more]."
+        ),
+    ] = None,
     level: LevelOption = None,
     title: Annotated[str, typer.Option(help="Title of the report.")] = "",
     workers: WorkersOption = None,
@@ -61,6 +76,8 @@ def report(
     `graphxai report molecules.csv --out report.html`
 
     `graphxai report molecules.csv --workers 4 --out report.html`
+
+    `graphxai report assay.csv --detailed 10 --counterfactuals 3 --towards active`
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
     """
@@ -86,6 +103,8 @@ def report(
             target=target,
             limit=limit,
             detailed=detailed,
+            counterfactuals=counterfactuals,
+            towards=towards,
             level=level_for(loaded, level),
             title=title,
             workers=workers,

@@ -14,7 +14,7 @@ from scipy import stats
 
 import graphxai as gx
 from graphxai.chemistry import names as fragment_names
-from graphxai.chemistry.names import FUNCTIONAL_GROUPS, name_in_words
+from graphxai.chemistry.names import FUNCTIONAL_GROUPS, described, name_in_words
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES
 from graphxai.models.graphormer import save_checkpoint
@@ -174,6 +174,34 @@ def test_fragments_have_names_in_words_where_these_are_known(smiles, name):
     assert name_in_words(Chem.CanonSmiles(smiles)) == name
 
 
+@pytest.mark.parametrize(
+    ("smiles", "words"),
+    [
+        ("*OC", "methoxy"),
+        ("*CC(*)C(O)C*", "C4H7O chain"),
+        ("*c1ccc(-c2ccccn2)cc1", "C11H8N with benzene ring and pyridine ring"),
+        ("*CC(*)C(=O)[O-]", "C3H3O2 chain"),
+        ("*c1ccc2c(c1)CC1(CC1)C2", "C11H11 with unnamed ring"),
+        ("not a SMILES", "not a SMILES"),
+    ],
+)
+def test_fragments_without_a_name_are_described_by_formula_and_rings(smiles, words):
+    assert described(smiles) == words
+
+
+def test_no_fragment_has_a_bare_smiles_for_a_name(of):
+    for smiles in MOLECULES.values():
+        assert all(part.name != part.smiles for part in of(smiles, "brics"))
+
+
+def test_the_relevance_per_atom_is_that_of_the_fragment_over_its_atoms(of):
+    parts = of("CCCCCCc1ccccc1", "brics")
+    frame = parts.to_frame()
+    size = frame.atoms.str.split().str.len()
+    np.testing.assert_allclose(frame.per_atom * size, frame.relevance, rtol=1e-12)
+    assert [part.per_atom for part in parts] == frame.per_atom.tolist()
+
+
 def test_patterns_go_by_the_order_given_and_share_no_atom(of):
     parts = of("CC(=O)Nc1ccccc1", {"amide": "C(=O)N", "anilide": "c[NX3]C=O", "ring": "c1ccccc1"})
     assert sorted(part.name for part in parts) == ["amide", "rest", "ring"]
@@ -298,6 +326,8 @@ def test_a_table_has_the_mean_over_molecules_with_its_interval(model):
     assert row["sd"] == pytest.approx(np.std(means, ddof=1), abs=1e-6)
     interval = stats.t.interval(0.95, df=2, loc=np.mean(means), scale=stats.sem(means))
     assert (row["low"], row["high"]) == pytest.approx(interval, rel=1e-4)
+    each = row["atoms"], row["per_atom"], row["per_atom_low"], row["per_atom_high"]
+    assert each == pytest.approx((6, *(value / 6 for value in (row["mean"], *interval))), rel=1e-4)
     strongest = explained[int(np.argmax(np.abs(means)))].smiles
     assert row["examples"].split()[0] == strongest
     assert np.isnan(table.loc["pyridine ring", "low"])  # one molecule has no spread

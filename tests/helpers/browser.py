@@ -28,6 +28,7 @@ KEYS = {
     "ArrowRight": ("ArrowRight", 39, ""),
     "ArrowLeft": ("ArrowLeft", 37, ""),
     "ArrowDown": ("ArrowDown", 40, ""),
+    "b": ("b", 66, "b"),
     "u": ("u", 85, "u"),
     "l": ("l", 76, "l"),
     "p": ("p", 80, "p"),

@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
+from graphxai.tables.report.changes import default_wish
 from graphxai.tables.report.choice import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
 from graphxai.tables.report.drawing import UNIT, drawing
 from graphxai.tables.report.page import card_html, embedded
+from graphxai.tables.report.projection import WIDTH, similarity_map
 from graphxai.visualization import Scale
 from graphxai.visualization.text import minus_signs
 from toy import random_graphormer
@@ -223,11 +225,13 @@ def test_fragments_over_the_set_are_ranked_by_their_mean(bace, tmp_path):
         for _, part, _, relevance in molecule["fragments"]:
             inside.setdefault(part, []).append(relevance)
     often = {part: np.mean(values) for part, values in inside.items() if len(values) >= 3}
-    rows = data["fragments"]["for"] + data["fragments"]["against"]
+    rows = data["fragments"]["rows"]
     assert {row["smiles"] for row in rows} == set(often)
     for row in rows:
-        assert row["mean"] == pytest.approx(often[row["smiles"]], rel=1e-3)
-        assert row["low"] <= row["mean"] <= row["high"]
+        mean, low, high = row["mean"]
+        assert mean == pytest.approx(often[row["smiles"]], rel=1e-3)
+        assert low <= mean <= high
+        assert np.multiply(row["per_atom"], row["atoms"]) == pytest.approx(row["mean"], rel=1e-2)
         for place in row["examples"]:
             assert row["smiles"] in [part[1] for part in data["molecules"][place]["fragments"]]
 
@@ -247,6 +251,71 @@ def test_other_methods_are_run_for_the_molecules_that_deserve_a_full_card(bace, 
         "ledger",
     ]
     assert data["words"]["full"].startswith("1 of the 3 molecules have a full card")
+
+
+def test_similar_molecules_lie_side_by_side_on_the_map(bace, tmp_path):
+    families = ["c1ccc(cc1)C(=O)N", "C1CCNCC1S(=O)(=O)", "OC1OC(CO)C(O)C1O"]
+    smiles = [f"{family}{'C' * n}" for n in range(1, 9) for family in families]
+    molecules = [Chem.MolFromSmiles(text) for text in smiles]
+    found = similarity_map(molecules)
+    assert found == similarity_map(molecules)  # the same on every run
+    places = np.array([found["x"], found["y"]]).T
+    assert places.min() == 0
+    assert places.max() == WIDTH
+    family = np.arange(len(smiles)) % len(families)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + 1e9 * np.eye(len(smiles))
+    assert np.mean(family[apart.argmin(axis=1)] == family) > 0.9
+    assert 0.5 < found["kept"] <= 1
+    assert similarity_map(molecules[:4]) is None
+    alike = similarity_map([molecules[0]] * 6)
+    assert alike is not None
+    _, data = read(gx.report(bace, ["CCO", "CCN"], tmp_path / "r.html", detailed=0))
+    assert data["map"] is None
+
+
+AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
+
+
+def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 40)
+    options = {"counterfactuals": 2, "towards": "pIC50: >7", "detailed": 1}
+    _, data = read(gx.report(bace, [AMIDE, "CCO"], tmp_path / "r.html", target="pIC50", **options))
+    (card,) = [m for m in data["molecules"] if "changes" in m]
+    assert "full" in card
+    assert card["changes"]["summary"].startswith("Towards pIC50 > 7: ")
+    found = gx.counterfactuals(bace, card["smiles"], "pIC50: >7", n=2, predictions=40)
+    before = gx.predict(bace, card["smiles"])["pIC50"].value
+    for shown, one in zip(card["changes"]["found"], found, strict=True):
+        assert (shown["smiles"], shown["name"]) == (one.smiles, one.changes)
+        assert shown["prediction"].startswith(minus_signs(str(one.prediction)))
+        assert shown["change"] == minus_signs(f"pIC50: {one.prediction.value - before:+.3g}")
+        assert shown["similarity"] == pytest.approx(one.similarity, abs=0.01)
+        assert shown["near"] == one.prediction.nearness.sentence
+        again = gx.explain(bace, one.smiles, target="pIC50")
+        assert shown["trust"]["level"] in {"good", "caution", "warning", "known"}
+        np.testing.assert_allclose(shown["r"], again.relevance, rtol=1e-3, atol=1e-5)
+        assert len(shown["draw"]["x"]) == len(again)
+
+
+def test_without_a_wish_counterfactuals_go_towards_another_class_or_a_higher_value(bace):
+    classes, value = gx.predict(bace, AMIDE).values()
+    other = {"active": "inactive", "inactive": "active"}[classes.label]
+    assert default_wish(classes) == f"BACE-1 inhibition: {other}"
+    assert default_wish(value) == f"pIC50: >{value.value + 1:.3g}"
+
+
+def test_counterfactuals_that_make_no_sense_are_refused_or_said(bace, tmp_path):
+    out = tmp_path / "r.html"
+    with pytest.raises(ValueError, match="cannot go towards 'soluble'; this model offers"):
+        gx.report(bace, ["CCO"], out, counterfactuals=1, towards="soluble")
+    assert not out.exists()
+    table = tmp_path / "molecules.csv"
+    table.write_text("smiles\nCCO\n")
+    command = ["report", str(table), "--out", str(out), "--counterfactuals", "1", "--towards"]
+    done = CliRunner().invoke(app, [*command, "inactive"])
+    assert done.exit_code == 0, done.output
+    _, data = read(out)
+    assert data["molecules"][0]["changes"] == {"summary": "It is inactive already.", "found": []}
 
 
 def test_every_card_can_be_full(bace, tmp_path):

@@ -1,12 +1,15 @@
 """The report in a headless Chromium: mouse, keys, sorting, searching, printing, attacks."""
 
+import csv
 import io
+import json
 import time
 
 import pytest
 
 import graphxai as gx
 from browser import browsing, chromium
+from graphxai.tables.files import guarded
 from graphxai.visualization import Scale
 
 if chromium() is None:
@@ -24,7 +27,7 @@ MOLECULES = {
     "octane": "CCCCCCCC",
     "known": "O1CC[C@@H](NC(=O)[C@@H](Cc2cc3cc(ccc3nc2N)-c2ccccc2C)C)CC1(C)C",
 }
-NAMES = "[...document.querySelectorAll('.card button')].map(b => b.textContent)"
+NAMES = "[...document.querySelectorAll('.card > :first-child')].map(b => b.textContent)"
 FOCUS = "document.activeElement.textContent"
 
 
@@ -155,7 +158,7 @@ def test_a_compound_like_the_training_compounds_gives_no_warning(page):
 
 
 def test_everything_can_be_reached_with_the_keyboard(page):
-    page.js("byId('palette').focus()")
+    page.js("byId('all').focus()")
     page.key("Tab")
     assert page.js(FOCUS) == "aspirin"
     page.key("ArrowRight")
@@ -178,9 +181,12 @@ def test_everything_can_be_reached_with_the_keyboard(page):
 
 def test_tabs_follow_the_arrow_keys(page):
     page.js("byId('tab-molecules').focus()")
-    page.key("ArrowRight")
-    assert page.js("document.activeElement.id") == "tab-fragments"
+    for tab in ("map", "fragments"):
+        page.key("ArrowRight")
+        assert page.js("document.activeElement.id") == f"tab-{tab}"
     assert page.js("!byId('fragments').hidden && byId('molecules').hidden")
+    page.key("ArrowRight")
+    assert page.js("document.activeElement.id") == "tab-basket"
     page.key("ArrowRight")
     assert "Data." in page.js("byId('card').innerText")
     assert page.js("byId('tab-rejected').hidden")
@@ -290,11 +296,202 @@ def test_the_printed_page_has_all_molecules_fragments_and_the_card(page):
     assert page.js("[...document.querySelectorAll('.card svg')].every(s => s.firstChild)")
 
 
+def downloaded(page, folder) -> list[dict[str, str]]:
+    """The rows of the basket, saved by a click on its button."""
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    page.click("#csv")
+    file = folder / "basket.csv"
+    end = time.monotonic() + 10
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return list(csv.DictReader(file.open(newline="", encoding="utf-8")))
+
+
+def test_chosen_molecules_leave_as_a_table_that_runs_no_formula(page, explained, tmp_path):
+    page.click(f"{place('aspirin')} .keep")
+    page.wait("byId('tab-basket').textContent === 'Basket (1)'")
+    assert page.js("byId('detail').open") is False
+    page.js("cards[4].firstChild.focus()")
+    page.key("b")
+    page.js("openMolecule(1)")
+    page.click("dialog .keep")
+    assert page.js("document.querySelector('dialog .keep').textContent") == "\u2713 In the basket"
+    page.key("Escape")
+    assert page.js("location.hash") == "#basket=1,5,2"
+    page.js("data.molecules[4].name = '=HYPERLINK(\"x\"),1'; data.molecules[1].smiles = '@SUM(1)'")
+    page.click("#tab-basket")
+    rows = downloaded(page, tmp_path)
+    assert [row["name"] for row in rows] == ["aspirin", '\'=HYPERLINK("x"),1', ATTACK]
+    assert [row["smiles"] for row in rows][1:] == [MOLECULES["octane"], "'@SUM(1)"]
+    assert float(rows[0]["sum over atoms"]) == pytest.approx(
+        explained["aspirin"].ledger.nodes, 1e-4
+    )
+    assert rows[0]["trust"] == "warning"
+    for row, name in zip(rows, ("aspirin", "octane", ATTACK), strict=True):
+        assert row["pIC50"].startswith(f"{explained[name].predictions[1].value:.2f}")
+
+
+def test_the_basket_is_guarded_as_other_tables_are(page):
+    cells = ["=1", "+a", "-1.5", "-", "@x", "\tx", "3 -4", "a=1", "", "−2", "−x", 'a"b', "-1e5 x"]
+    written = page.js(f"{json.dumps(cells)}.map(cell)")
+    plain = [text.replace("−", "-") for text in cells]
+    expected = guarded(dict(enumerate(plain)))
+    assert next(csv.reader([",".join(written)])) == list(expected.values())
+
+
+def test_a_basket_comes_back_with_its_address_and_can_be_emptied(page, path):
+    page.js("location.hash = '#basket=6,3,99,<img>'")
+    page.wait("byId('tab-basket').textContent === 'Basket'")
+    page.js("location.hash = '#basket=6,3,99,1.5'")
+    page.wait("byId('tab-basket').textContent === 'Basket (2)'")
+    page.call("Page.reload")
+    page.wait("document.readyState === 'complete' && basket.size === 2")
+    page.requests.pop()  # the page itself, once more
+    page.click("#tab-basket")
+    assert page.js("byId('chosen').innerText").startswith("known")
+    page.click("#chosen li:first-child .plain")
+    assert page.js("[...basket.keys()]") == ["3"]
+    page.click("#empty")
+    assert page.js("basket.size === 0 && byId('exports').hidden && location.hash === ''")
+    page.click("#tab-molecules")
+    page.choose("#sort", "name")
+    page.click("#all")
+    assert page.js("basket.size") == len(MOLECULES)
+
+
+def test_a_point_of_the_map_opens_its_molecule_by_mouse_and_keys(page):
+    page.click("#tab-map")
+    page.wait("document.querySelectorAll('#plot .point').length === 6")
+    assert "no unit" in page.js("byId('plot').textContent")
+    x, y = page.js("mapPlaces[5]")
+    page.js("byId('plot').scrollIntoView({block: 'nearest'})")
+    left, top, size = page.js(
+        "(b => [b.left, b.top, b.width / byId('plot').viewBox.baseVal.width])"
+        "(byId('plot').getBoundingClientRect())"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        at = {"x": left + size * x, "y": top + size * y}
+        page.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+    page.wait("byId('detail').open")
+    assert page.js("byId('detail-title').textContent") == "known"
+    page.key("Escape")
+    page.wait("!byId('detail').open && document.activeElement.id === 'plot'")
+    page.js("pointAt([...mapPlaces.keys()].sort((a, b) => mapPlaces[a][0] - mapPlaces[b][0])[0])")
+    seen = set()
+    for _ in range(8):
+        seen.add(page.js("mapAt"))
+        page.key("ArrowRight")
+    across = [page.js(f"mapPlaces[{at}][0]") for at in seen]
+    assert len(seen) > 1
+    assert page.js("mapPlaces[mapAt][0]") == max(across)
+    name = page.js("nameOf(data.molecules[mapAt])")
+    assert name in page.js("byId('map-molecule').innerText")
+    page.key("b")
+    assert page.js("document.querySelectorAll('#plot .kept rect').length") == 1
+    page.key("Enter")
+    page.wait("byId('detail').open")
+    assert page.js("byId('detail-title').textContent") == name
+
+
+def test_the_map_is_coloured_by_prediction_trust_or_a_fragment(page, explained):
+    page.click("#tab-map")
+    fills = "[...document.querySelectorAll('#plot .point')].map(p => p.getAttribute('fill'))"
+    assert len(set(page.js(fills))) > 3
+    ticks = "[...document.querySelectorAll('#map-key .tick')].map(t => t.textContent)"
+    assert page.js(ticks) == ["0", "0.5", "1"]
+    page.choose("#colour-by", "trust")
+    assert "do not rely: " in page.js("byId('map-key').innerText")
+    shapes = "p.tagName + (p.getAttribute('d') || '').replace(/[^a-z]/gi, '') + p.getAttribute('r')"
+    points = f"[...document.querySelectorAll('#plot .point')].map(p => {shapes})"
+    levels = page.js("data.molecules.map(levelOf)")
+    assert len(set(page.js(points))) == len(set(levels)) > 1  # told apart without colours
+    smiles = json.dumps(page.js("data.fragments.rows[0].smiles"))
+    page.choose("#colour-by", f"*{json.loads(smiles)}")
+    holds = f"m => m.fragments.some(f => f[1] === {smiles})"
+    holding = page.js(f"data.molecules.filter({holds}).length")
+    assert f": {holding}" in page.js("byId('map-key').innerText")
+    page.click("#tab-molecules")
+    page.click("#search")
+    page.type("octane")
+    page.wait(f"{NAMES}.length === 1")
+    page.click("#tab-map")
+    assert page.js("document.querySelectorAll('#plot .left').length") == 5
+
+
+def test_fragments_are_ranked_per_atom_or_as_a_whole_on_axes_with_numbers(page):
+    page.click("#tab-fragments")
+    first = "[...document.querySelectorAll('#parts > div:first-child .part .mean')]"
+    titles = f"{first}.map(p => p.textContent)"
+    for column in ("per_atom", "mean"):
+        page.choose("#ranking", column)
+        rows = page.js(f"data.fragments.rows.map(r => [r.{column}[0], r.name])")
+        ranked = sorted((row for row in rows if row[0] > 0), key=lambda row: -row[0])
+        assert page.js(titles) == [name for _, name in ranked[:12]]
+    rows = page.js("data.fragments.rows.map(r => [r.name, r.smiles])")
+    assert not [name for name, smiles in rows if name == smiles]
+    page.js("byId('parts').replaceChildren(range([0.3, 0.1, 0.5], 0.6))")
+    svg = "document.querySelector('#parts .range')"
+    assert page.js(f"[...{svg}.querySelectorAll('text')].map(t => t.textContent)") == [
+        "−0.5", "0", "+0.5"
+    ]  # fmt: skip
+    at = {
+        text: page.js(f"[...{svg}.querySelectorAll('text')][{k}].getAttribute('x') - 0")
+        for k, text in enumerate((-0.5, 0, 0.5))
+    }
+    low, high = page.js(f"{svg}.querySelector('.interval').getAttribute('d').match(/[\\d.]+/g)")[
+        ::2
+    ]
+    assert float(high) == pytest.approx(at[0.5], abs=0.1)
+    assert float(low) == pytest.approx(at[0] + 0.2 * (at[0.5] - at[0]), abs=0.1)
+
+
+def test_the_first_molecule_is_on_the_first_screen_of_a_phone(page):
+    page.size(390, 844)
+    try:
+        page.wait("document.querySelector('details.fold').open === false")
+        bottom = page.js("document.querySelector('.card').getBoundingClientRect().bottom")
+        assert bottom <= 844
+        page.click(".fold summary")
+        page.wait("byId('search').getBoundingClientRect().height > 0")
+    finally:
+        page.size(1200, 900)
+    page.wait("document.querySelector('details.fold').open")
+
+
+def test_counterfactuals_are_shown_with_their_molecule_and_fill_the_basket(
+    browser, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 30)
+    smiles = "O=C(Nc1ccc(F)cc1)c1ccccn1"
+    options = {"counterfactuals": 2, "towards": "pIC50: >9", "names": [ATTACK]}
+    out = gx.report("bace", [smiles], tmp_path / "r.html", compared=(), **options)
+    out.write_text(out.read_text().replace("aromatic H to", "\\u003cimg src=x onerror=alert(1)>"))
+    browser.errors.clear()
+    browser.open(out)
+    browser.wait("document.querySelectorAll('.card svg circle').length > 5")
+    assert browser.js("byId('tab-map').hidden")
+    browser.js("openMolecule(0)")
+    text = browser.js("byId('detail').innerText")
+    assert "Towards pIC50 > 9: " in text
+    one = browser.js("data.molecules[0].changes.found[0]")
+    for words in (one["name"], one["prediction"], one["change"], f"similarity {one['similarity']}"):
+        assert words in text
+    browser.click("dialog figure .keep")
+    browser.js("dialog.close()")
+    browser.click("#tab-basket")
+    assert browser.js("location.hash") == "#basket=1.0"
+    (row,) = downloaded(browser, tmp_path)
+    assert (row["name"], row["smiles"], row["changes"]) == (ATTACK, one["smiles"], one["name"])
+    assert row["predicted change"] == one["change"].replace("−", "-")
+    assert browser.js("document.querySelectorAll('img').length") == 0
+    assert browser.errors == []
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_nothing_is_wider_than_the_window(page, width):
     page.size(width, 800)
     try:
-        for tab in ("#tab-molecules", "#tab-fragments", "#tab-model"):
+        for tab in ("#tab-molecules", "#tab-map", "#tab-fragments", "#tab-basket", "#tab-model"):
             page.click(tab)
             assert page.js("document.documentElement.scrollWidth") <= width
         page.click("#tab-molecules")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from graphxai.api import Model, explain_prepared, load
+from graphxai.chemistry.counterfactuals import Wish
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
@@ -31,10 +32,12 @@ from graphxai.models.graphormer.checkpoint import require_purpose
 from graphxai.models.graphormer.conformal import LEVEL, require_level
 from graphxai.visualization.color import PALETTES, Scale
 
+from .changes import changes_card
 from .choice import in_full, said
 from .drawing import UNIT, drawing
 from .measured import agreement, measured_columns, measured_value, shown
 from .page import render
+from .projection import similarity_map
 from .records import colour_limit, full_card, record, rounded
 from .summary import fragment_ranking
 
@@ -64,7 +67,10 @@ Chosen: TypeAlias = tuple[int, str, Row, Explanation]
 
 @dataclass(frozen=True)
 class Plan:
-    """How to explain: model, its training set, method, methods to compare, target, level."""
+    """How to explain: model, its training set, method, methods to compare, target, level.
+
+    counterfactuals, towards: how many to find for a full card, and of what kind.
+    """
 
     model: Model
     training: TrainingSet | None
@@ -72,6 +78,8 @@ class Plan:
     others: tuple[str, ...]
     target: Any
     level: float
+    counterfactuals: int = 0
+    towards: str | None = None
 
 
 @dataclass
@@ -113,6 +121,8 @@ def report(
     target: Any = None,
     limit: int | None = None,
     detailed: int = DETAILED,
+    counterfactuals: int = 0,
+    towards: str | None = None,
     level: float = LEVEL,
     title: str = "",
     progress: bool | None = None,
@@ -123,6 +133,9 @@ def report(
     inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side.
     These, and the sign of trust that explains each molecule anew, are for the `detailed` molecules
     with the strongest atoms, the least trust, activity cliffs and outliers; see `choice.in_full`.
+    counterfactuals: how many to find for each of these molecules, which takes about 5 s a molecule;
+    towards: what the model should say of them, as in `graphxai.counterfactuals`, by default the
+    most probable other class, or one unit more than predicted.
     names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
     measured values by task; by default columns called like a task. target: see `Target`. limit:
     read at most this many rows; without a limit, up to 5,000 are allowed. level: how often the
@@ -131,12 +144,15 @@ def report(
     for any number.
 
     Rows that cannot be used are listed in the report. Raises ValueError if no row can be used, if
-    there are too many rows, if `out` is not .html, or if the model does not read molecules.
+    there are too many rows, if `out` is not .html, if the model does not offer what `towards` says,
+    or if it does not read molecules.
     """
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: a report is a web page; name it .html.")
     model = require_purpose(load(model)) if isinstance(model, str | Path) else model
+    if towards is not None:
+        Wish.of(towards, model)
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
@@ -156,7 +172,9 @@ def report(
         )
     contents = Contents()
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
-    plan = Plan(model, training_set_of(model), explainer, others, target, require_level(level))
+    changes = max(0, counterfactuals), towards
+    training = training_set_of(model)
+    plan = Plan(model, training, explainer, others, target, require_level(level), *changes)
     workers = workers_for(model, workers)
     done = work_through(partial(_explained, plan), _chunks(rows, CHUNK), workers, total)
     with progress_bar("explaining", total, show=progress) as tick, closing(done):
@@ -313,6 +331,10 @@ def _completed(
     for place, why, _, _ in chosen:
         beside = {name: found[place] for name, found in compared.items() if place in found}
         cards[place] = full_card(beside, trusted[place], why)
+        if plan.counterfactuals:
+            wanted = plan.towards, plan.counterfactuals, plan.level
+            card = changes_card(model, plan.explainer, explained[place], *wanted)
+            cards[place]["changes"] = card
         nearest = trusted[place].nearest
         if nearest is not None and nearest not in neighbours:
             neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
@@ -395,6 +417,7 @@ def _data(
         "unsigned_colours": _arms(Scale(1.0, one_sided=True)),
         "molecules": contents.molecules,
         "neighbours": contents.neighbours,
+        "map": similarity_map([explanation.atoms() for _, explanation in contents.explained]),
         "fragments": fragment_ranking(contents.fragments, contents.molecules)
         if len(contents.targets) == 1
         else None,

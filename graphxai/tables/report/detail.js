@@ -73,7 +73,7 @@ function openMolecule(place) {
   hideTip();
   if (!dialog.open) opener = document.activeElement;
   opened = place;
-  for (const svg of inDialog.splice(0)) pictures.delete(svg);
+  for (const svg of inDialog.splice(0)) forget(svg);
   const molecule = data.molecules[place];
   const at = shown.indexOf(place);
   const turn = (step, words) => {
@@ -83,12 +83,12 @@ function openMolecule(place) {
   };
   dialog.replaceChildren(
     element("div", { class: "top" }, element("h2", { id: "detail-title" }, nameOf(molecule)),
-      turn(-1, "\u2190 Previous"), turn(1, "Next \u2192"),
+      keeper([place], true), turn(-1, "\u2190 Previous"), turn(1, "Next \u2192"),
       element("button", { type: "button", class: "plain", onclick: () => dialog.close() }, "Close")),
     element("div", { class: "body" },
       element("div", {}, ...largePicture(molecule), fragmentTable(molecule)),
       element("div", {}, predictions(molecule), trustPanel(molecule), ledger(molecule)),
-      element("div", { class: "wide" }, methods(molecule))));
+      element("div", { class: "wide" }, changes(molecule, place), methods(molecule))));
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
   dialog.querySelector("svg.large").focus({ preventScroll: true });
@@ -98,7 +98,7 @@ dialog.addEventListener("close", () => {
   hideTip();
   document.body.append(tip);
   dialog.replaceChildren();
-  for (const svg of inDialog.splice(0)) pictures.delete(svg);
+  for (const svg of inDialog.splice(0)) forget(svg);
   const fromGrid = opener === document.body || opener?.closest("#grid");
   if (fromGrid && shown.includes(opened)) rove(cards[opened], true);
   else opener?.focus();
@@ -181,18 +181,38 @@ function glossary() {
 
 function fragmentTable(molecule) {
   const svg = () => dialog.querySelector("svg.large");
-  const rows = molecule.fragments.map(([name, smiles, atoms, relevance]) => {
+  const rows = molecule.fragments.map(([name, , atoms, relevance]) => {
     const mark = () => markAtoms(svg(), molecule.draw, atoms);
     const clear = () => svg() && markAtoms(svg(), molecule.draw, []);
     return element("tr", { class: "pick", tabindex: 0, onpointerenter: mark, onpointerleave: clear, onfocus: mark, onblur: clear },
-      element("td", {}, name === smiles ? "" : name), element("td", { class: "smiles" }, smiles),
-      element("td", { class: "number" }, String(atoms.length)), element("td", { class: "number" }, figure(relevance)));
+      element("td", {}, name), ...[String(atoms.length), figure(relevance), figure(relevance / atoms.length)].map((text) =>
+        element("td", { class: "number" }, text)));
   });
-  const heads = [["Fragment", ""], ["SMILES", ""], ["Atoms", "number"], ["Relevance", "number"]];
+  const heads = [["Fragment", ""], ["Atoms", "number"], ["Relevance", "number"], ["per atom", "number"]];
   return element("div", { class: "block" }, element("h3", {}, "Fragments"), element("div", { class: "scroll" },
     element("table", {}, element("thead", {}, element("tr", {},
       ...heads.map(([name, kind]) => element("th", { scope: "col", class: kind }, name)))),
     element("tbody", {}, ...rows))));
+}
+
+/* Counterfactuals: what would change the prediction, if the report was built with them. */
+function changes(molecule, place) {
+  if (!molecule.changes) return "";
+  const drawn = molecule.changes.found.map((one, k) => {
+    const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`,
+      ...one.alerts.map((name) => `alert: ${name}`)];
+    return element("figure", {},
+      dialogPicture({ picture: one.draw, relevance: averaged(one, one.r), limit: data.limit }, { "aria-label": `${one.name}, atoms coloured by relevance` }),
+      element("figcaption", {}, element("strong", {}, one.name), element("p", {}, one.prediction),
+        element("p", {}, one.change, one.reached ? "" : " (not as wished)"),
+        element("p", {}, badge(one.trust.level), ` ${one.trust.sentence}`),
+        element("p", { class: "soft" }, facts.filter(Boolean).join(" \u00b7 ")),
+        element("p", { class: "smiles" }, one.smiles), keeper([place, k], true)));
+  });
+  return element("div", { class: "block" }, element("h3", {}, "What would change the prediction?"),
+    element("p", { class: "note" }, molecule.changes.summary, drawn.length
+      ? " The colours are those of the large picture. These are answers of the model, not measurements." : ""),
+    element("div", { class: "methods" }, ...drawn));
 }
 
 function methods(molecule) {

@@ -12,7 +12,10 @@ from typing import Any
 
 from graphxai.explanation.html import security_policy
 
-SCRIPTS = ("draw.js", "report.js", "detail.js")
+SCRIPTS = (  # in this order, as each uses constants of those before it
+    *("draw.js", "basket.js", "report.js", "fragments.js"),
+    *("measured.js", "map.js", "detail.js", "start.js"),
+)
 FORBIDDEN = {
     "<": "\\u003c",
     ">": "\\u003e",

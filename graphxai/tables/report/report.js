@@ -64,6 +64,13 @@ function picture(content, attributes, lazy) {
   return svg;
 }
 
+/* Draw a picture no more: it is about to leave the page. */
+function forget(svg) {
+  pictures.delete(svg);
+  near.unobserve(svg);
+  waiting.delete(svg);
+}
+
 function paint(svg) {
   const content = pictures.get(svg);
   drawMolecule(svg, content.picture, content.relevance, content.limit, armsOf(content.method || data.method));
@@ -107,6 +114,7 @@ function repaint() {
 window.addEventListener("beforeprint", () => {
   byId("detail").scrollTop = 0;
   for (const svg of pictures.keys()) if (!svg.firstChild) paint(svg);
+  if (data.map) drawMap();
 });
 
 /* ---- colour bar ---- */
@@ -149,7 +157,8 @@ const cards = data.molecules.map((molecule, place) => {
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
       element("span", {}, known(molecule) || (molecule.predictions.length > 1 ? predicted(molecule, 1) : "")),
-      element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)));
+      element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)),
+    keeper([place]));
   return card;
 });
 const grid = byId("grid");
@@ -266,6 +275,10 @@ function prepareTools() {
     byId("search").focus();
   });
   byId("tools").addEventListener("submit", (event) => event.preventDefault());
+  const narrow = matchMedia("(max-width: 720px)"); // there, the controls are folded
+  const fold = () => { for (const part of document.querySelectorAll("details.fold")) part.open = !narrow.matches; };
+  narrow.addEventListener("change", fold);
+  fold();
 }
 
 /* ---- tabs ---- */
@@ -280,6 +293,7 @@ function selectTab(id, focus) {
     byId(tab.getAttribute("aria-controls")).hidden = !chosen;
     if (chosen && focus) tab.focus();
   }
+  if (id === "map") drawMap();
 }
 
 byId("tabs").addEventListener("click", (event) => {
@@ -294,116 +308,6 @@ byId("tabs").addEventListener("keydown", (event) => {
   event.preventDefault();
   selectTab(usable[(next + usable.length) % usable.length].getAttribute("aria-controls"), true);
 });
-
-/* ---- fragments over the set ---- */
-
-function fragmentEntry(row, largest) {
-  const mean = row.low === undefined
-    ? `${figure(row.mean)} in ${row.molecules} molecule${row.molecules === 1 ? "" : "s"}`
-    : `${figure(row.mean)} [${figure(row.low)}, ${figure(row.high)}] in ${number(row.molecules)} molecules`;
-  const examples = row.examples.flatMap((place) => [
-    element("button", { type: "button", class: "link", onclick: () => openMolecule(place) },
-      nameOf(data.molecules[place])), " "]);
-  const svg = row.draw
-    ? picture({ picture: row.draw, relevance: row.draw.x.map(() => row.mean), limit: largest },
-      { "aria-label": `Fragment ${row.name}` }, true)
-    : element("span");
-  return element("div", { class: "part" }, svg, element("div", {},
-    element("p", { class: "mean" }, row.name),
-    element("p", {}, mean, row.low === undefined ? "" : range(row, largest)),
-    row.name === row.smiles ? "" : element("p", { class: "smiles" }, row.smiles),
-    element("p", { class: "soft" }, "Examples: ", ...examples),
-    element("button", { type: "button", class: "link more", onclick: () => {
-      selectTab("molecules", true);
-      chooseFragment(row.smiles, row.name);
-    } }, row.molecules === 1 ? "Show the molecule" : `Show all ${number(row.molecules)}`)));
-}
-
-/* Mean and interval on an axis with zero in the middle. */
-function range(row, largest) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 200 18");
-  svg.setAttribute("class", "range");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
-  const at = (value) => 100 + (96 * value) / largest;
-  shape(svg, "path", { d: "M100 0V18", stroke: "#9aa3ad" });
-  shape(svg, "path", { d: `M${at(row.low)} 9H${at(row.high)}`, stroke: "#16191d", "stroke-width": 2 });
-  shape(svg, "rect", { x: at(row.mean) - 1.5, y: 3, width: 3, height: 12, fill: "#16191d" });
-  return svg;
-}
-
-function showFragments() {
-  const found = data.fragments;
-  if (!found) {
-    byId("fragments").append(element("p", {}, "The molecules are explained for different classes, so their relevance cannot be averaged. Choose one target to compare fragments."));
-    return;
-  }
-  const all = [...found.for, ...found.against];
-  const ends = all.flatMap((row) => [row.mean, row.low ?? row.mean, row.high ?? row.mean]);
-  const largest = Math.max(...ends.map(Math.abs), 1e-9);
-  const few = all.some((row) => row.low === undefined);
-  const about = few
-    ? `No fragment occurs in ${found.enough} or more molecules, so all are ranked, without intervals.`
-    : `Ranked are the ${number(found.ranked)} of ${number(found.distinct)} fragments that occur in ${found.enough} or more molecules, with a 95 % interval over molecules in brackets.`;
-  const side = (title, rows) => element("div", {}, element("h2", {}, title),
-    ...(rows.length ? rows.map((row) => fragmentEntry(row, largest)) : [element("p", {}, "None.")]));
-  byId("fragments").append(
-    element("p", { class: "note" }, `BRICS fragments. A fragment's relevance is the sum over its atoms, averaged over the molecules that contain it. ${about} This is an association within these molecules, not proof of a cause.`),
-    element("div", { class: "parts" }, ...(word
-      ? [side(`Most ${word}`, found.for)]
-      : [side("Most positive relevance", found.for), side("Most negative relevance", found.against)])));
-}
-
-/* ---- measured against predicted ---- */
-
-function showMeasured() {
-  const found = data.measured;
-  byId("tab-measured").hidden = !found;
-  if (!found) return;
-  const rows = found.groups.map(([part, words, count, scores]) => element("tr", {},
-    element("th", { scope: "row" }, element("span", { class: `dot ${part || "other"}` }), words),
-    element("td", { class: "number" }, number(count)), element("td", {}, scores)));
-  byId("measured").append(
-    element("p", { class: "note" }, `${found.task}: measured (column ${found.column}) against predicted. Click a point to see the molecule.`),
-    element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))));
-  if (!found.classes.length || found.target) byId("measured").append(measuredPlot(found));
-}
-
-/* A scatter plot; for classes, one column for each measured class. */
-function measuredPlot(found) {
-  const points = data.molecules.map((m, place) => ({ m, place })).filter(({ m }) => m.measured);
-  const classes = found.classes;
-  const [size, edge] = [460, 56];
-  const values = points.flatMap(({ m }) => (classes.length ? [] : [m.measured[0], m.value]));
-  const [low, high] = classes.length ? [0, 1] : [Math.min(...values), Math.max(...values)];
-  const at = (value) => edge + (size - 2 * edge) * ((value - low) / (high - low || 1));
-  const across = (m, k) => (classes.length
-    ? edge + (size - 2 * edge) * ((m.measured[0] + 0.5 + 0.6 * (((k * 0.618) % 1) - 0.5)) / classes.length)
-    : at(m.measured[0]));
-  const svg = document.createElementNS(SVG, "svg");
-  const label = classes.length ? `${data.value} by measured class` : `Measured against predicted ${found.task}`;
-  for (const [name, value] of Object.entries({ viewBox: `0 0 ${size} ${size}`, class: "measured", role: "img", "aria-label": label }))
-    svg.setAttribute(name, value);
-  const end = size - edge;
-  shape(svg, "path", { d: `M${edge} ${edge}V${end}H${end}`, class: "axis" });
-  if (!classes.length) shape(svg, "path", { d: `M${edge} ${end}L${end} ${edge}`, class: "axis same" });
-  const text = (x, y, words, more) => shape(svg, "text", { x, y, "text-anchor": "middle", ...more }, words);
-  text(size / 2, size - 8, classes.length ? "measured" : `measured ${found.task}`);
-  text(14, size / 2, classes.length ? data.value : `predicted ${data.value}`, { transform: `rotate(-90 14 ${size / 2})` });
-  for (const value of classes.length ? [0, 0.5, 1] : [low, (low + high) / 2, high]) {
-    const words = String(Number(value.toPrecision(3)));
-    text(edge - 8, size - at(value) + 4, words, { "text-anchor": "end" });
-    if (!classes.length) text(at(value), end + 18, words);
-  }
-  classes.forEach((name, k) => text(edge + ((size - 2 * edge) * (k + 0.5)) / classes.length, end + 18, name));
-  for (const [k, { m, place }] of points.entries()) {
-    const dot = shape(svg, "circle", { cx: across(m, k), cy: size - at(m.value), r: 4.5, class: `point ${m.part || "other"}` });
-    shape(dot, "title", {}, `${nameOf(m)}: measured ${m.measured[1]}, predicted ${m.predictions[0][1]}`);
-    dot.addEventListener("click", () => openMolecule(place));
-  }
-  return svg;
-}
 
 /* ---- model and rows left out ---- */
 
@@ -441,14 +345,3 @@ function showRejected() {
       element("td", { class: "number" }, String(row)), element("td", { class: "smiles" }, smiles),
       element("td", {}, reason)))))));
 }
-
-byId("about").textContent = `${data.source}: ${number(data.molecules.length)} explained by ${data.titles[data.method]}; model ${data.model.name}${data.model.summary ? `, ${data.model.summary} on test data` : ""}. ${data.model.score}`;
-byId("intro").textContent = data.words.intro;
-byId("full").textContent = data.words.full;
-prepareTools();
-showBar();
-arrange();
-showMeasured();
-showFragments();
-showModel();
-showRejected();

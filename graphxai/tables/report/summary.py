@@ -11,25 +11,30 @@ from graphxai.chemistry.fragment_table import FragmentTable
 from .drawing import drawing
 from .records import rounded
 
-SHOWN = 12  # fragments at either end of the ranking
+SHOWN = 12  # fragments at either end of a ranking
+RANKINGS = {"per_atom": ("per_atom_low", "per_atom_high"), "mean": ("low", "high")}
 ENOUGH = 3  # molecules needed for a meaningful interval
 EXAMPLES = 6
 
 
 def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Fragments of high and of low mean relevance: `{"for": [...], "against": [...]}`.
+    """Fragments at either end of a ranking by `RANKINGS`, with both their means.
 
-    Fragments found in at least `ENOUGH` molecules are ranked by their mean; if there are none, all
-    fragments are, without intervals. molecules: the page's records; examples are positions in it.
+    Fragments found in at least `ENOUGH` molecules are ranked; if there are none, all fragments are,
+    without intervals. molecules: the page's records; examples are positions in it.
     """
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
     ranked = often if len(often) else everything
     found = _occurrences(molecules)
-    rows = [_row(row, found[row["smiles"]]) for row in ranked.to_dict("records")]
+    ends: dict[Any, None] = {}
+    for column in RANKINGS:
+        order = ranked.sort_values([column, "smiles"], ascending=[False, True]).index.tolist()
+        ends |= dict.fromkeys([*order[:SHOWN], *order[-SHOWN:]])
+    rows = [_row(row, found[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")]
     return {
-        "for": [_drawn(row) for row in rows[:SHOWN] if row["mean"] > 0],
-        "against": [_drawn(row) for row in rows[::-1][:SHOWN] if row["mean"] < 0],
+        "rows": [_drawn(row) for row in rows],
+        "shown": SHOWN,
         "enough": ENOUGH,
         "distinct": len(everything),
         "ranked": len(ranked),
@@ -47,10 +52,14 @@ def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[fl
 
 
 def _row(row: dict[Any, Any], found: list[tuple[float, int]]) -> dict[str, Any]:
+    """The fragment for the page; each mean as [mean] or, of enough molecules, [mean, low, high]."""
     kept: dict[str, Any] = {key: row[key] for key in ("name", "smiles", "molecules")}
-    kept["mean"] = rounded([row["mean"]])[0]
-    if row["molecules"] >= ENOUGH and math.isfinite(row["low"]):
-        kept["low"], kept["high"] = rounded([row["low"], row["high"]])
+    kept["atoms"] = rounded([row["atoms"]])[0]
+    for column in RANKINGS:
+        kept[column] = rounded([row[column]])
+        ends = [row[end] for end in RANKINGS[column]]
+        if row["molecules"] >= ENOUGH and math.isfinite(ends[0]):
+            kept[column] += rounded(ends)
     return kept | {"examples": _spread(found)}
 
 

@@ -1,7 +1,4 @@
-"""Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher.
-
-Needs scikit-learn (extra `train`).
-"""
+"""Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher."""
 
 from __future__ import annotations
 

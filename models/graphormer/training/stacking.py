@@ -2,7 +2,7 @@
 
 Forests and Gaussian processes predict each molecule of the training part from the other scaffold
 folds. Their weights are the non-negative ones, summing to 1, with the least squared error on these
-predictions (Breiman 1996). Needs scikit-learn (extra `train`).
+predictions (Breiman 1996).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Labels that teach a Graphormer, what forests read of molecules, and an ensemble for BACE.
 
-The ensemble learns only from the training molecules. Needs scikit-learn (extra `train`).
+The ensemble learns only from the training molecules.
 """
 
 from __future__ import annotations

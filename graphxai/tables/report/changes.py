@@ -1,0 +1,109 @@
+"""Counterfactuals of a molecule for its card: what would change the prediction."""
+
+from typing import Any
+
+from rdkit import Chem
+
+from graphxai.api import Model, explain_prepared
+from graphxai.chemistry.counterfactuals import Counterfactual, Wish, counterfactuals
+from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.contract.inputs import prepare_all
+from graphxai.datasets.training_set import training_set_of
+from graphxai.evaluation.trust.trust import trust_prepared
+from graphxai.explainers import Explainer
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.prediction import Prediction
+from graphxai.visualization.contrast import aligned
+from graphxai.visualization.layout import laid_out
+from graphxai.visualization.text import minus_signs
+
+from .drawing import drawing
+from .records import rounded
+
+PREDICTIONS = 600  # neighbours of a molecule, as in a search of the app
+
+
+def changes_card(
+    model: Model,
+    explainer: Explainer,
+    explanation: Explanation,
+    towards: str | None,
+    n: int,
+    level: float,
+) -> dict[str, Any]:
+    """What a card shows of up to `n` counterfactuals of an explained molecule.
+
+    They are explained as the molecule is, so that their colours compare. towards: see
+    `graphxai.counterfactuals`; by default the most probable other class, or one unit more. level:
+    how often the intervals are to hold. What was found is summed up in a sentence, as is an error.
+    """
+    wish = towards or default_wish(explanation.prediction)
+    mol = explanation.atoms()
+    try:
+        aim = Wish.of(wish, model)
+        if any(p.task == aim.task and aim.distance(p) > 0 for p in explanation.predictions):
+            return {"summary": f"It is {aim} already.", "found": []}
+        found = counterfactuals(model, mol, wish, n, predictions=PREDICTIONS, progress=False)
+        prepared = list(enumerate(prepare_all(model, [one.smiles for one in found])))
+        target, training = explanation.wanted, training_set_of(model)
+        made = explain_prepared(model, prepared, explainer, target=target, training=training)
+        explained = dict(made)
+        trusted = trust_prepared(model, prepared, explained, None, target=target)
+        before = found.explanation.prediction
+        cards = [
+            _facts(one, before, found.wish.label, level)
+            | _picture(explained[k], mol)
+            | {"trust": {"level": trusted[k].level, "sentence": trusted[k].sentence}}
+            for k, one in enumerate(found)
+        ]
+    except Exception as error:  # RDKit raises errors of any type
+        return {"summary": f"None found towards {wish}: {error}", "found": []}
+    return {"summary": f"Towards {found.wish}: {found.summary}.", "found": cards}
+
+
+def default_wish(prediction: Prediction) -> str:
+    """The most probable class besides the predicted one, or one unit more than the value."""
+    if prediction.value is not None:
+        return f"{prediction.task}: >{prediction.value + 1:.3g}"
+    others = {c: p for c, p in prediction.probabilities.items() if c != prediction.label}
+    return f"{prediction.task}: {max(others, key=others.__getitem__)}"
+
+
+def _facts(
+    one: Counterfactual, before: Prediction, label: str | None, level: float
+) -> dict[str, Any]:
+    """What is known of a counterfactual; label: the class that is wished for, if it is a class."""
+    after = one.prediction.at(level)
+    if label is None:
+        assert after.value is not None
+        assert before.value is not None
+        change = f"{after.task}: {after.value - before.value:+.3g} {after.unit}".rstrip()
+    else:
+        points = 100 * (after.probabilities[label] - before.probabilities[label])
+        change = f"{label}: {points:+.0f} percentage points"
+    near, effort = after.nearness, one.accessibility
+    return {
+        "smiles": one.smiles,
+        "name": one.changes,
+        "prediction": minus_signs(f"{after}, {after.range}" if after.range else str(after)),
+        "change": minus_signs(change),
+        "reached": one.reached,
+        "similarity": rounded([one.similarity], 2)[0],
+        "near": near.sentence if near is not None else "",
+        "accessibility": None if effort is None else rounded([effort], 2)[0],
+        "alerts": list(one.alerts),
+    }
+
+
+def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
+    """The atoms of a counterfactual with their relevance, drawn like the molecule before."""
+    mol = explanation.atoms()
+    try:
+        placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)
+    except NoCommonPartError:
+        placed = laid_out(mol)
+    return {
+        "r": rounded(explanation.relevance),
+        "equivalent": explanation.equivalent,
+        "draw": drawing(placed, keep=True),
+    }

@@ -1,0 +1,200 @@
+/* A map of the set: similar molecules lie side by side, coloured by what is chosen. */
+
+const [WIDEST, MARGIN] = [760, 34];
+const NEAR = 24; // pixels from a click to the point it means
+/* Colours told apart with any colour vision (Okabe and Ito 2008), each with a shape of its own. */
+const KINDS = {
+  circle: "#0072b2", triangle: "#e69f00", diamond: "#d55e00", square: "#666e78", ring: "#009e73", faint: "#9aa3ad",
+};
+const SHAPE_OF = { good: "ring", caution: "triangle", warning: "diamond", unknown: "square", known: "circle" };
+const SCALES = {
+  low_high: ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"], // cividis (Nunez 2018)
+  low_zero_high: ["#0072b2", "#f4f4f4", "#d55e00"],
+};
+let mapPlaces = []; // x and y of each molecule in the picture
+let mapAt = -1; // the molecule pointed at
+let mapDrawn = false;
+
+const isRight = (molecule) => molecule.label === molecule.measured[1];
+/* The ways to colour: value of a molecule (null if unknown), or its kind with words for the key. */
+function colourings() {
+  const found = { prediction: { words: data.value, value: (m) => m.value, colours: SCALES.low_high,
+    ends: data.molecules.some(({ label }) => label) && [0, 1] } }; // of a probability
+  if (data.measured && !data.measured.classes.length)
+    found.error = { words: "error: predicted \u2212 measured", value: (m) => (m.measured ? m.value - m.measured[0] : null),
+      colours: SCALES.low_zero_high };
+  else if (data.measured)
+    found.error = { words: "error: predicted class against measured",
+      kind: (m) => (m.measured ? (isRight(m) ? ["circle", "right"] : ["diamond", "wrong"]) : ["faint", "not measured"]) };
+  found.trust = { words: "trust", kind: (m) => [SHAPE_OF[levelOf(m)], LEVELS[levelOf(m)].join(" ")] };
+  return found;
+}
+const holds = (smiles, name) => ({ words: `contains ${name}`,
+  kind: (m) => (m.fragments.some((part) => part[1] === smiles) ? ["circle", `contains ${name}`] : ["faint", "does not"]) });
+
+function prepareMap() {
+  byId("tab-map").hidden = !data.map;
+  if (!data.map) return;
+  const select = byId("colour-by");
+  options(select, Object.entries(colourings()).map(([id, { words }]) => [id, id === "prediction" ? `prediction: ${words}` : words]));
+  const rows = [...(data.fragments ? data.fragments.rows : [])].sort((a, b) => b.molecules - a.molecules);
+  const group = element("optgroup", { label: "a fragment" });
+  const shared = (row) => rows.filter(({ name }) => name === row.name).length > 1;
+  options(group, rows.map((row) => [`*${row.smiles}`, `contains ${row.name}${shared(row) ? ` (${row.smiles})` : ""}`]));
+  if (rows.length) select.append(group);
+  select.addEventListener("change", drawMap);
+  byId("map-about").textContent = `Each point is a molecule; similar ones lie side by side (t-SNE of the Tanimoto distances of ECFP4). Of the ten most similar molecules of each, ${Math.round(100 * data.map.kept)} % are among its ten nearest here. The axes have no unit, and distances between far groups mean little. Click a point to see the molecule. Keys: arrows move, Enter opens, B puts it into the basket.`;
+  const svg = byId("plot");
+  svg.addEventListener("click", (event) => {
+    pointAt(nearestTo(event));
+    if (mapAt >= 0) openMolecule(mapAt);
+  });
+  svg.addEventListener("pointermove", (event) => {
+    const place = nearestTo(event);
+    if (place >= 0 && place !== mapAt) pointAt(place);
+  });
+  svg.addEventListener("keydown", (event) => {
+    const way = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    if (event.key === "Enter" && mapAt >= 0) openMolecule(mapAt);
+    if (!way) return;
+    event.preventDefault();
+    pointAt(mapAt < 0 ? 0 : onwards(...way));
+  });
+}
+
+/* Colour the map by a fragment. */
+function colourMap(smiles) {
+  byId("colour-by").value = `*${smiles}`;
+  drawMap();
+}
+
+function drawMap() {
+  const chosen = byId("colour-by").value;
+  const row = chosen.startsWith("*") && data.fragments.rows.find(({ smiles }) => smiles === chosen.slice(1));
+  const colouring = row ? holds(row.smiles, row.name) : colourings()[chosen];
+  const { x, y } = data.map;
+  const [largestX, largestY] = [Math.max(...x) || 1, Math.max(...y) || 1];
+  const svg = byId("plot");
+  const wide = Math.min(WIDEST, svg.clientWidth || WIDEST);
+  const high = Math.round(Math.max(0.68 * wide, 300));
+  mapPlaces = x.map((across, k) => [
+    MARGIN + 8 + ((wide - MARGIN - 24) * across) / largestX, 16 + ((high - MARGIN - 24) * y[k]) / largestY]);
+  svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
+  svg.replaceChildren();
+  shape(svg, "path", { d: `M${MARGIN} 4V${high - MARGIN}H${wide - 4}`, class: "axis" });
+  shape(svg, "text", { x: wide / 2, y: high - 10, "text-anchor": "middle" }, "similarity, axis 1 (no unit)");
+  shape(svg, "text", { x: 18, y: high / 2, "text-anchor": "middle", transform: `rotate(-90 18 ${high / 2})` }, "similarity, axis 2 (no unit)");
+  const points = shape(svg, "g", { class: "points" });
+  const values = colouring.value && data.molecules.map(colouring.value);
+  const known = values && values.filter((value) => value !== null);
+  const ends = values && (colouring.ends || (colouring.colours === SCALES.low_zero_high
+    ? [-1, 1].map((side) => side * (Math.max(...known.map(Math.abs)) || 1))
+    : [Math.min(...known), Math.max(...known)]));
+  const among = new Set(shown);
+  const kinds = new Map(); // by words: shape and number
+  const drawn = data.molecules.map((molecule, place) => {
+    const kind = values ? [values[place] === null ? "faint" : "circle", ""] : colouring.kind(molecule);
+    kinds.set(kind[1], [kind[0], (kinds.get(kind[1])?.[1] || 0) + 1]);
+    const fill = values && values[place] !== null
+      ? colourOf(2 * (values[place] - ends[0]) - (ends[1] - ends[0]), ends[1] - ends[0] || 1, colouring.colours) : undefined;
+    return { place, kind, fill, left: !among.has(place) };
+  });
+  const behind = ({ kind: [kind, words], left }) => (left ? 2e6 : 0) + (kind === "faint" ? 1e6 : 0) + kinds.get(words)[1];
+  for (const { place, kind, fill, left } of drawn.sort((a, b) => behind(b) - behind(a))) // the rare ones in front
+    marker(points, kind[0], ...mapPlaces[place], fill).setAttribute("class", left ? "point left" : "point");
+  shape(svg, "g", { class: "here" });
+  byId("map-key").replaceChildren(...(values ? scaleKey(colouring, ends, values.length - known.length)
+    : [...kinds].sort(([, a], [, b]) => b[1] - a[1]).map(([words, [kind, n]]) => kindKey(kind, `${words}: ${number(n)}`))));
+  byId("map-shown").textContent = shown.length === data.molecules.length ? ""
+    : `${number(data.molecules.length - shown.length)} molecules that the filters under Molecules leave out are faint.`;
+  mapDrawn = true;
+  drawMapBasket();
+  if (mapAt >= 0) pointAt(mapAt);
+}
+
+function marker(parent, kind, x, y, fill) {
+  const colour = fill || KINDS[kind];
+  const look = kind === "ring" || kind === "faint" ? { fill: "none", stroke: colour, "stroke-width": kind === "ring" ? 2.5 : 1.2 }
+    : { fill: colour, stroke: "#5559", "stroke-width": 0.8 };
+  const way = { triangle: `M${x} ${y - 6}L${x + 6} ${y + 4.5}H${x - 6}Z`, square: `M${x - 4.5} ${y - 4.5}h9v9h-9Z`,
+    diamond: `M${x} ${y - 6.5}L${x + 6.5} ${y}L${x} ${y + 6.5}L${x - 6.5} ${y}Z` }[kind];
+  return way ? shape(parent, "path", { d: way, ...look })
+    : shape(parent, "circle", { cx: x, cy: y, r: kind === "faint" ? 3.5 : 5, ...look });
+}
+
+function kindKey(kind, words) {
+  const svg = document.createElementNS(SVG, "svg");
+  for (const [name, value] of Object.entries({ viewBox: "0 0 16 16", class: "sample", "aria-hidden": "true" })) svg.setAttribute(name, value);
+  marker(svg, kind, 8, 8);
+  return element("span", { class: "kind" }, svg, words);
+}
+
+/* A colour bar with numbers. */
+function scaleKey({ words, colours }, [low, high], unknown) {
+  const strip = element("div", { class: "strip" }, element("div", { class: "colours" }));
+  strip.firstChild.style.background = `linear-gradient(to right, ${colours.join(",")})`;
+  for (const at of [0, 0.5, 1]) {
+    const value = low + (high - low) * at;
+    const text = colours === SCALES.low_zero_high ? signed(value, high) : String(Number(value.toPrecision(2)));
+    const mark = element("span", { class: "tick" }, text.replace("-", "\u2212"));
+    mark.style.left = `${100 * at}%`;
+    strip.append(mark);
+  }
+  return [element("div", { class: "bar" }, strip, element("span", {}, words)),
+    ...(unknown ? [kindKey("faint", `not measured: ${number(unknown)}`)] : [])];
+}
+
+/* The place of the molecule next to the pointer, or -1. */
+function nearestTo(event) {
+  const box = byId("plot").getBoundingClientRect();
+  const size = byId("plot").viewBox.baseVal.width / box.width;
+  const [x, y] = [(event.clientX - box.left) * size, (event.clientY - box.top) * size];
+  return closest(([px, py]) => (Math.hypot(px - x, py - y) < NEAR * size ? Math.hypot(px - x, py - y) : Infinity));
+}
+
+/* The place of the next molecule in a direction; the same one if there is none. */
+function onwards(dx, dy) {
+  const [x, y] = mapPlaces[mapAt];
+  const found = closest(([px, py]) => {
+    const [along, across] = [(px - x) * dx + (py - y) * dy, Math.abs((px - x) * dy) + Math.abs((py - y) * dx)];
+    return along > 0 && across <= along ? along + across : Infinity;
+  });
+  return found < 0 ? mapAt : found;
+}
+
+/* The molecule shown whose point has the least of a distance; -1 if all are infinite. */
+function closest(distance) {
+  let [best, least] = [-1, Infinity];
+  for (const place of shown) {
+    const own = distance(mapPlaces[place]);
+    if (own < least) [best, least] = [place, own];
+  }
+  return best;
+}
+
+function pointAt(place) {
+  mapAt = place;
+  const here = byId("plot").querySelector(".here");
+  here.replaceChildren();
+  if (place < 0) return;
+  const molecule = data.molecules[place];
+  const [x, y] = mapPlaces[place];
+  shape(here, "circle", { cx: x, cy: y, r: 11 });
+  for (const svg of byId("map-molecule").querySelectorAll("svg")) forget(svg);
+  byId("map-molecule").replaceChildren(
+    element("p", { class: "mean" }, nameOf(molecule)),
+    picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
+      { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, false),
+    element("p", {}, predicted(molecule, 0), " ", badge(levelOf(molecule))),
+    element("p", { class: "soft" }, known(molecule)),
+    keeper([place], true));
+}
+
+/* A square around every molecule in the basket. */
+function drawMapBasket() {
+  if (!mapDrawn) return;
+  byId("plot").querySelector(".kept")?.remove();
+  const kept = shape(byId("plot"), "g", { class: "kept" });
+  for (const { place, change } of basket.values())
+    if (change === undefined) shape(kept, "rect", { x: mapPlaces[place][0] - 9, y: mapPlaces[place][1] - 9, width: 18, height: 18 });
+}

@@ -1,0 +1,81 @@
+"""A map of the molecules: similar ones lie side by side."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem
+
+from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
+
+FEWEST = 5  # molecules that make a map
+WIDTH = 1000  # of the map, in its units
+NEIGHBOURS = 10  # of a molecule, of which the map should keep as many as it can
+PERPLEXITY = 15  # about as many neighbours pull at a molecule
+STEPS = 300  # of the descent, 250 of them with exaggerated pulls; more steps gain little
+ANGLE = 0.8  # how coarsely far molecules are summed up
+
+
+def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
+    """Places of molecules on a map by similarity; None for fewer than five molecules.
+
+    t-SNE (van der Maaten 2008) of the Tanimoto distances of ECFP4, from the principal coordinates
+    (Gower 1966) and with a fixed seed, on one thread: the same molecules give the same map.
+
+    x, y: integers from 0 to at most `WIDTH`; kept: share of the molecules' ten most similar ones
+    that are among their ten nearest on the map.
+    """
+    if len(molecules) < FEWEST:
+        return None
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    bits = packed([ecfp4_bits(mol) for mol in molecules])
+    distances = np.stack([1 - tanimoto(own, bits) for own in bits]).astype(np.float32)  # (n, n)
+    with threadpool_limits(1):  # the sums of several threads would differ in their last digits
+        embedding = TSNE(
+            metric="precomputed",
+            init=_principal_coordinates(distances),
+            perplexity=min(PERPLEXITY, (len(molecules) - 1) / 3),
+            max_iter=STEPS,
+            angle=ANGLE,
+            random_state=0,
+            n_jobs=1,
+        )
+        places = embedding.fit_transform(distances)  # (n, 2)
+    places -= places.min(axis=0)
+    drawn = np.rint(places * WIDTH / (places.max() or 1.0)).astype(int)
+    return {
+        "x": drawn[:, 0].tolist(),
+        "y": drawn[:, 1].tolist(),
+        "kept": round(_kept(distances, places), 2),
+    }
+
+
+def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The first two principal coordinates (n, 2), as small as t-SNE wants its start."""
+    from scipy.sparse.linalg import eigsh
+
+    centred = distances**2
+    centred -= centred.mean(axis=0)
+    centred -= centred.mean(axis=1, keepdims=True)
+    if not centred.any():  # the same molecule throughout
+        return np.zeros((len(centred), 2), dtype=np.float32)
+    start = np.linspace(1, 2, len(centred), dtype=np.float32)  # random by default
+    values, vectors = eigsh(-centred / 2, 2, v0=start, tol=1e-4)
+    found = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
+    return (1e-4 * found / found[:, 0].std()).astype(np.float32)
+
+
+def _kept(distances: NDArray[np.float32], places: NDArray[np.float32]) -> float:
+    """Share of the nearest neighbours that stay nearest neighbours."""
+    from scipy.spatial import KDTree
+
+    count = min(NEIGHBOURS, len(places) - 1)
+    others = distances.copy()
+    np.fill_diagonal(others, np.inf)
+    similar = np.argpartition(others, count - 1)[:, :count]
+    _, near = KDTree(places).query(places, count + 1)
+    pairs = zip(similar.tolist(), near.tolist(), range(len(places)), strict=True)
+    return float(np.mean([len({*a} & ({*b} - {own})) for a, b, own in pairs])) / count
