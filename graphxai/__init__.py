@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.chemistry.measurements import Measurements as Measurements
     from graphxai.contract.target import Target as Target
     from graphxai.datasets.hygiene import CleanTable as CleanTable
     from graphxai.datasets.hygiene import clean_table as clean_table

@@ -153,6 +153,8 @@ def files_of_the_reader(folder: Path, page: str) -> None:
     (folder / "folder" / "model.safetensors").write_bytes(weights)
     if page == "docs/howto/own-table.md":
         write_assay(folder / "assay.csv", rows=60)
+    if page == "docs/howto/decision.md":
+        shutil.copy(DOCS / "examples" / "assay.csv", folder)
     if page == "docs/howto/researcher.md":
         shutil.copytree(locate("bace"), folder / "runs" / "mine")
         write_assay(folder / "test.csv", rows=10)

@@ -1,23 +1,17 @@
 """Activity cliffs: pairs of similar molecules whose measured values differ a lot."""
 
 import warnings
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from rdkit import Chem, DataStructs, rdBase
 
 from graphxai.datasets.fingerprints import ecfp4_bits
 
-LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
-CORE_RATIO = 2  # the shared core is at least this many times larger
-
-_CUT = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
-FloatArray = NDArray[np.float64]
+from .matched_pairs import MatchedPair, matched_pairs
 
 
 @dataclass(frozen=True)
@@ -68,15 +62,18 @@ def activity_cliffs(
     molecules = _read(smiles, np.isfinite(measured))
     rows = np.array(list(molecules), dtype=int)
     own = measured[rows]
-    names = np.array([Chem.MolToSmiles(mol) for mol in molecules.values()], dtype=object)
-    prints = [ecfp4_bits(mol) for mol in molecules.values()]
-    cores = _shared_cores(list(molecules.values()), names, own, difference) if matched else {}
+    mols = list(molecules.values())
+    names = np.array([Chem.MolToSmiles(mol) for mol in mols], dtype=object)
+    prints = [ecfp4_bits(mol) for mol in mols]
+    pairs: dict[tuple[int, int], MatchedPair] = {}
+    if matched:
+        pairs = matched_pairs(mols, lambda i, j: abs(own[i] - own[j]) >= difference)
     found = []
     for j in range(1, len(rows)):
         alike = np.array(DataStructs.BulkTanimotoSimilarity(prints[j], prints[:j]))
         gap = own[j] - own[:j]
         far = (np.abs(gap) >= difference) & (names[:j] != names[j])
-        shared = [i for i in np.flatnonzero(far) if (int(i), j) in cores]
+        shared = [i for i in np.flatnonzero(far) if (int(i), j) in pairs]
         near = np.union1d(np.flatnonzero(far & (alike >= similarity)), shared).astype(int)
         for i in near.tolist():
             high, low = (j, i) if gap[i] > 0 else (i, j)
@@ -86,7 +83,7 @@ def activity_cliffs(
                     int(rows[low]),
                     abs(float(gap[i])),
                     float(alike[i]),
-                    cores.get((i, j)),
+                    pairs[i, j].core if (i, j) in pairs else None,
                 )
             )
     return sorted(found, key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b))
@@ -106,58 +103,3 @@ def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
         listed = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         warnings.warn(f"{len(bad)} SMILES cannot be read, rows {listed}.", stacklevel=3)
     return found
-
-
-def _shared_cores(
-    molecules: Sequence[Chem.Mol], names: NDArray[Any], values: FloatArray, difference: float
-) -> dict[tuple[int, int], str]:
-    """The largest core of each matched molecular pair (i, j), i < j, with values far apart."""
-    by_core: dict[str, set[int]] = defaultdict(set)
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for index, name in enumerate(names):
-        by_name[name].append(index)
-    formulas = {_formula(mol) for mol in molecules}
-    size: dict[str, int] = {}
-    for index, mol in enumerate(molecules):
-        for core, capped, atoms in _cores(mol, formulas):
-            size[core] = atoms
-            by_core[core].update([index, *by_name.get(capped, ())])
-    found: dict[tuple[int, int], str] = {}
-    for core in sorted(by_core, key=lambda core: (size[core], core)):  # the largest wins
-        for pair in combinations(sorted(by_core[core]), 2):
-            if abs(values[pair[0]] - values[pair[1]]) >= difference:
-                found[pair] = core
-    return found
-
-
-def _cores(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[tuple[str, str, int]]:
-    """Cores left when one part is cut off: SMILES with `*`, SMILES with hydrogen there, and size.
-
-    The SMILES with hydrogen is empty if no molecule has the core's formula.
-    """
-    distance = Chem.GetDistanceMatrix(mol)
-    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
-    for begin, end in mol.GetSubstructMatches(_CUT):
-        bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
-        for kept, cut in ((begin, end), (end, begin)):
-            # an acyclic bond splits the atoms by which end they are nearer to
-            core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
-            part = int((distance[cut] < distance[kept]).sum())
-            if part > LARGEST_VARIABLE or len(core) < CORE_RATIO * part:
-                continue
-            pieces = Chem.FragmentOnBonds(mol, bond, dummyLabels=[(0, 0)])
-            dummies = [
-                i
-                for i in range(len(numbers), pieces.GetNumAtoms())
-                if pieces.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx() == kept
-            ]
-            capped = ""
-            if np.bincount(numbers[core]).tobytes() in formulas:
-                whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
-                capped = Chem.MolFragmentToSmiles(whole, core)
-            yield Chem.MolFragmentToSmiles(pieces, core + dummies), capped, len(core)
-
-
-def _formula(mol: Chem.Mol) -> bytes:
-    """The heavy atoms of a molecule by element, as a key."""
-    return np.bincount([atom.GetAtomicNum() for atom in mol.GetAtoms()]).tobytes()

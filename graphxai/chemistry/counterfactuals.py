@@ -6,13 +6,12 @@
 """
 
 import random
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,262 +19,27 @@ from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.api import Model, explain, load, predict
-from graphxai.contract.target import Target
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.grid import PANEL, SATURATED
-from graphxai.explanation.prediction import Prediction
-from graphxai.explanation.result import Result
-from graphxai.visualization.resonance import averaged
 
-from .contrast import NO_MOLECULE, Contrast, contrast
+from .contrast import NO_MOLECULE
+from .counterfactual_results import Counterfactual, Counterfactuals, Way
 from .exchange import exchanged, fragments_for, mutated
 from .feasibility import accessibility, alerts
-from .matching import NoCommonPartError, common_part
+from .measurements import Measurements
 from .transformations import Change, transformed
+from .wish import Wish
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from graphxai.visualization import Scale
+__all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "pareto_fronts", "search"]
 
 SOURCES = ("transformations", "fragments", "selfies")
 BATCH = 64  # molecules predicted together
 EXPANDED = 4  # molecules whose neighbours are tried in the next round
 PER_PLACE = 2  # counterfactuals shown that change the same atoms
 MUTATIONS = 400  # changes of SELFIES tried
-Way = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the model should say: a class, or a value above or below a limit.
-
-    side: for a regression, +1 above the limit and -1 below it.
-    """
-
-    task: str
-    label: str | None = None
-    limit: float = 0.0
-    side: int = 1
-
-    @classmethod
-    def of(cls, text: str, model: Model) -> "Wish":
-        """Read the name of a class, ">6.5" or "<6.5"; "task: ..." names a task.
-
-        Raises ValueError for anything else; the message lists what the model offers.
-        """
-        config = model.config
-        named = next((t for t in config.tasks if text.startswith(f"{t.name}:")), None)
-        rest = text.removeprefix(f"{named.name}:").strip() if named else text.strip()
-        tasks = [named] if named else list(config.tasks)
-        if found := re.fullmatch(r"([<>])=?\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", rest, re.I):
-            values = [task for task in tasks if task.kind == "regression"]
-            if values:
-                side = 1 if found[1] == ">" else -1
-                return cls(values[0].name, limit=float(found[2]), side=side)
-        for task in tasks:
-            if rest in task.classes:
-                return cls(task.name, rest)
-        offered = [
-            f"{task.name}: >LIMIT or <LIMIT"
-            if task.kind == "regression"
-            else f"{task.name}: {', '.join(task.classes)}"
-            for task in config.tasks
-        ]
-        raise ValueError(f"cannot go towards {text!r}; this model offers {'; '.join(offered)}.")
-
-    @property
-    def target(self) -> Target:
-        """The output whose relevance guides the search."""
-        return Target(self.label, self.task)
-
-    def distance(self, prediction: Prediction) -> float:
-        """How far beyond the wish a prediction is; negative on the wrong side.
-
-        A class: log-odds against the most probable other one. A value: its distance from the limit.
-        """
-        if self.label is None:
-            assert prediction.value is not None
-            return self.side * (prediction.value - self.limit)
-        own = prediction.probabilities[self.label]
-        other = max(p for name, p in prediction.probabilities.items() if name != self.label)
-        return float(np.log(max(own, 1e-12) / max(other, 1e-12)))
-
-    def __str__(self) -> str:
-        sign = ">" if self.side > 0 else "<"
-        return self.label or f"{self.task} {sign} {self.limit:g}"
-
-
-@dataclass(frozen=True)
-class Counterfactual:
-    """A neighbour of the molecule that was asked about.
-
-    change, source: what was done last and where it comes from; way: the changes before, each with
-    the SMILES it led to. atoms: what was changed in the molecule before. distance:
-    how far beyond the wish, see `Wish.distance`; reached: whether it is beyond. similarity: ECFP4
-    Tanimoto similarity to the first molecule. front: 0 for the Pareto front, 1 for the next.
-    accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009), None where RDKit comes
-    without it. alerts: new ones, from RDKit's catalogs BRENK and PAINS.
-    """
-
-    smiles: str
-    change: str
-    source: str
-    atoms: frozenset[int]
-    prediction: Prediction
-    distance: float
-    similarity: float
-    way: Way = ()
-    front: int = 0
-    accessibility: float | None = None
-    alerts: tuple[str, ...] = ()
-
-    @property
-    def changes(self) -> str:
-        """All changes, in order."""
-        return ", then ".join([*(name for name, _ in self.way), self.change])
-
-    @property
-    def reached(self) -> bool:
-        """Whether the prediction is what was wished for."""
-        return self.distance > 0
-
-    @property
-    def trust(self) -> float:
-        """Similarity to the nearest training compound; 0 if the training set is unknown."""
-        near = self.prediction.nearness
-        return (near.similarity or 0.0) if near is not None else 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Counterfactuals(Result, Sequence[Counterfactual]):
-    """The counterfactuals of one molecule, best first; see `counterfactuals`.
-
-    explanation: of the molecule itself, towards the wish. predicted: how many neighbours were
-    predicted; successes: how many of them reached the wish; first: the number of the first of
-    these, None if there is none.
-    """
-
-    model: Model
-    explanation: Explanation
-    wish: Wish
-    found: tuple[Counterfactual, ...]
-    predicted: int
-    successes: int
-    first: int | None
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.found[index]
-
-    def __repr__(self) -> str:
-        return f"Counterfactuals({self.summary})"
-
-    @property
-    def summary(self) -> str:
-        """What was found, in one sentence."""
-        tried = f"{self.predicted:,} neighbours predicted"
-        own = self.explanation.prediction
-        if self.wish.distance(own) > 0:
-            stay = f"{self.successes:,} are {self.wish}, as the molecule itself ({own})"
-            return f"{tried}, {stay}: ask for another class or value"
-        if self.first is None:
-            return f"{tried}, none reaches {self.wish}"
-        return f"{tried}, {self.successes:,} reach {self.wish}, the first was number {self.first}"
-
-    def contrast(self, index: int, method: Method = "lrp") -> Contrast:
-        """What the model makes of a change: the molecule against the counterfactual."""
-        target = self.wish.target
-        molecule = self.explanation.smiles
-        return contrast(self.model, molecule, self.found[index].smiles, method, target=target)
-
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per counterfactual."""
-        import pandas as pd
-
-        rows = [
-            {
-                "smiles": one.smiles,
-                "changes": one.changes,
-                "source": one.source,
-                "prediction": str(one.prediction),
-                "reached": one.reached,
-                "distance": one.distance,
-                "similarity": one.similarity,
-                "front": one.front,
-                **(one.prediction.nearness.columns if one.prediction.nearness else {}),
-                "accessibility": one.accessibility,
-                "alerts": "; ".join(one.alerts),
-                "way": " ".join(smiles for _, smiles in one.way),
-            }
-            for one in self.found
-        ]
-        return pd.DataFrame(rows)
-
-    @cached_property
-    def explanations(self) -> list[Explanation]:
-        """The molecule and its counterfactuals, explained towards the wish."""
-        smiles = [one.smiles for one in self.found]
-        options: dict[str, Any] = {"target": self.wish.target, "progress": False}
-        return [self.explanation, *explain(self.model, smiles, **options)]
-
-    def svg(
-        self,
-        *,
-        columns: int = 3,
-        scale: "Scale | float | None" = None,
-        palette: str = "red-blue",
-        **options: Any,
-    ) -> str:
-        """The molecule and its counterfactuals, drawn alike, coloured by relevance for the wish.
-
-        Atoms that the molecule does not have are outlined. Options as for `molecule_svg`.
-        """
-        from graphxai.visualization import Scale, grid_svg, molecule_svg
-        from graphxai.visualization.contrast import aligned
-        from graphxai.visualization.layout import laid_out
-
-        shown = self.explanations
-        values = [averaged(e.relevance, e.equivalent) for e in shown]
-        limit = float(np.quantile(np.abs(np.concatenate(values)), SATURATED)) or None
-        colours = Scale.chosen(scale or limit, *values, palette=palette)
-        first = laid_out(shown[0].atoms(NO_MOLECULE))
-        given: dict[str, Any] = {
-            **PANEL,
-            "scale": colours,
-            "color_bar": False,
-            "keep_layout": True,
-        } | options
-        about: dict[str, Any] = {
-            "title": "the molecule",
-            "subtitle": str(self.explanation.prediction),
-        }
-        panels = [molecule_svg(first, values[0], **about, **given)]
-        for one, e, relevance in zip(self.found, shown[1:], values[1:], strict=True):
-            mol = e.atoms(NO_MOLECULE)
-            about = {"title": one.changes, "subtitle": str(one.prediction)}
-            try:
-                part = common_part(first, mol, timeout=1)
-                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
-            except NoCommonPartError:
-                mol, same = laid_out(mol), np.arange(0)
-            new = np.setdiff1d(np.arange(len(e)), same).tolist()
-            panels.append(molecule_svg(mol, relevance, outlined=new, **about, **given))
-        return grid_svg(
-            panels,
-            columns,
-            f"towards {self.wish}",
-            subtitle=self.summary,
-            scale=colours,
-            values=np.concatenate(values),
-            legend=self.explanation.legend,
-        )
+Measured = Measurements | Mapping[str, float] | str | Path
 
 
 def counterfactuals(
@@ -290,6 +54,7 @@ def counterfactuals(
     steps: int = 2,
     guided: bool = True,
     seed: int = 0,
+    measured: Measured | None = None,
     progress: bool | None = None,
 ) -> Counterfactuals:
     """Find what to change in a molecule so that the model predicts something else.
@@ -301,14 +66,16 @@ def counterfactuals(
     how many neighbours are predicted at most. steps: if fewer than n reach the wish, the neighbours
     of those nearest to it are tried, too, up to this many changes. guided: whether neighbours that
     change what speaks against the wish come first; otherwise in random order. seed: for the order
-    among equals, and SELFIES.
+    among equals, and SELFIES. measured: a CSV file with the columns `smiles` and one called like
+    the wish's task, or like another task of the model; or values by SMILES. Each result then says
+    whether it is in the table, and what was measured of pairs with the same exchange.
 
     Those that reach the wish come first, by Pareto front (distance beyond the wish, similarity to
     the molecule, similarity to the training set), with at most two for the same atoms unless there
-    are no others. Raises ValueError for a wish or pattern that does not fit.
+    are no others. Raises ValueError for a wish, pattern or table that does not fit.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
-    options |= {"steps": steps, "guided": guided, "seed": seed}
+    options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
     with progress_bar("predicting neighbours", predictions, show=progress) as tick:
         done = 0
         for found in search(model, molecule, towards, n, **options):
@@ -329,6 +96,7 @@ def search(
     steps: int = 2,
     guided: bool = True,
     seed: int = 0,
+    measured: Measured | None = None,
 ) -> Iterator[Counterfactuals]:
     """The best counterfactuals so far, at first none, then after each batch of predictions.
 
@@ -340,16 +108,16 @@ def search(
     source = _Search(
         model, wish, tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
     )
+    table = _table(measured, wish, model)
     explanation: Explanation = explain(model, molecule, target=wish.target, progress=False)
     start = explanation.atoms(NO_MOLECULE)
     kept = _kept(start, keep)
-    fingerprint, before = ecfp4_bits(start), alerts(start)
     known = {Chem.MolToSmiles(start)}
     tried: list[Counterfactual] = []
 
     def so_far() -> Counterfactuals:
         hits = [k for k, one in enumerate(tried, 1) if one.reached]
-        chosen = tuple(_with_feasibility(one, before) for one in _chosen(tried, n))
+        chosen = tuple(_judged(one, start, table) for one in _chosen(tried, n))
         first = hits[0] if hits else None
         return Counterfactuals(model, explanation, wish, chosen, len(tried), len(hits), first)
 
@@ -358,7 +126,7 @@ def search(
     for step in range(steps):
         queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), known)
         for part in _in_parts(queue, predictions - len(tried)):
-            tried += source.predicted(part, fingerprint)
+            tried += source.predicted(part, explanation)
             yield so_far()
         if sum(one.reached for one in tried) >= n or len(tried) >= predictions:
             return
@@ -412,20 +180,26 @@ class _Search:
         }
         return chain.from_iterable(sources[name]() for name in self.sources)
 
-    def predicted(self, part: Sequence[tuple[Change, Way]], start: Any) -> Iterator[Counterfactual]:
+    def predicted(
+        self, part: Sequence[tuple[Change, Way]], start: Explanation
+    ) -> Iterator[Counterfactual]:
         """The neighbours with their predictions; those that the model cannot take are left out."""
         outcomes = predict(self.model, [change.smiles for change, _ in part], progress=False)
+        before, fingerprint = start.prediction, ecfp4_bits(start.atoms(NO_MOLECULE))
         for (change, way), outcome in zip(part, outcomes, strict=True):
             if outcome is not None:
                 prediction = outcome[self.wish.task]
+                found = ecfp4_bits(Chem.MolFromSmiles(change.smiles))
                 yield Counterfactual(
                     change.smiles,
                     change.name,
                     change.source,
                     change.atoms,
                     prediction,
+                    before,
+                    self.wish.value(prediction) - self.wish.value(before),
                     self.wish.distance(prediction),
-                    TanimotoSimilarity(start, ecfp4_bits(Chem.MolFromSmiles(change.smiles))),
+                    TanimotoSimilarity(fingerprint, found),
                     way,
                 )
 
@@ -498,9 +272,25 @@ def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
     return fronts
 
 
-def _with_feasibility(one: Counterfactual, before: Collection[str]) -> Counterfactual:
-    score, found = _feasibility(one.smiles)
-    return replace(one, accessibility=score, alerts=tuple(a for a in found if a not in before))
+def _table(given: Measured | None, wish: Wish, model: Model) -> Measurements | None:
+    """Measured values of the wish's task, or of another task of the model."""
+    if given is None or isinstance(given, Measurements):
+        return given
+    if isinstance(given, Mapping):
+        return Measurements.of(given.items(), wish.task)
+    return Measurements.read(given, wish.columns(model))
+
+
+def _judged(one: Counterfactual, start: Chem.Mol, table: Measurements | None) -> Counterfactual:
+    """The counterfactual with accessibility, new alerts and what was measured."""
+    first = Chem.MolToSmiles(start)
+    (score, found), (_, before) = _feasibility(one.smiles), _feasibility(first)
+    return replace(
+        one,
+        accessibility=score,
+        alerts=tuple(alert for alert in found if alert not in before),
+        measured=None if table is None else table.about(first, one.smiles),
+    )
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch

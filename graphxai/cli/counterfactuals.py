@@ -29,11 +29,20 @@ def counterfactuals(
         int, typer.Option(min=1, help="How many neighbours of a molecule to predict at most.")
     ] = 1000,
     steps: Annotated[int, typer.Option(min=1, help="How many changes in a row at most.")] = 2,
+    measured: Annotated[
+        Path | None, typer.Option(help="Table with measured values, to compare the changes with.")
+    ] = None,
+    measured_column: Annotated[
+        str | None, typer.Option(help="Column of these values [default: called like a task].")
+    ] = None,
     smiles_column: ColumnOption = "smiles",
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    out: Annotated[Path, typer.Option(help="Table (.csv); for one molecule also a picture.")] = (
-        Path("counterfactuals.csv")
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Table (.csv), structures (.sdf); of one molecule also a picture or page."
+        ),
+    ] = Path("counterfactuals.csv"),
 ) -> None:
     """Find what to change in a molecule so that the model predicts something else.
 
@@ -45,22 +54,29 @@ def counterfactuals(
 
     `graphxai counterfactuals molecules.csv --towards inactive -n 5 --out changes.csv`
 
-    `graphxai counterfactuals "CCOc1ccccc1" --towards active --out changes.png`
+    `graphxai counterfactuals "CCOc1ccccc1" --towards active --out changes.html`
+
+    `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
     """
     from graphxai.chemistry.counterfactuals import counterfactuals as find
+    from graphxai.chemistry.measurements import Measurements
+    from graphxai.chemistry.wish import Wish
     from graphxai.datasets.progress import progress_bar
     from graphxai.datasets.writing import alone
 
     kind = kind_of(source)
     if kind == "image":
         raise ValueError("counterfactuals needs molecules: a SMILES or a CSV table.")
-    suffixes = (".csv",) if kind == "table" else (".csv", ".svg", ".png", ".pdf")
+    suffixes = (".csv", ".sdf") + (() if kind == "table" else (".svg", ".png", ".pdf", ".html"))
     if out.suffix.lower() not in suffixes:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(suffixes)}.")
     require_out(out, source)
     loaded = load_with_warning(model)
     options: dict[str, Any] = {"keep": keep or (), "predictions": predictions, "steps": steps}
     options |= {"sources": [name.strip() for name in sources.split(",")], "seed": seed}
+    if measured is not None:
+        columns = [measured_column] if measured_column else Wish.of(towards, loaded).columns(loaded)
+        options["measured"] = Measurements.read(measured, columns, smiles_column)
     if kind == "smiles":
         found = find(loaded, source, towards, n, **options)
         found.save(out)
@@ -69,29 +85,40 @@ def counterfactuals(
         return
     rows = _rows(Path(source), smiles_column)
     options["progress"] = False
-    tables, left_out = [], []
+    results, left_out = [], []
     with alone(out), progress_bar("finding counterfactuals", len(rows)) as tick:
         for row, smiles in rows:
             try:
-                frame = find(loaded, smiles, towards, n, **options).to_frame()
-                frame.insert(0, "row", row)
-                frame.insert(1, "molecule", smiles)
-                tables.append(frame)
+                results.append((row, smiles, find(loaded, smiles, towards, n, **options)))
             except ValueError as error:
                 left_out.append(f"row {row}: {error}")
             tick(1)
-        if not tables:
+        if not results:
             raise ValueError(f"no molecule in {source} has counterfactuals: {left_out[0]}")
-        import pandas as pd
-
-        from graphxai.explanation.files import write_csv
-
-        write_csv(pd.concat(tables), out, index=False)
+        _save(results, out)
     for line in left_out[:10]:
         echo(f"left out: {line}", err=True)
     if len(left_out) > 10:
         echo(f"left out: {len(left_out) - 10} more rows", err=True)
-    echo(f"counterfactuals of {len(tables):,} molecules: {out}")
+    echo(f"counterfactuals of {len(results):,} molecules: {out}")
+
+
+def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:
+    """One file of the counterfactuals of several molecules: row, SMILES, what was found."""
+    import pandas as pd
+
+    from graphxai.explanation.files import write_csv, write_text
+
+    if out.suffix.lower() == ".sdf":
+        write_text((record for row, _, found in results for record in found.to_sdf(row=row)), out)
+        return
+    tables = []
+    for row, smiles, found in results:
+        frame = found.to_frame()
+        frame.insert(0, "row", row)
+        frame.insert(1, "molecule", smiles)
+        tables.append(frame)
+    write_csv(pd.concat(tables), out, index=False)
 
 
 def _rows(path: Path, column: str) -> list[tuple[int, str]]:
@@ -108,16 +135,19 @@ def _print(found: "Counterfactuals") -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    title = f"{found.explanation.prediction}, towards {found.wish}"
+    title = f"{found.explanation.prediction.in_full}, towards {found.wish}"
     shown = Table(
         Column("change", overflow="fold"),
         Column("SMILES", overflow="fold"),
         "prediction",
+        "predicted change",
         "similarity",
+        *(["measured"] if any(one.measured for one in found) else []),
         title=escape(printable(title)),
         title_justify="left",
     )
     for one in found:
-        cells = (one.changes, one.smiles, str(one.prediction), f"{one.similarity:.2f}")
+        cells = [one.changes, one.smiles, str(one.prediction), one.change_in_full]
+        cells += [f"{one.similarity:.2f}", *([one.measured.sentence] if one.measured else [])]
         shown.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(shown)

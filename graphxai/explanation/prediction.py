@@ -83,6 +83,20 @@ class Prediction:
             return None
         return self.conformal.interval(self.value, self._similarity, self.level)
 
+    def change_since(self, before: "Prediction") -> tuple[float, float] | None:
+        """From where to where the value's change since another prediction lies; None if not known.
+
+        Half as wide as the root of the sum of squares of both intervals' widths, on either side: as
+        if the two errors were independent. Those of similar molecules partly cancel, so it is
+        rather too wide. Unlike `interval`, it has no guarantee.
+        """
+        own, other = self.interval, before.interval
+        if own is None or other is None:
+            return None
+        half = math.hypot(own[1] - own[0], other[1] - other[0]) / 2
+        change = (self.value or 0.0) - (before.value or 0.0)
+        return change - half, change + half
+
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The classes of which one is right in a share `level` of cases; None if not known.

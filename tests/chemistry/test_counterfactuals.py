@@ -5,8 +5,9 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import Wish, pareto_fronts, search
+from graphxai.chemistry.counterfactuals import pareto_fronts, search
 from graphxai.chemistry.feasibility import accessibility, alerts
+from graphxai.chemistry.wish import Wish
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 
@@ -41,6 +42,44 @@ def test_counterfactuals_are_distinct_valid_neighbours_with_the_models_own_predi
         assert one.accessibility is None or 1 <= one.accessibility <= 10
     assert found.predicted <= 120
     assert list(found.to_frame().smiles) == [one.smiles for one in found]
+
+
+def test_a_predicted_change_comes_with_an_interval_of_both_errors(model, found):
+    before = gx.predict(model, AMIDE)["pIC50"]
+    for one in found:
+        change = one.prediction.value - before.value
+        half = np.hypot(*(p.interval[1] - p.value for p in (before, one.prediction)))
+        assert one.predicted_change == pytest.approx(change, abs=1e-4)
+        assert one.change_interval == pytest.approx((change - half, change + half), abs=1e-3)
+    row = found.to_frame().iloc[0]
+    assert row.predicted_change_low < row.predicted_change < row.predicted_change_high
+    assert row.range.startswith("90 %: ")
+
+
+def test_a_class_changes_its_probability_and_has_no_interval(model):
+    found = gx.counterfactuals(model, AMIDE, "inactive", n=1, predictions=5, steps=1)
+    before = gx.predict(model, AMIDE)["BACE-1 inhibition"].probabilities["inactive"]
+    after = found[0].prediction.probabilities["inactive"]
+    assert found[0].predicted_change == pytest.approx(after - before, abs=1e-5)
+    assert found[0].change_interval is None
+    assert found[0].prediction.classes is not None
+
+
+def test_what_was_measured_stands_on_the_result_and_in_its_files(model, found, tmp_path):
+    product = found[0].smiles
+    values = {product: 7.25, AMIDE: 5.5, "c1ccccc1CN": 5.0, "Fc1ccccc1CN": 5.75}
+    options = {"n": 5, "predictions": 120, "steps": 1, "measured": values}
+    again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", **options)
+    assert [one.smiles for one in again] == [one.smiles for one in found]
+    assert found[0].measured is None
+    assert (again[0].measured.before, again[0].measured.after) == (5.5, 7.25)
+    assert again.to_frame().measured[0] == 7.25
+    for suffix in (".csv", ".sdf", ".html"):
+        text = again.save(tmp_path / f"found{suffix}").read_text()
+        assert "7.25" in text, suffix
+    structures = list(Chem.SDMolSupplier(str(tmp_path / "found.sdf")))
+    assert [Chem.MolToSmiles(mol) for mol in structures[1:]] == [one.smiles for one in again]
+    assert structures[1].GetProp("measured") == "7.25"
 
 
 def test_the_same_call_finds_the_same(model, found):

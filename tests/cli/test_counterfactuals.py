@@ -29,6 +29,23 @@ def test_a_table_gets_its_rows_numbered_and_bad_ones_named(tmp_path):
     assert "row 2" in result.output
 
 
+def test_measured_values_are_printed_and_written(tmp_path):
+    table, assay = tmp_path / "molecules.csv", tmp_path / "assay.csv"
+    table.write_text("smiles\nc1ccccc1O\n")
+    assay.write_text("smiles,IC\nc1ccccc1O,4\nOc1ccccc1F,4.5\nc1ccccc1CN,5\nNCc1ccccc1F,5.75\n")
+    for source, name in ((str(table), "found.sdf"), ("c1ccccc1O", "found.csv")):
+        given = ["counterfactuals", source, "--towards", "pIC50: >3", *FEW, "--measured-column"]
+        given += ["IC", "--measured", str(assay), "--out", str(tmp_path / name)]
+        result = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "200"})
+    assert "predicted change" in result.output
+    assert "measured" in result.output
+    rows = list(csv.DictReader((tmp_path / "found.csv").open()))
+    assert {row["measured_before"] for row in rows} == {"4.0"}
+    records = (tmp_path / "found.sdf").read_text()
+    assert records.count("<row>") == records.count("$$$$") == 3  # the molecule and two others
+    assert records.count("<measured_pairs>") == 2
+
+
 def test_a_wish_that_does_not_fit_says_what_the_model_offers():
     with pytest.raises(ValueError, match="inactive, active"):
         CliRunner().invoke(

@@ -88,6 +88,17 @@ def test_a_prediction_states_its_range():
     assert not math.isfinite(gx.Prediction("a", value=1.0, conformal=Conformal({})).interval[0])
 
 
+def test_a_change_is_as_uncertain_as_two_independent_errors():
+    wide, narrow = (Conformal({"": [half] * 99}) for half in (0.4, 0.3))
+    before = gx.Prediction("pIC50", value=6.0, conformal=wide)
+    after = gx.Prediction("pIC50", value=6.7, conformal=narrow)
+    assert after.change_since(before) == pytest.approx((0.2, 1.2))  # 0.3² + 0.4² = 0.5²
+    assert before.change_since(after) == pytest.approx((-1.2, -0.2))
+    assert after.change_since(gx.Prediction("pIC50", value=6.0)) is None
+    unknown = gx.Prediction("pIC50", value=6.0, conformal=Conformal({}))
+    assert not any(map(math.isfinite, after.change_since(unknown)))
+
+
 @pytest.fixture
 def folder(tmp_path):
     model = random_graphormer()

@@ -1,0 +1,285 @@
+"""What a search for counterfactuals found: each with what speaks for and against it."""
+
+import math
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphxai.api import Model, explain
+from graphxai.explainers.registry import Method
+from graphxai.explanation import files
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.grid import PANEL, SATURATED
+from graphxai.explanation.html import page_html, table_html
+from graphxai.explanation.prediction import Prediction
+from graphxai.explanation.result import Result
+from graphxai.visualization.resonance import averaged
+
+from .contrast import NO_MOLECULE, Contrast, contrast
+from .matching import NoCommonPartError, common_part
+from .measurements import Measured
+from .wish import Wish
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from graphxai.visualization import Scale
+
+Way = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """A neighbour of the molecule that was asked about.
+
+    change, source: what was done last and where it comes from; way: the changes before, each with
+    the SMILES it led to. atoms: what was changed in the molecule before. predicted_change: of the
+    value, or of the probability of the wished class, from `before`, the first molecule's
+    prediction. distance: how far beyond the wish, see `Wish.distance`; reached: whether it is
+    beyond. similarity: ECFP4 Tanimoto similarity to the first molecule. front: 0 for the Pareto
+    front, 1 for the next. accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009),
+    None where RDKit comes without it. alerts: new ones, from RDKit's catalogs BRENK and PAINS.
+    measured: what a table says about the change, None without a table.
+    """
+
+    smiles: str
+    change: str
+    source: str
+    atoms: frozenset[int]
+    prediction: Prediction
+    before: Prediction
+    predicted_change: float
+    distance: float
+    similarity: float
+    way: Way = ()
+    front: int = 0
+    accessibility: float | None = None
+    alerts: tuple[str, ...] = ()
+    measured: Measured | None = None
+
+    @property
+    def changes(self) -> str:
+        """All changes, in order."""
+        return ", then ".join([*(name for name, _ in self.way), self.change])
+
+    @property
+    def change_interval(self) -> tuple[float, float] | None:
+        """From where to where the change of a value lies, see `Prediction.change_since`.
+
+        None for a class, for which `prediction.classes` says what cannot be excluded.
+        """
+        return self.prediction.change_since(self.before)
+
+    @property
+    def change_in_full(self) -> str:
+        """The predicted change with its interval, `+0.62 (90 %: -1.15 to +2.39)`."""
+        interval = self.change_interval
+        if interval is None or not math.isfinite(interval[0]):
+            return f"{self.predicted_change:+z.2f}"
+        share, (low, high) = f"{100 * self.prediction.level:g} %", interval
+        return f"{self.predicted_change:+z.2f} ({share}: {low:+z.2f} to {high:+z.2f})"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of a table."""
+        near, (low, high) = self.prediction.nearness, self.change_interval or (None, None)
+        return {
+            "smiles": self.smiles,
+            "changes": self.changes,
+            "source": self.source,
+            "prediction": str(self.prediction),
+            "range": self.prediction.range,
+            "reached": self.reached,
+            "distance": self.distance,
+            "predicted_change": self.predicted_change,
+            "predicted_change_low": low,
+            "predicted_change_high": high,
+            **(self.measured.columns if self.measured else {}),
+            "similarity": self.similarity,
+            "front": self.front,
+            **(near.columns if near else {}),
+            "accessibility": self.accessibility,
+            "alerts": "; ".join(self.alerts),
+            "way": " ".join(smiles for _, smiles in self.way),
+        }
+
+    @property
+    def reached(self) -> bool:
+        """Whether the prediction is what was wished for."""
+        return self.distance > 0
+
+    @property
+    def trust(self) -> float:
+        """Similarity to the nearest training compound; 0 if the training set is unknown."""
+        near = self.prediction.nearness
+        return (near.similarity or 0.0) if near is not None else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactuals(Result, Sequence[Counterfactual]):
+    """The counterfactuals of one molecule, best first; see `counterfactuals`.
+
+    explanation: of the molecule itself, towards the wish. predicted: how many neighbours were
+    predicted; successes: how many of them reached the wish; first: the number of the first of
+    these, None if there is none.
+    """
+
+    model: Model
+    explanation: Explanation
+    wish: Wish
+    found: tuple[Counterfactual, ...]
+    predicted: int
+    successes: int
+    first: int | None
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.found[index]
+
+    def __repr__(self) -> str:
+        return f"Counterfactuals({self.summary})"
+
+    @property
+    def summary(self) -> str:
+        """What was found, in one sentence."""
+        tried = f"{self.predicted:,} neighbours predicted"
+        own = self.explanation.prediction
+        if self.wish.distance(own) > 0:
+            stay = f"{self.successes:,} are {self.wish}, as the molecule itself ({own})"
+            return f"{tried}, {stay}: ask for another class or value"
+        if self.first is None:
+            return f"{tried}, none reaches {self.wish}"
+        return f"{tried}, {self.successes:,} reach {self.wish}, the first was number {self.first}"
+
+    def contrast(self, index: int, method: Method = "lrp") -> Contrast:
+        """What the model makes of a change: the molecule against the counterfactual."""
+        target = self.wish.target
+        molecule = self.explanation.smiles
+        return contrast(self.model, molecule, self.found[index].smiles, method, target=target)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per counterfactual."""
+        import pandas as pd
+
+        return pd.DataFrame([one.columns for one in self.found])
+
+    @cached_property
+    def explanations(self) -> list[Explanation]:
+        """The molecule and its counterfactuals, explained towards the wish."""
+        smiles = [one.smiles for one in self.found]
+        options: dict[str, Any] = {"target": self.wish.target, "progress": False}
+        return [self.explanation, *explain(self.model, smiles, **options)]
+
+    def svg(
+        self,
+        *,
+        columns: int = 3,
+        scale: "Scale | float | None" = None,
+        palette: str = "red-blue",
+        **options: Any,
+    ) -> str:
+        """The molecule and its counterfactuals, drawn alike, coloured by relevance for the wish.
+
+        Atoms that the molecule does not have are outlined. Options as for `molecule_svg`.
+        """
+        from graphxai.visualization import Scale, grid_svg, molecule_svg
+        from graphxai.visualization.contrast import aligned
+        from graphxai.visualization.layout import laid_out
+
+        shown = self.explanations
+        values = [averaged(e.relevance, e.equivalent) for e in shown]
+        limit = float(np.quantile(np.abs(np.concatenate(values)), SATURATED)) or None
+        colours = Scale.chosen(scale or limit, *values, palette=palette)
+        first = laid_out(shown[0].atoms(NO_MOLECULE))
+        given: dict[str, Any] = {
+            **PANEL,
+            "scale": colours,
+            "color_bar": False,
+            "keep_layout": True,
+        } | options
+        about: dict[str, Any] = {
+            "title": "the molecule",
+            "subtitle": str(self.explanation.prediction),
+        }
+        panels = [molecule_svg(first, values[0], **about, **given)]
+        for one, e, relevance in zip(self.found, shown[1:], values[1:], strict=True):
+            mol = e.atoms(NO_MOLECULE)
+            about = {"title": one.changes, "subtitle": str(one.prediction)}
+            try:
+                part = common_part(first, mol, timeout=1)
+                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
+            except NoCommonPartError:
+                mol, same = laid_out(mol), np.arange(0)
+            new = np.setdiff1d(np.arange(len(e)), same).tolist()
+            panels.append(molecule_svg(mol, relevance, outlined=new, **about, **given))
+        return grid_svg(
+            panels,
+            columns,
+            f"towards {self.wish}",
+            subtitle=self.summary,
+            scale=colours,
+            values=np.concatenate(values),
+            legend=self.explanation.legend,
+        )
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the picture (.svg, .png, .pdf), a page (.html), table (.csv) or structures (.sdf).
+
+        The page has the contrast of every change, the SD file the relevance for the wish. Pictures
+        and pages take the options of `svg`.
+        """
+        path = files.writable(path, (*files.PICTURES, ".html", ".csv", ".sdf"))
+        match path.suffix.lower():
+            case ".html":
+                return files.write_text([page_html(str(self.wish), self._sections(options))], path)
+            case ".sdf":
+                return files.write_text(self.to_sdf(), path)
+        return super().save(path, **options)
+
+    def to_sdf(self, **properties: object) -> Iterator[str]:
+        """Records of an SD file: the molecule, then its counterfactuals with their columns.
+
+        Your `properties` come first in each record.
+        """
+        first, *others = self.explanations
+        yield first.to_sdf(title="the molecule", **properties)
+        for one, e in zip(self.found, others, strict=True):
+            cells = {name: value for name, value in one.columns.items() if value is not None}
+            yield e.to_sdf(title=one.changes, **properties, **cells)
+
+    def _sections(self, options: dict[str, Any]) -> Iterator[str]:
+        """The picture and a table, then each counterfactual with its contrast."""
+        head = ("change", "SMILES", "prediction", "predicted change", "measured", "alerts")
+        rows = [
+            (
+                one.changes,
+                one.smiles,
+                one.prediction.in_full,
+                one.change_in_full,
+                one.measured.sentence if one.measured else "",
+                "; ".join(one.alerts),
+            )
+            for one in self.found
+        ]
+        yield f"{_image(self.svg(**options), self.summary)}{table_html(head, rows)}"
+        for index, one in enumerate(self.found):
+            try:
+                found = self.contrast(index)
+            except NoCommonPartError as error:
+                yield f"<p>{escape(f'{one.changes}: {error}')}</p>"
+            else:
+                yield f"<p>{escape(one.changes)}</p>{_image(found.svg(), found.headline)}"
+
+
+def _image(svg: str, text: str) -> str:
+    """A picture as a document of its own, because two may use the same ids."""
+    code = b64encode(svg.encode()).decode()
+    return f'<p><img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}"></p>'

@@ -1,0 +1,124 @@
+"""Matched molecular pairs: two molecules that differ in one part, at one acyclic single bond.
+
+The part has at most 13 heavy atoms and at most half the size of the shared core, or is hydrogen.
+Sources: Hussain 2010 (pairs from cuts), Hu 2012 (sizes).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from rdkit import Chem
+
+LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
+CORE_RATIO = 2  # the shared core is at least this many times larger
+HYDROGEN = "*[H]"
+
+_CUT = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One part in place of another, and the kind of atom that carries it.
+
+    old, new: SMILES with `*` at the bond. at: element of the atom, in lower case if aromatic.
+    """
+
+    old: str
+    new: str
+    at: str
+
+    @property
+    def reversed(self) -> "Exchange":
+        """The way back."""
+        return Exchange(self.new, self.old, self.at)
+
+    def __str__(self) -> str:
+        return f"{self.old} to {self.new} at {self.at}"
+
+
+class MatchedPair(NamedTuple):
+    """core: SMILES of what both share, with `*` at the bond; exchange: from first to second."""
+
+    core: str
+    exchange: Exchange
+
+
+def matched_pairs(
+    molecules: Sequence[Chem.Mol], wanted: Callable[[int, int], bool] = lambda i, j: True
+) -> dict[tuple[int, int], MatchedPair]:
+    """The matched pairs (i, j), i < j, among molecules, each with its largest core.
+
+    wanted: tells of i and j whether the pair is of interest.
+    """
+    parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core: what molecule i has there
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for index, mol in enumerate(molecules):
+        by_name[Chem.MolToSmiles(mol)].append(index)
+    formulas = {_formula(mol) for mol in molecules}
+    cuts: dict[str, _Cut] = {}
+    for index, mol in enumerate(molecules):
+        for cut in _cuts(mol, formulas):
+            cuts[cut.core] = cut
+            parts[cut.core][index] = cut.part
+            parts[cut.core].update(dict.fromkeys(by_name.get(cut.capped, ()), HYDROGEN))
+    found: dict[tuple[int, int], MatchedPair] = {}
+    for core in sorted(parts, key=lambda core: (cuts[core].size, core)):  # the largest wins
+        here = parts[core]
+        for i, j in combinations(sorted(here), 2):
+            if wanted(i, j):
+                found[i, j] = MatchedPair(core, Exchange(here[i], here[j], cuts[core].at))
+    return found
+
+
+class _Cut(NamedTuple):
+    """core: SMILES with `*`; size: its heavy atoms; at: the atom cut there; part: SMILES with `*`.
+
+    capped: SMILES of the core with hydrogen there; empty if no molecule has the core's formula.
+    """
+
+    core: str
+    size: int
+    at: str
+    part: str
+    capped: str
+
+
+def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_Cut]:
+    """Every way to cut off one part that is small enough."""
+    distance = Chem.GetDistanceMatrix(mol)
+    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
+    for begin, end in mol.GetSubstructMatches(_CUT):
+        bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
+        for kept, cut in ((begin, end), (end, begin)):
+            # an acyclic bond splits the atoms by which end they are nearer to
+            core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
+            part = np.flatnonzero(distance[cut] < distance[kept]).tolist()
+            if len(part) > LARGEST_VARIABLE or len(core) < CORE_RATIO * len(part):
+                continue
+            pieces = Chem.FragmentOnBonds(mol, bond, dummyLabels=[(0, 0)])
+            dummy = {
+                pieces.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx(): i
+                for i in range(len(numbers), pieces.GetNumAtoms())
+            }
+            capped = ""
+            if np.bincount(numbers[core]).tobytes() in formulas:
+                whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
+                capped = Chem.MolFragmentToSmiles(whole, core)
+            atom = mol.GetAtomWithIdx(kept)
+            symbol = atom.GetSymbol()
+            yield _Cut(
+                Chem.MolFragmentToSmiles(pieces, [*core, dummy[kept]]),
+                len(core),
+                symbol.lower() if atom.GetIsAromatic() else symbol,
+                Chem.MolFragmentToSmiles(pieces, [*part, dummy[cut]]),
+                capped,
+            )
+
+
+def _formula(mol: Chem.Mol) -> bytes:
+    """The heavy atoms of a molecule by element, as a key."""
+    return np.bincount([atom.GetAtomicNum() for atom in mol.GetAtoms()]).tobytes()

@@ -1,0 +1,80 @@
+"""What a model should say of a molecule: a class, or a value above or below a limit."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphxai.api import Model
+from graphxai.contract.target import Target
+from graphxai.explanation.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the model should say: a class, or a value above or below a limit.
+
+    side: for a regression, +1 above the limit and -1 below it.
+    """
+
+    task: str
+    label: str | None = None
+    limit: float = 0.0
+    side: int = 1
+
+    @classmethod
+    def of(cls, text: str, model: Model) -> "Wish":
+        """Read the name of a class, ">6.5" or "<6.5"; "task: ..." names a task.
+
+        Raises ValueError for anything else; the message lists what the model offers.
+        """
+        config = model.config
+        named = next((t for t in config.tasks if text.startswith(f"{t.name}:")), None)
+        rest = text.removeprefix(f"{named.name}:").strip() if named else text.strip()
+        tasks = [named] if named else list(config.tasks)
+        if found := re.fullmatch(r"([<>])=?\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", rest, re.I):
+            values = [task for task in tasks if task.kind == "regression"]
+            if values:
+                side = 1 if found[1] == ">" else -1
+                return cls(values[0].name, limit=float(found[2]), side=side)
+        for task in tasks:
+            if rest in task.classes:
+                return cls(task.name, rest)
+        offered = [
+            f"{task.name}: >LIMIT or <LIMIT"
+            if task.kind == "regression"
+            else f"{task.name}: {', '.join(task.classes)}"
+            for task in config.tasks
+        ]
+        raise ValueError(f"cannot go towards {text!r}; this model offers {'; '.join(offered)}.")
+
+    @property
+    def target(self) -> Target:
+        """The output whose relevance guides the search."""
+        return Target(self.label, self.task)
+
+    def columns(self, model: Model) -> list[str]:
+        """The names of the model's tasks, that of the wish first."""
+        return sorted((task.name for task in model.config.tasks), key=lambda n: n != self.task)
+
+    def value(self, prediction: Prediction) -> float:
+        """The predicted value, or the probability of the class."""
+        if self.label is not None:
+            return prediction.probabilities[self.label]
+        assert prediction.value is not None
+        return prediction.value
+
+    def distance(self, prediction: Prediction) -> float:
+        """How far beyond the wish a prediction is; negative on the wrong side.
+
+        A class: log-odds against the most probable other one. A value: its distance from the limit.
+        """
+        own = self.value(prediction)
+        if self.label is None:
+            return self.side * (own - self.limit)
+        other = max(p for name, p in prediction.probabilities.items() if name != self.label)
+        return float(np.log(max(own, 1e-12) / max(other, 1e-12)))
+
+    def __str__(self) -> str:
+        sign = ">" if self.side > 0 else "<"
+        return self.label or f"{self.task} {sign} {self.limit:g}"

@@ -1,0 +1,65 @@
+"""What a table of measured values says about a change."""
+
+import numpy as np
+import pytest
+from rdkit import Chem
+
+import graphxai as gx
+from graphxai.chemistry.matched_pairs import Exchange, matched_pairs
+
+VALUES = {
+    "c1ccccc1C(N)=O": 5.0,
+    "Clc1ccccc1C(N)=O": 5.5,
+    "c1ccccc1CCN": 6.0,
+    "c1cc(Cl)ccc1CCN": 7.1,
+    "CCCCN": 4.0,
+    "ClCCCCN": 4.4,
+    "COc1ccccc1C(N)=O": 6.5,
+}
+TO_CHLORINE = Exchange("*[H]", "*Cl", "c")
+
+
+@pytest.fixture(scope="module")
+def table():
+    return gx.Measurements.of(VALUES.items(), "pIC50")
+
+
+def about(table, before, after):
+    return table.about(Chem.CanonSmiles(before), Chem.CanonSmiles(after))
+
+
+def test_a_matched_pair_names_what_was_exchanged_and_where():
+    mols = [Chem.MolFromSmiles(text) for text in ("c1ccccc1CCN", "Clc1ccccc1CCN", "CCO")]
+    ((pair, found),) = matched_pairs(mols).items()
+    assert pair == (0, 1)
+    assert found.exchange == TO_CHLORINE
+    assert found.exchange.reversed == Exchange("*Cl", "*[H]", "c")
+    assert Chem.MolFromSmiles(found.core).GetNumAtoms() == mols[0].GetNumAtoms() + 1
+
+
+def test_changes_of_the_same_exchange_are_collected_by_the_kind_of_atom(table):
+    new = about(table, "c1ccccc1OC", "Clc1ccccc1OC")
+    assert (new.before, new.after) == (None, None)
+    assert new.exchange == TO_CHLORINE
+    assert sorted(new.changes) == pytest.approx([0.5, 1.1])  # the chain's +0.4 is no aromatic pair
+    assert new.mean == pytest.approx(0.8)
+    assert new.sd == pytest.approx(np.std([0.5, 1.1], ddof=1))
+    assert new.sentence == "pIC50 +0.80 (sd 0.42) in 2 pairs"
+    assert about(table, "Clc1ccccc1OC", "c1ccccc1OC").mean == pytest.approx(-0.8)
+
+
+def test_a_measured_product_is_told_and_what_is_unknown_too(table):
+    known = about(table, "c1ccccc1C(N)=O", "COc1ccccc1C(N)=O")
+    assert known.sentence == "measured pIC50 6.5 (before 5); pIC50 +1.50 in 1 pair"
+    assert about(table, "c1ccccc1OC", "Brc1ccccc1OC").sentence == "exchange never measured"
+    assert about(table, "c1ccccc1OC", "c1ccncc1OC").sentence == "no exchange at one bond"
+
+
+def test_a_table_is_read_with_repeats_averaged_and_useless_rows_counted(tmp_path):
+    path = tmp_path / "assay.csv"
+    path.write_text("smiles,class,pIC50\nCCO,yes,5\nOCC,no,6\nCCN,no,>4\nnonsense,no,7\nCCC,no,\n")
+    with pytest.warns(UserWarning, match="2 rows have no readable SMILES or no number in 'pIC50'"):
+        found = gx.Measurements.read(path, ["class", "pIC50"])
+    assert (found.name, found.values) == ("pIC50", {"CCO": 5.5})
+    with pytest.raises(ValueError, match="has no column 'logD'"):
+        gx.Measurements.read(path, ["logD"])
