@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.explanation.result import Picture as Picture
     from graphxai.models.graphormer.recipes.table import train_table as train_table
     from graphxai.rules.conservative import record as record
+    from graphxai.tables.app.notebook import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.report import report as report
 
