@@ -81,7 +81,8 @@ def outputs_without_edges(
         if isinstance(model, WrappedModel) and any(map(model.goes_alone, parts)):
             found += [_alone(model, part) for part in parts]
         else:
-            found.append(model(model.collate(parts).to(device)))
+            batch: Any = model.collate(parts)
+            found.append(model(batch.to(device)))
     outputs = torch.cat(found)[order.argsort().to(device)]
     return list(outputs.split([len(keep) for keep in keeps]))
 

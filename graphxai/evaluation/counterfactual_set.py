@@ -85,12 +85,14 @@ class CounterfactualSet(Drawing):
 
         shown = np.zeros(len(self.explanation.relevance))
         shown[list(self.nodes)] = 1.0
-        given = {"title": self.summary, "scale": Scale(1.0, one_sided=True), "color_bar": False}
+        options.setdefault("title", self.summary)
+        options.setdefault("scale", Scale(1.0, one_sided=True))
+        options.setdefault("color_bar", False)
         found = self.explanation
         if found.molecule is not None:
-            return molecule_svg(found.molecule, shown, **(given | options))
+            return molecule_svg(found.molecule, shown, **options)
         if found.image is not None and found.segments is not None:
-            return superpixel_svg(found.image, found.segments, shown, **(given | options))
+            return superpixel_svg(found.image, found.segments, shown, **options)
         raise ValueError("this graph has no picture: it has neither a SMILES nor an image.")
 
     def _repr_svg_(self) -> str | None:
