@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
     from graphxai.evaluation.benchmark import evaluate as evaluate
+    from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
+    from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
     from graphxai.evaluation.report import Report as Report
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
@@ -54,6 +56,7 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.explanation.result import Picture as Picture
     from graphxai.models.graphormer.recipes.table import train_table as train_table
     from graphxai.rules.conservative import record as record
+    from graphxai.tables.app.notebook import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.report import report as report
 

@@ -1,9 +1,11 @@
-"""Three ways to remove nodes from a graph.
+"""Three ways to remove nodes from a graph, and one for edges.
 
 * `mask`: attention ignores the node's key, as it ignores padding; the structure of the rest is
   unchanged.
 * `zero`: the node's embedding becomes zero; its token stays.
 * `delete`: the induced subgraph is encoded anew, with its own degrees and shortest paths.
+
+Edges are removed in one way: the graph is encoded anew without them.
 """
 
 import math
@@ -61,6 +63,43 @@ def outputs_of_many(
     found = torch.cat([run(parts.owner[rows], parts.kept[rows]) for rows in passes])
     found = found[order.argsort().to(found.device)]
     return list(found.split([len(keep) for keep in keeps]))
+
+
+@torch.inference_mode()
+def outputs_without_edges(
+    model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor]
+) -> list[Tensor]:
+    """Outputs (K, num_outputs) of encoded graphs for K choices of edges each, encoded anew.
+
+    keeps: (K, E) for each graph, True for the columns of `edge_index` that stay. Raises ValueError
+    for a wrapped model that may read edges from a matrix.
+    """
+    device = next(iter(model.parameters())).device
+    pairs = [(g, k) for g, keep in enumerate(keeps) for k in range(len(keep))]
+    tokens = torch.tensor([int(graphs[g].num_nodes or 0) + 1 for g, _ in pairs])
+    order = tokens.argsort(stable=True)
+    found = []
+    for rows in _passes(order, tokens[order]):
+        chosen = (pairs[row] for row in rows.tolist())
+        parts = [_thinned(model, graphs[g], keeps[g][k]) for g, k in chosen]
+        if isinstance(model, WrappedModel) and any(map(model.goes_alone, parts)):
+            found += [_alone(model, part) for part in parts]
+        else:
+            batch: Any = model.collate(parts)
+            found.append(model(batch.to(device)))
+    outputs = torch.cat(found)[order.argsort().to(device)]
+    return list(outputs.split([len(keep) for keep in keeps]))
+
+
+def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
+    """The graph with the chosen edges (E,), encoded anew."""
+    if isinstance(model, WrappedModel):
+        return model.thinned(data, choice)
+    whole = _subgraph(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
+    whole.edge_index = data.edge_index[:, choice]
+    if data.edge_attr is not None:
+        whole.edge_attr = data.edge_attr[choice]
+    return StructureEncoding.from_config(model.config)(whole)
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,16 @@ class Role:
 Roles = dict[str, Role]
 
 
-def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
+def part(
+    graph: Data, keep: Tensor, roles: Roles | None = None, edges: Tensor | None = None
+) -> Data:
     """The nodes that stay, with the edges and other entries between them; keep (N,).
 
-    roles: from `roles_of` for all graphs of the batch, which is more reliable than for one.
+    roles: from `roles_of` for all graphs of the batch, which is more reliable than for one. edges
+    (E,): the edges that stay, as far as their nodes do; None: all.
     """
     roles = roles_of([graph]) if roles is None else roles
-    kept, made = {NODES: keep}, copy(graph)
+    kept, made = {NODES: keep} if edges is None else {NODES: keep, EDGES: edges}, copy(graph)
     indices = [key for key, role in roles.items() if role.names is not None and key in graph]
     indices.sort(key=lambda key: roles[key].names != NODES)  # the edges that stay come first
     for key in indices:
@@ -73,6 +76,11 @@ def part(graph: Data, keep: Tensor, roles: Roles | None = None) -> Data:
             made[key] = _cut(graph, key, kept[role.along], role.square)
     made.num_nodes = int(keep.sum())
     return made
+
+
+def matrices_in(roles: Roles) -> list[str]:
+    """The attributes that are a matrix over pairs of nodes."""
+    return [key for key, role in roles.items() if role.square or role.along == PAIRS]
 
 
 def same_without_nodes(graphs: Sequence[Data], roles: Roles, read: Collection[str] | None) -> bool:

@@ -49,7 +49,7 @@ from .one_at_a_time import (
     warn_of_empty,
     warn_of_nothing,
 )
-from .subgraphs import has_matrices, part, several
+from .subgraphs import has_matrices, matrices_in, part, roles_and_doubts, several
 from .survey import Padding, Survey
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # or no inputs of their own
@@ -320,6 +320,20 @@ class WrappedModel:
         if self._dense:
             raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
         rest = part(data, choice)
+        return rest if self._transform is None else self._transform(rest)
+
+    def thinned(self, data: Data, choice: Tensor) -> Data:
+        """The graph with the chosen edges (E,), with its structure recomputed."""
+        roles, _ = roles_and_doubts([data])
+        read = self.read_of_graphs()
+        matrices = [key for key in matrices_in(roles) if read is None or key in read]
+        if matrices and self._transform is None:
+            raise ValueError(
+                f"{', '.join(matrices)} may hold edges, too, and would keep them: give wrap(...,"
+                " transform=...) that computes it from edge_index."
+            )
+        every = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
+        rest = part(data, every, roles, edges=choice)
         return rest if self._transform is None else self._transform(rest)
 
     def repeated(self, data: Data, times: int) -> Data:

@@ -146,7 +146,10 @@ class Page:
 
     def click(self, selector: str) -> None:
         """Click on an element."""
-        x, y = self.middle(selector)
+        self.press(*self.middle(selector))
+
+    def press(self, x: float, y: float) -> None:
+        """Click at a point of the window."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

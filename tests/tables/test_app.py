@@ -271,7 +271,7 @@ def test_the_basket_becomes_csv_sdf_and_a_report(client):
     for kind in ("csv", "sdf", "html"):
         answer = client.post("/api/export", json=ASKED | {"kind": kind, "basket": basket})
         assert answer.status_code == 200, answer.text
-        files[kind] = answer.text
+        files[kind] = answer.json()["text"]
     rows = list(csv.DictReader(io.StringIO(files["csv"])))
     assert [row["smiles"] for row in rows] == [AMIDE, "CCO"]
     assert rows[0]["name"] == "'=1+1"  # no formula for a spreadsheet

@@ -1,8 +1,14 @@
-/* The page: what is asked of the server, and what is done with the answers. Text is always set as
-   text, never as markup. What is shown stands in the address, after the #. */
+/* The view: what is asked of a host, and what is done with the answers. Text is always set as text,
+   never as markup. What comes before defines `root`, the document or shadow root that holds the view,
+   and `host`: page.js for the page of a server, widget.js for a notebook.
+     frame              the element that takes keys and dropped files
+     ask(name, body, signal)    the answer of the library, as a promise
+     steps(name, body, signal)  the answers of a search, as they come
+     begin(restore)     shows what a link names, now and whenever another one comes
+     remember(link)     keeps what is shown
+     address(link)      what a colleague needs to see the same */
 
-const byId = (id) => document.getElementById(id);
-const token = new URLSearchParams(location.search).get("token") || "";
+const byId = (id) => root.getElementById(id);
 const state = {
   model: "", method: "lrp", task: "", label: "", wish: "",
   nodes: [], // {parent, smiles, change, locked, text, value, card, key, like}
@@ -12,8 +18,7 @@ const state = {
 const MOST_NODES = 200;
 const STEP = 32; // rows of a table predicted together
 const LEVELS = { good: "✓ no objection", caution: "! use with care", warning: "✕ do not rely", unknown: "? not checked", known: "= training compound" };
-const GONE = "The server does not answer. Start graphxai app again, copy the link of this page, and paste it into the first field of the new page.";
-let about = null; // what the server offers for the model
+let about = null; // what the host offers for the model
 let place = []; // the atom, or the two of a bond, that was chosen
 let table = { rows: [], shown: 0 };
 let searches = 0; // begun so far
@@ -37,30 +42,18 @@ function say(text) {
   byId("notice").textContent = text || "";
 }
 
-/* ---- the server ---- */
+/* ---- requests ---- */
 
 const running = {}; // by kind of request: a newer one of a kind cancels the older
 
-async function request(name, body, kind) {
+function newest(kind) {
   running[kind]?.abort();
-  const controller = kind ? (running[kind] = new AbortController()) : null;
-  let response;
-  try {
-    response = await fetch(`/api/${name}`, {
-      method: "POST", signal: controller?.signal, body: JSON.stringify(body),
-      headers: { "Content-Type": "application/json", "X-Graphxai-Token": token },
-    });
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new Error(GONE);
-  }
-  if (response.status === 403) throw new Error(GONE);
-  if (!response.ok) throw new Error((await response.json()).error);
-  return response;
+  return kind && (running[kind] = new AbortController()).signal;
 }
 
-const ask = async (name, body, kind) => (await request(name, body, kind)).json();
+const ask = (name, body, kind) => host.ask(name, body, newest(kind));
 
-/* Run something that asks the server, and say what goes wrong. */
+/* Run something that asks, and say what goes wrong. */
 async function trying(work) {
   try {
     await work();
@@ -71,9 +64,9 @@ async function trying(work) {
   }
 }
 
-/* ---- the address ---- */
+/* ---- links ---- */
 
-function remember() {
+function link() {
   const found = new URLSearchParams();
   for (const name of ["model", "method", "task", "label", "wish"]) if (state[name]) found.set(name, state[name]);
   for (const node of state.nodes) found.append("n", JSON.stringify([node.parent, node.smiles, node.change, node.locked]));
@@ -81,10 +74,12 @@ function remember() {
   if (state.other >= 0) found.set("with", state.other);
   for (const name of ["models", "methods"]) for (const one of state[name]) found.append(name, one);
   for (const one of state.basket) found.append("b", JSON.stringify([one.smiles, one.name, one.changes]));
-  history.replaceState(null, "", `${location.pathname}${location.search}#${found}`);
+  return String(found);
 }
 
-/* The state that an address names; what is not well formed is left out. */
+const remember = () => host.remember(link());
+
+/* The state that a link names; what is not well formed is left out. */
 function recalled(hash) {
   const found = new URLSearchParams(hash.replace(/^#/, ""));
   const lists = (name, fits) => found.getAll(name).flatMap((text) => {
@@ -123,7 +118,7 @@ async function restore(hash) {
 
 /* ---- model, target, method ---- */
 
-const known = {}; // by model: what the server offers, as a promise
+const known = {}; // by model: what the host offers, as a promise
 
 async function aboutModel(name) {
   const found = known[name] ||= ask("about", { model: name });
@@ -460,20 +455,11 @@ async function suggest(event) {
   let said = "Looking for changes";
   const done = await trying(async () => {
     const { smiles, locked } = current();
-    const response = await request("suggest", { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}` }, "suggest");
-    say("");
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = ""; ;) {
-      const { done: over, value } = await reader.read();
-      if (over) break;
-      const lines = (rest + value).split("\n");
-      rest = lines.pop();
-      for (const line of lines) {
-        const found = JSON.parse(line);
-        if (found.error) throw new Error(found.error);
-        said = found.summary;
-        drawSuggestions(found, parent);
-      }
+    const body = { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}` };
+    for await (const found of host.steps("suggest", body, newest("suggest"))) {
+      say("");
+      said = found.summary;
+      drawSuggestions(found, parent);
     }
   });
   if (number !== searches) return; // another search runs by now
@@ -564,10 +550,10 @@ function drawBasket() {
 function download(kind, button) {
   button.disabled = true;
   trying(async () => {
-    const response = await request("export", { ...choice(), kind, basket: state.basket }, "export");
-    const link = element("a", { href: URL.createObjectURL(await response.blob()), download: `basket.${kind}` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    const { text, type } = await ask("export", { ...choice(), kind, basket: state.basket }, "export");
+    const anchor = element("a", { href: URL.createObjectURL(new Blob([text], { type })), download: `basket.${kind}` });
+    anchor.click();
+    setTimeout(() => URL.revokeObjectURL(anchor.href), 10_000);
     say("");
   }).finally(() => { button.disabled = false; });
 }
@@ -575,8 +561,8 @@ function download(kind, button) {
 /* ---- mouse, keys, files ---- */
 
 function enter(text) {
-  const link = text.match(/^\s*https?:\/\/[^#]*#(.*)$/);
-  if (link) return restore(link[1]);
+  const named = text.match(/^\s*(?:https?:\/\/[^#]*)?#(.*)$/);
+  if (named) return restore(named[1]);
   const [smiles, ...name] = text.trim().split(/\s+/);
   return smiles && add(smiles, name.join(" "), -1);
 }
@@ -597,11 +583,11 @@ byId("file").addEventListener("change", async (event) => {
   if (file) open(file.name, await file.slice(0, 4_000_000).text());
   event.target.value = "";
 });
-document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
-document.addEventListener("dragleave", (event) => event.relatedTarget || document.body.classList.remove("dropping"));
-document.addEventListener("drop", async (event) => {
+host.frame.addEventListener("dragover", (event) => { event.preventDefault(); host.frame.classList.add("dropping"); });
+host.frame.addEventListener("dragleave", (event) => host.frame.contains(event.relatedTarget) || host.frame.classList.remove("dropping"));
+host.frame.addEventListener("drop", async (event) => {
   event.preventDefault();
-  document.body.classList.remove("dropping");
+  host.frame.classList.remove("dropping");
   const [file] = event.dataTransfer.files;
   if (file) open(file.name, await file.slice(0, 4_000_000).text());
   else enter(event.dataTransfer.getData("text/plain"));
@@ -614,17 +600,17 @@ byId("suggest").addEventListener("submit", suggest);
 byId("wish").addEventListener("input", (event) => { state.wish = event.target.value; });
 byId("beside").addEventListener("toggle", drawSides);
 byId("column").addEventListener("change", (event) => event.target.value && open(table.name, table.text, event.target.value));
-for (const button of document.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));
+for (const button of root.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));
 const CLICKS = {
   undo, redo, cancel, more: moreRows, keep: keepCurrent,
   lock: () => lock(place),
   "lock-part": () => lock(partOf(current().card, place)),
   unlock: () => { current().locked = []; drawPicture(); pick(place); remember(); },
-  link: async () => {
-    await navigator.clipboard.writeText(`${location.origin}/${location.hash}`); // without the token
+  link: () => trying(async () => {
+    await navigator.clipboard.writeText(host.address(link()));
     byId("link").textContent = "Copied";
     setTimeout(() => { byId("link").textContent = "Copy link"; }, 2000);
-  },
+  }),
 };
 for (const id in CLICKS) byId(id).addEventListener("click", CLICKS[id]);
 const KEYS = {
@@ -633,12 +619,11 @@ const KEYS = {
   l: () => place.length && lock(place),
   u: undo, r: redo, s: suggest, b: keepCurrent, Escape: cancel,
 };
-document.addEventListener("keydown", (event) => {
+host.frame.addEventListener("keydown", (event) => {
   const writing = event.target.matches("input, select, textarea") && event.key !== "Escape";
   const pressed = event.ctrlKey || event.metaKey ? (event.key === "z" ? "u" : "") : event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (writing || event.altKey || !KEYS[pressed]) return;
   event.preventDefault();
   KEYS[pressed]();
 });
-window.addEventListener("hashchange", () => restore(location.hash));
-restore(location.hash);
+host.begin(restore);

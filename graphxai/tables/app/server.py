@@ -6,13 +6,10 @@ A request is JSON by POST to /api/NAME, with the token in a header; a search ans
 import asyncio
 import json
 import logging
-import re
 import secrets
 import socket
-import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,105 +24,17 @@ try:
 except ImportError:
     raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
 
-from graphxai.contract.target import Target
 from graphxai.explanation.html import security_policy
 from graphxai.models.graphormer import Trained
 
+from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested
 from .guard import Guard
 from .models import Models
-from .molecules import card, changes_at, contrasted, predicted, suggestions
-from .tables import KINDS, exported, rows_of
+from .page import filled, part_of
 
-LARGEST = 4_000_000  # bytes of a request
 ARRIVAL = 10.0  # seconds for a request to arrive
 PATIENCE = 30.0  # seconds that a request waits for its turn
-LONGEST = 120.0  # seconds of a search
-MOST = 64  # molecules predicted in one request
 log = logging.getLogger(__name__)
-
-
-class Body:
-    """The fields of a request; reading one that is missing or of another type is a ValueError."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
-
-    def text(self, name: str, default: str = "", most: int = 2000) -> str:
-        """A text of at most `most` characters."""
-        value = self.fields.get(name, default)
-        if not isinstance(value, str) or len(value) > most:
-            raise ValueError(f"{name} must be text of at most {most:,} characters.")
-        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
-
-    def numbers(self, name: str) -> list[int]:
-        """A list of at most 200 whole numbers."""
-        values = self.items(name, 200)
-        if not all(type(value) is int for value in values):
-            raise ValueError(f"{name} must be whole numbers.")
-        return values
-
-    def items(self, name: str, most: int) -> list[Any]:
-        """A list of at most `most` values."""
-        values = self.fields.get(name, [])
-        if not isinstance(values, list) or len(values) > most:
-            raise ValueError(f"{name} must be a list of at most {most}.")
-        return values
-
-    def target(self) -> Target:
-        """The output to explain: `task`, and `label` for a class."""
-        return Target(self.text("label") or None, self.text("task") or None)
-
-
-Answer = Callable[[Models, Body], Any]
-
-
-def _card(models: Models, body: Body) -> Any:
-    like = body.fields.get("like")
-    return card(
-        models[body.text("model")],
-        body.text("smiles"),
-        body.text("method", "lrp"),
-        body.target(),
-        like if isinstance(like, dict) else None,
-    )
-
-
-def _changes(models: Models, body: Body) -> Any:
-    model, smiles = models[body.text("model")], body.text("smiles")
-    return changes_at(model, smiles, body.target(), body.numbers("place"), body.numbers("locked"))
-
-
-def _predicted(models: Models, body: Body) -> Any:
-    smiles = [Body({"smiles": one}).text("smiles") for one in body.items("smiles", MOST)]
-    return predicted(models[body.text("model")], smiles, body.target())
-
-
-def _contrast(models: Models, body: Body) -> Any:
-    pair = body.text("a"), body.text("b")
-    return contrasted(models[body.text("model")], *pair, body.text("method", "lrp"), body.target())
-
-
-def _read(models: Models, body: Body) -> Any:
-    return rows_of(body.text("name"), body.text("text", most=LARGEST), body.text("column"))
-
-
-def _export(models: Models, body: Body) -> Any:
-    rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
-    basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
-    kind, model = body.text("kind"), models[body.text("model")]
-    text = exported(kind, model, body.text("method", "lrp"), body.target(), basket)
-    return Response(text, media_type=KINDS[kind])
-
-
-ANSWERS: dict[str, Answer] = {
-    "about": lambda models, body: models.about(body.text("model")),
-    "card": _card,
-    "changes": _changes,
-    "predict": _predicted,
-    "contrast": _contrast,
-    "read": _read,
-    "export": _export,
-}
 
 
 def application(models: Models, token: str, port: int) -> Guard:
@@ -146,15 +55,11 @@ def application(models: Models, token: str, port: int) -> Guard:
             raise
         except Exception as error:  # RDKit raises errors of any type
             return _failed(error)
-        return found if isinstance(found, Response) else JSONResponse(found)
+        return JSONResponse(found)
 
     async def suggest(request: Request) -> Response:
         try:
-            body = await _body(request)
-            n = max(1, min(24, (body.numbers("n") or [12])[0]))
-            model = models[body.text("model")]
-            wished = body.text("smiles"), body.text("towards"), body.target()
-            steps = suggestions(model, *wished, body.numbers("locked"), n)
+            steps = suggested(models, await _body(request))
             first = await _in_turn(turn, request, next, steps)
         except HTTPException:
             raise
@@ -248,29 +153,23 @@ async def _lines(
     turn: asyncio.Lock, request: Request, first: Any, steps: Iterator[Any]
 ) -> AsyncIterator[str]:
     """Each step of a search as a line of JSON; others have their turn in between."""
-    end = time.monotonic() + LONGEST
     found = first
     try:
-        while found is not None and time.monotonic() < end:
+        while found is not None:
             yield json.dumps(found, allow_nan=False) + "\n"
             found = await _in_turn(turn, request, next, steps, None)
     except HTTPException as error:
         yield json.dumps({"error": error.detail}) + "\n"
     except Exception as error:
-        yield json.dumps({"error": _reason(error)}) + "\n"
+        yield json.dumps({"error": reason(error)}) + "\n"
 
 
 def _failed(error: Exception) -> JSONResponse:
     """A refusal in words; an error that is nobody's input is logged, too."""
-    if isinstance(error, ValueError | ImportError | NotImplementedError):
-        return JSONResponse({"error": _reason(error)}, 400)
+    if isinstance(error, EXPECTED):
+        return JSONResponse({"error": reason(error)}, 400)
     log.error("a request failed", exc_info=error)
-    return JSONResponse({"error": _reason(error)}, 500)
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
-    return text[:500] or type(error).__name__
+    return JSONResponse({"error": reason(error)}, 500)
 
 
 def _refused(request: Request, error: Exception) -> Response:
@@ -280,15 +179,8 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _page() -> tuple[str, str]:
     """The page and its content security policy, which allows this style and script alone."""
-    folder, report = files(__package__), files("graphxai.tables.report")
-    template, style = (
-        (folder / name).read_text(encoding="utf-8") for name in ("page.html", "app.css")
-    )
-    script = "".join(
-        (place / name).read_text(encoding="utf-8")
-        for place, name in ((report, "draw.js"), (folder, "app.js"))
-    )
+    style = part_of("app.css")
+    script = part_of("draw.js") + part_of("page.js") + part_of("app.js")
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
     policy = security_policy(style, script, rest=f"{rest}; require-trusted-types-for 'script'")
-    parts = {"STYLE": style, "SCRIPT": script}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template), policy
+    return filled("page.html", STYLE=style, VIEW=part_of("view.html"), SCRIPT=script), policy

@@ -1,0 +1,259 @@
+"""The smallest set of nodes or edges whose removal changes the predicted class."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.adapters.removal import Operator, outputs_of_many, outputs_without_edges
+from graphxai.api import Model, OnError, explain_prepared, load, predict_prepared
+from graphxai.contract.batching import MAX_GRAPHS
+from graphxai.contract.inputs import Input, as_list, prepare_each
+from graphxai.contract.model import evaluating
+from graphxai.contract.target import Target
+from graphxai.datasets.progress import progress_bar
+from graphxai.explainers import get_explainer
+from graphxai.explainers.registry import Method
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.prediction import Prediction, read_outputs
+from graphxai.explanation.result import Drawing
+from graphxai.models.graphormer import Trained
+from graphxai.models.graphormer.config import Task
+
+from .curves import class_logits
+from .smallest_set import smallest_set
+
+Kind: TypeAlias = Literal["nodes", "edges"]
+Member: TypeAlias = int | tuple[int, int]
+Removed: TypeAlias = Callable[[Sequence[Data], Sequence[Tensor]], list[Tensor]]
+Search: TypeAlias = Generator[Tensor, Tensor, "CounterfactualSet"]
+
+
+@dataclass(frozen=True, eq=False)
+class CounterfactualSet(Drawing):
+    """Nodes or edges without which a model predicts another class.
+
+    of: "nodes" or "edges"; members: node numbers, or the two nodes of each edge, ascending; empty
+    if no such set was found. explanation: of the class predicted before, which also holds the
+    graph's picture; after: the prediction without the members. proven: True if all smaller sets
+    were tried, so that none is smaller (without members: that there is none); otherwise only no
+    single member can be left out. predictions: how many the search took.
+    """
+
+    of: Kind
+    members: tuple[Member, ...]
+    explanation: Explanation
+    after: Prediction
+    proven: bool
+    predictions: int
+
+    @property
+    def before(self) -> Prediction:
+        """The prediction for the whole graph."""
+        return self.explanation.prediction
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes of the set, or those at its edges, ascending."""
+        return tuple(sorted({int(node) for one in self.members for node in np.atleast_1d(one)}))
+
+    @property
+    def summary(self) -> str:
+        """The result in a sentence."""
+        if not self.members:
+            sure = "" if self.proven else " that was tried"
+            return f"no set of {self.of}{sure} changes {self.before}"
+        what = self.of if len(self) > 1 else self.of[:-1]
+        sure = "no smaller set does" if self.proven else "none of them can be left out"
+        return f"{self.before} without {len(self)} {what}: {self.after}; {sure}"
+
+    def svg(self, **options: Any) -> str:
+        """The graph with the nodes of the set coloured.
+
+        Options as for `molecule_svg` and `superpixel_svg`. Raises ValueError for a graph without a
+        picture.
+        """
+        from graphxai.visualization import Scale, molecule_svg, superpixel_svg
+
+        shown = np.zeros(len(self.explanation.relevance))
+        shown[list(self.nodes)] = 1.0
+        options.setdefault("title", self.summary)
+        options.setdefault("scale", Scale(1.0, one_sided=True))
+        options.setdefault("color_bar", False)
+        found = self.explanation
+        if found.molecule is not None:
+            return molecule_svg(found.molecule, shown, **options)
+        if found.image is not None and found.segments is not None:
+            return superpixel_svg(found.image, found.segments, shown, **options)
+        raise ValueError("this graph has no picture: it has neither a SMILES nor an image.")
+
+    def _repr_svg_(self) -> str | None:
+        return super()._repr_svg_() if self.explanation.has_picture else None
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+    def __repr__(self) -> str:
+        return f"CounterfactualSet({self.summary})"
+
+
+def counterfactual_set(
+    model: "Model | str | Path",
+    inputs: Any,
+    *,
+    of: Kind = "nodes",
+    task: str | None = None,
+    method: Method = "lrp_path",
+    operator: Operator = "mask",
+    exhaustive: int = 3000,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any:
+    """Find the smallest set of nodes or edges whose removal changes the predicted class.
+
+    model, inputs, on_error, progress: as for `explain`. of: "nodes", such as superpixels, removed
+    by `operator` as `evaluate` removes them, where at least one stays; or "edges", which are taken
+    out of `edge_index` in both directions together, and the graph is encoded anew (self loops
+    stay). task: of several, by name. method: whose relevance gives the search an order to begin
+    with. exhaustive: all sets of 2, of 3, ... members are tried as long as there are no more of
+    a size than this; beyond, sets grow from the best of the size before.
+
+    Returns a CounterfactualSet, or for a list one of each (None for an input that could not be
+    used). Graphs of a list share passes. Every set is checked by a prediction of its own. Raises
+    ValueError for a regression, and for edges of a model that reads them from a matrix.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    if of not in ("nodes", "edges"):
+        raise ValueError(f"of is 'nodes' or 'edges', not {of!r}.")
+    asked = Target(None, task).task_in(model.config)
+    if asked.kind == "regression":
+        raise ValueError(
+            f"task {asked.name!r} is a regression and has no class to change; name another with"
+            " task=."
+        )
+    removed: Removed = partial(outputs_of_many, model, operator=operator)
+    if of == "edges":
+        removed = partial(outputs_without_edges, model)
+    values, several = as_list(inputs)
+    prepared = _prepared(model, values, strict=on_error == "raise" or not several)
+    found: list[CounterfactualSet | None] = [None] * len(values)
+    with progress_bar("searching", len(values), show=progress) as tick, evaluating(model):
+        for start in range(0, len(prepared), MAX_GRAPHS):
+            part = prepared[start : start + MAX_GRAPHS]
+            explained = _explained(model, asked, part, method)
+            searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
+            for k, one in _together(searches, {k: item.data for k, item in part}, removed):
+                found[k] = one
+                tick(1)
+    return found if several else found[0]
+
+
+def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
+    """The encoded inputs with their index; a warning for each that cannot be used."""
+    refused = () if strict else (ValueError, OSError)
+    prepared = []
+    for k, item in enumerate(prepare_each(model, values, refused)):
+        if isinstance(item, Exception):
+            warnings.warn(f"input {k} was left out: {item}", stacklevel=3)
+        else:
+            prepared.append((k, item))
+    return prepared
+
+
+def _explained(
+    model: Model, task: Task, prepared: Sequence[tuple[int, Input]], method: Method
+) -> dict[int, Explanation]:
+    """The explanation of each graph for the class that is predicted."""
+    explainer, by_class = get_explainer(method), defaultdict(list)
+    items = dict(prepared)
+    for k, predictions in predict_prepared(model, prepared):
+        (label,) = (one.label for one in predictions if one.task == task.name)
+        by_class[label].append((k, items[k]))
+    return {
+        k: explanation
+        for label, part in by_class.items()
+        for k, explanation in explain_prepared(
+            model, part, explainer, target=Target(label, task.name)
+        )
+    }
+
+
+def _together(
+    searches: Mapping[int, Search], graphs: Mapping[int, Data], removed: Removed
+) -> Iterator[tuple[int, CounterfactualSet]]:
+    """The result of each search, by key; in each round all of them are answered together."""
+    answers: dict[int, Tensor | None] = dict.fromkeys(searches)
+    while answers:
+        asked = {}
+        for k, answer in answers.items():
+            try:
+                asked[k] = searches[k].send(answer)  # type: ignore[arg-type]
+            except StopIteration as end:
+                yield k, end.value
+        outputs = removed([graphs[k] for k in asked], list(asked.values())) if asked else []
+        answers = {k: found.cpu() for k, found in zip(asked, outputs, strict=True)}
+
+
+def _search(
+    model: Model, task: Task, explanation: Explanation, item: Input, of: Kind, exhaustive: int
+) -> Search:
+    """Search one graph: yields what stays, is sent the outputs; see `outputs_of_many`."""
+    members, belongs = _members(item.data, of)
+    before = explanation.prediction
+    column = task.classes.index(str(before.label))
+    relevance = torch.from_numpy(explanation.relevance)
+    order = torch.tensor([float(relevance[[*np.atleast_1d(one)]].sum()) for one in members])
+    sets = smallest_set(order, len(members) - (of == "nodes"), exhaustive)
+    margins, predictions = None, 1  # that of the whole graph
+    while True:
+        try:
+            hidden = sets.send(margins)  # type: ignore[arg-type]
+        except StopIteration as end:
+            chosen, proven = end.value
+            break
+        predictions += len(hidden)
+        outputs = yield ~hidden[:, belongs] | (belongs < 0)
+        logits = class_logits(model.config, Target(None, task.name), outputs).double()
+        others = logits.index_fill(1, torch.tensor(column), -torch.inf).amax(1)
+        margins = (logits[:, column] - others).nan_to_num(nan=torch.inf)
+    after, found = before, ()
+    if chosen is not None:
+        predictions += 1
+        (outputs,) = yield ~chosen[None, belongs] | (belongs < 0)
+        conformal = model.conformal if isinstance(model, Trained) else None
+        read = read_outputs(model.config, outputs.double().tolist(), None, conformal)
+        (after,) = (one for one in read if one.task == task.name)
+        if after.label == before.label:
+            raise RuntimeError(
+                "the same removal gives another class in another batch: the model draws random"
+                " numbers, or mixes the graphs of a batch."
+            )
+        found = tuple(members[k] for k in chosen.nonzero()[:, 0].tolist())
+    return CounterfactualSet(of, found, explanation, after, proven, predictions)
+
+
+def _members(data: Data, of: Kind) -> tuple[list[Any], Tensor]:
+    """Nodes (N,) or pairs of nodes joined by edges; and of each node or column of `edge_index`, the
+    number of its member, -1 for a self loop.
+    """
+    if of == "nodes":
+        n = int(data.num_nodes or 0)
+        return list(range(n)), torch.arange(n)
+    if data.get("edge_index") is None or data.get("schema") is not None:
+        raise ValueError("edges can be removed only where all of them are in one edge_index.")
+    edges = data.edge_index.cpu()
+    pairs, belongs = torch.unique(edges.sort(0).values, dim=1, return_inverse=True)
+    proper = pairs[0] != pairs[1]
+    numbers = torch.where(proper, proper.cumsum(0) - 1, -1)
+    return [(i, j) for i, j in pairs[:, proper].T.tolist()], numbers[belongs]

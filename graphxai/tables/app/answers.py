@@ -1,0 +1,118 @@
+"""What the page may ask, by name, and what is answered: by the server and in notebooks alike."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from graphxai.contract.target import Target
+
+from .models import Models
+from .molecules import card, changes_at, contrasted, predicted, suggestions
+from .tables import KINDS, exported, rows_of
+
+LARGEST = 4_000_000  # characters of a file
+LONGEST = 120.0  # seconds of a search
+MOST = 64  # molecules predicted in one request
+EXPECTED = (ValueError, ImportError, NotImplementedError)  # what a request may get wrong
+
+
+class Body:
+    """The fields of a request; reading one that is missing or of another type is a ValueError."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+
+    def text(self, name: str, default: str = "", most: int = 2000) -> str:
+        """A text of at most `most` characters."""
+        value = self.fields.get(name, default)
+        if not isinstance(value, str) or len(value) > most:
+            raise ValueError(f"{name} must be text of at most {most:,} characters.")
+        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
+
+    def numbers(self, name: str) -> list[int]:
+        """A list of at most 200 whole numbers."""
+        values = self.items(name, 200)
+        if not all(type(value) is int for value in values):
+            raise ValueError(f"{name} must be whole numbers.")
+        return values
+
+    def items(self, name: str, most: int) -> list[Any]:
+        """A list of at most `most` values."""
+        values = self.fields.get(name, [])
+        if not isinstance(values, list) or len(values) > most:
+            raise ValueError(f"{name} must be a list of at most {most}.")
+        return values
+
+    def target(self) -> Target:
+        """The output to explain: `task`, and `label` for a class."""
+        return Target(self.text("label") or None, self.text("task") or None)
+
+
+Answer = Callable[[Models, Body], Any]
+
+
+def suggested(models: Models, body: Body) -> Iterator[dict[str, Any]]:
+    """The steps of a search for changes, for at most `LONGEST` seconds."""
+    end = time.monotonic() + LONGEST
+    n = max(1, min(24, (body.numbers("n") or [12])[0]))
+    model = models[body.text("model")]
+    wished = body.text("smiles"), body.text("towards"), body.target()
+    for step in suggestions(model, *wished, body.numbers("locked"), n):
+        yield step
+        if time.monotonic() > end:
+            return
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in one line."""
+    text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
+    return text[:500] or type(error).__name__
+
+
+def _card(models: Models, body: Body) -> Any:
+    like = body.fields.get("like")
+    return card(
+        models[body.text("model")],
+        body.text("smiles"),
+        body.text("method", "lrp"),
+        body.target(),
+        like if isinstance(like, dict) else None,
+    )
+
+
+def _changes(models: Models, body: Body) -> Any:
+    model, smiles = models[body.text("model")], body.text("smiles")
+    return changes_at(model, smiles, body.target(), body.numbers("place"), body.numbers("locked"))
+
+
+def _predicted(models: Models, body: Body) -> Any:
+    smiles = [Body({"smiles": one}).text("smiles") for one in body.items("smiles", MOST)]
+    return predicted(models[body.text("model")], smiles, body.target())
+
+
+def _contrast(models: Models, body: Body) -> Any:
+    pair = body.text("a"), body.text("b")
+    return contrasted(models[body.text("model")], *pair, body.text("method", "lrp"), body.target())
+
+
+def _read(models: Models, body: Body) -> Any:
+    return rows_of(body.text("name"), body.text("text", most=LARGEST), body.text("column"))
+
+
+def _export(models: Models, body: Body) -> Any:
+    rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
+    basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
+    kind, model = body.text("kind"), models[body.text("model")]
+    text = exported(kind, model, body.text("method", "lrp"), body.target(), basket)
+    return {"text": text, "type": KINDS[kind]}
+
+
+ANSWERS: dict[str, Answer] = {
+    "about": lambda models, body: models.about(body.text("model")),
+    "card": _card,
+    "changes": _changes,
+    "predict": _predicted,
+    "contrast": _contrast,
+    "read": _read,
+    "export": _export,
+}

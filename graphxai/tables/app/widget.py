@@ -1,0 +1,128 @@
+"""The view of the app as a widget, which asks the kernel instead of a server."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode
+
+try:
+    import anywidget
+    import traitlets
+except ImportError:
+    raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
+
+from graphxai.models.graphormer import Trained
+
+from .answers import ANSWERS, EXPECTED, Body, reason, suggested
+from .models import Models
+from .molecules import read
+from .page import filled, part_of
+
+# Molecules are explained one after the other, in the order asked for; the kernel stays free.
+TURNS = ThreadPoolExecutor(1, "graphxai")
+log = logging.getLogger(__name__)
+
+
+class Explorer(anywidget.AnyWidget):
+    """The view of `explore`. What is shown can be read, and set, from Python.
+
+    link: everything that is shown, as a text; the same as the end of an address of the app.
+    """
+
+    _esm = filled(
+        "widget.js",
+        SCRIPT=part_of("draw.js") + part_of("app.js"),
+        STYLE=json.dumps(part_of("app.css")),
+        VIEW=json.dumps(part_of("view.html")),
+    )
+    link = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, given: Sequence[Trained | str | Path], smiles: Sequence[str]) -> None:
+        """given: models, names or folders, the first one shown first; smiles: molecules.
+
+        Raises ValueError for a model that does not read molecules, and for text that is no SMILES.
+        """
+        self._models = Models(given)
+        # Requests that have not been answered or cancelled, with what answers them.
+        self._wanted: dict[str, asyncio.Task[None] | None] = {}
+        super().__init__(link=_begun("", smiles))
+        self.on_msg(self._asked)
+
+    @property
+    def smiles(self) -> str:
+        """The molecule shown, "" for none; setting it shows another one."""
+        fields = parse_qs(self.link)
+        at = int(fields.get("at", ["0"])[0])
+        shown: str = json.loads(fields["n"][at])[1] if "n" in fields else ""
+        return shown
+
+    @smiles.setter
+    def smiles(self, value: str) -> None:
+        self.link = _begun(self.link, [value])
+
+    @property
+    def basket(self) -> list[dict[str, str]]:
+        """The molecules in the basket, each with `smiles`, `name` and `changes`."""
+        chosen = map(json.loads, parse_qs(self.link).get("b", []))
+        return [dict(zip(("smiles", "name", "changes"), one, strict=True)) for one in chosen]
+
+    def _asked(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        """A message of the view: a request, or that one is no longer wanted."""
+        number = str(content.get("id"))
+        if content.get("cancel"):
+            self._wanted.pop(number, None)
+            return
+        self._wanted[number] = None
+        work = self._answer(number, str(content.get("name")), content.get("body"))
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a kernel without an event loop
+            asyncio.run(work)
+        else:
+            self._wanted[number] = loop.create_task(work)
+
+    async def _answer(self, number: str, name: str, fields: Any) -> None:
+        """Send what a request yields as it comes: from this thread, as kernels expect it."""
+        loop = asyncio.get_running_loop()
+        try:
+            steps = _steps(self._models, name, fields)
+            while (
+                found := await loop.run_in_executor(TURNS, self._next, number, steps)
+            ) is not None:
+                self.send({"id": number, "value": found})
+            self.send({"id": number, "over": True})
+        except Exception as error:  # RDKit raises errors of any type
+            if not isinstance(error, EXPECTED):
+                log.error("a request failed", exc_info=error)
+            self.send({"id": number, "error": reason(error)})
+        finally:
+            self._wanted.pop(number, None)
+
+    def _next(self, number: str, steps: Iterator[Any]) -> Any:
+        """The next answer; None after the last, or if nobody waits for it any more."""
+        return next(steps, None) if number in self._wanted else None
+
+
+def _steps(models: Models, name: str, fields: Any) -> Iterator[Any]:
+    """The answers to a request."""
+    body = Body(fields if isinstance(fields, dict) else {})
+    if name == "suggest":
+        yield from suggested(models, body)
+    elif name in ANSWERS:
+        yield ANSWERS[name](models, body)
+    else:
+        raise ValueError(f"there is no request {name!r}.")
+
+
+def _begun(link: str, smiles: Sequence[str]) -> str:
+    """A link with more molecules, the first of them shown."""
+    fields = [(name, value) for name, value in parse_qsl(link) if name != "at"]
+    at = sum(name == "n" for name, _ in fields)
+    for one in smiles:
+        read(one)
+        fields.append(("n", json.dumps([-1, one, "", []])))
+    return urlencode([*fields, ("at", at)] if smiles else fields)

@@ -1,0 +1,186 @@
+"""Counterfactual sets against brute force: nodes and edges whose removal changes the class."""
+
+from itertools import combinations, product
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphConv, global_add_pool
+
+import graphxai as gx
+from graphxai.adapters.removal import outputs_of_parts
+from graphxai.datasets.samples import digit_paths
+from small_graphs import graph
+from toy import random_graphormer
+
+SMILES = ["CC(=O)Nc1ccc(O)cc1", "OCC(N)C(=O)O", "c1ccncc1", "CCOC(C)=O", "FC(F)(F)CN", "CC#N"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=1)
+
+
+class Gnn(nn.Module):
+    """Two graph convolutions that also read weights of the edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.first, self.second = GraphConv(6, 16), GraphConv(16, 3)
+
+    def forward(self, x, edge_index, edge_weight, batch):
+        hidden = self.first(x, edge_index, edge_weight).tanh()
+        return global_add_pool(self.second(hidden, edge_index, edge_weight), batch)
+
+
+@pytest.fixture(scope="module")
+def gnn():
+    return gx.wrap(Gnn().eval(), kind="multiclass", classes=("a", "b", "c"))
+
+
+def graphs():
+    found = []
+    for n in (4, 5, 6):
+        data = graph(n)
+        first, second = data.edge_index
+        data.edge_weight = 0.2 + ((first * second) % 5) / 4  # the same in both directions
+        found.append(data)
+    return found
+
+
+def test_sets_of_atoms_are_as_small_as_brute_force_finds(model):
+    found = gx.counterfactual_set(model, SMILES[1:], task="activity")
+    assert any(found)
+    assert {one.before.label for one in found} == {"inactive", "active"}
+    for smiles, one in zip(SMILES[1:], found, strict=True):
+        data = graph_of(model, smiles)
+        n = int(data.num_nodes)
+        keep = torch.tensor(list(product([True, False], repeat=n)))[:-1]  # one stays; all first
+        active = outputs_of_parts(model, data, keep)[:, 0] > 0
+        changed = active != active[0]
+        sizes = (~keep[changed]).sum(1)
+        assert one.proven
+        assert len(one) == (int(sizes.min()) if len(sizes) else 0)
+        own = torch.tensor([node not in one.members for node in range(n)])
+        assert changed[(keep == own).all(1)].item() == bool(one)
+        assert one.before.label == gx.predict(model, smiles)["activity"].label
+        assert (one.after.label != one.before.label) == bool(one)
+
+
+def graph_of(model, smiles):
+    from graphxai.contract.inputs import prepare
+
+    return prepare(model.config, smiles).data
+
+
+def without(data, edges):
+    """The graph without some edges, given as pairs of nodes."""
+    stay = torch.tensor([tuple(sorted(edge)) not in edges for edge in data.edge_index.T.tolist()])
+    kept = Data(data.x, data.edge_index[:, stay])
+    for name in ("edge_attr", "edge_weight"):
+        if name in data:
+            kept[name] = data[name][stay]
+    return kept
+
+
+def test_sets_of_edges_are_as_small_as_brute_force_finds(gnn):
+    found = gx.counterfactual_set(gnn, graphs(), of="edges")
+    assert {len(one) for one in found} == {2, 3}
+    for data, one in zip(graphs(), found, strict=True):
+        pairs = sorted({tuple(sorted(edge)) for edge in data.edge_index.T.tolist()})
+        sets = [c for size in range(len(one) + 1) for c in combinations(pairs, size)]
+        predictions = gx.predict(gnn, [without(data, chosen) for chosen in sets])
+        sizes = [
+            len(chosen)
+            for chosen, prediction in zip(sets, predictions, strict=True)
+            if prediction["output"].label != one.before.label
+        ]
+        assert one.proven
+        assert min(sizes, default=0) == len(one)
+        after = gx.predict(gnn, without(data, one.members))["output"]
+        assert one.after.probabilities == pytest.approx(after.probabilities)
+        assert (after.label != one.before.label) == bool(one)
+
+
+def test_bonds_of_a_molecule_are_removed_and_the_rest_is_encoded_anew(model):
+    few = SMILES[2:5]
+    found = gx.counterfactual_set(model, few, of="edges", task="activity", exhaustive=20)
+    assert any(found)
+    for smiles, one in zip(few, found, strict=True):
+        after = gx.predict(model, without(graph_of(model, smiles), one.members))["activity"]
+        assert one.after.probabilities == pytest.approx(after.probabilities, rel=1e-4)
+
+
+def test_a_list_gives_what_each_graph_gives_alone(model, gnn):
+    for one_model, inputs, of in ((model, SMILES[:4], "nodes"), (gnn, graphs(), "edges")):
+        options = {"of": of, "exhaustive": 20, "task": one_model.config.tasks[0].name}
+        together = gx.counterfactual_set(one_model, inputs, **options)
+        alone = [gx.counterfactual_set(one_model, one, **options) for one in inputs]
+        assert [one.members for one in together] == [one.members for one in alone]
+        assert [one.predictions for one in together] == [one.predictions for one in alone]
+        assert [one.proven for one in together] == [one.proven for one in alone]
+
+
+def test_no_member_of_a_set_of_superpixels_can_be_left_out():
+    model = gx.load("mnist-superpixels")
+    image = digit_paths()[0]
+    found = gx.counterfactual_set(model, image, exhaustive=100)
+    assert found
+    assert not found.proven or len(found) == 1
+    item = gx.explain(model, image)
+    assert found.before.label == item.prediction.label != found.after.label
+    data = item_data(model, image)
+    keep = torch.ones(len(found) + 1, int(data.num_nodes), dtype=torch.bool)
+    keep[:, list(found.members)] = False
+    keep[torch.arange(len(found)), list(found.members)] = True  # each in turn comes back
+    labels = outputs_of_parts(model, data, keep).argmax(1)
+    classes = model.config.tasks[0].classes
+    assert {classes[k] for k in labels[:-1]} == {found.before.label}
+    assert classes[labels[-1]] == found.after.label
+    assert found.svg().count("<svg") == 1
+    assert str(len(found)) in found.summary
+
+
+def item_data(model, image):
+    from graphxai.contract.inputs import prepare
+
+    return prepare(model.config, image).data
+
+
+class Constant(nn.Module):
+    """The same logits for every graph."""
+
+    def forward(self, x, edge_index, batch):
+        return global_add_pool(0 * x[:, :2], batch) + torch.tensor([1.0, 0.0])
+
+
+class Crowd(nn.Module):
+    """The sum of the tokens."""
+
+    def forward(self, x):
+        return x.sum(1)
+
+
+def test_where_nothing_changes_the_class_no_set_is_returned():
+    constant = gx.wrap(Constant(), kind="multiclass", classes=("a", "b"))
+    for of in ("nodes", "edges"):
+        found = gx.counterfactual_set(constant, graphs()[0], of=of)
+        assert not found
+        assert found.proven
+        assert found.after == found.before
+        assert "no set of" in found.summary
+
+
+def test_what_cannot_be_searched_is_said(model, gnn):
+    with pytest.raises(ValueError, match="regression"):
+        gx.counterfactual_set(model, SMILES[0], task="pIC50")
+    with pytest.raises(ValueError, match="'nodes' or 'edges'"):
+        gx.counterfactual_set(gnn, graphs()[0], of="atoms")
+    with pytest.warns(UserWarning, match="input 1 was left out"):
+        found = gx.counterfactual_set(model, ["CCO", "nonsense"], task="activity")
+    assert found[1] is None
+    crowd = gx.wrap(Crowd(), kind="multiclass", classes=2, inputs="tokens")
+    with pytest.raises(ValueError, match="edge_index"):
+        gx.counterfactual_set(crowd, torch.ones(3, 2), of="edges", method="random")

@@ -1,0 +1,133 @@
+"""The app in a notebook, without a browser: what the kernel answers to the messages of a view."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+pytest.importorskip("anywidget", reason="anywidget is not installed (extra `notebook`)")
+
+import graphxai as gx
+from graphxai.tables.app import molecules
+from graphxai.tables.app.answers import ANSWERS, Body
+from graphxai.tables.app.models import Models
+from toy import random_graphormer
+
+AMIDE = "CC(=O)Nc1ccc(OC)cc1"
+ASKED = {"model": "unnamed", "method": "lrp", "task": "activity", "label": "active"}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_graphormer(num_layers=1)
+
+
+@pytest.fixture
+def view(model):
+    return gx.explore(model, AMIDE)
+
+
+def replies(view, messages, until=1):
+    """What the view sends back to messages of a page, until so many requests are over."""
+    found, senders = [], set()
+
+    async def kernel():
+        def send(content, buffers=None):
+            found.append(content)
+            senders.add(threading.current_thread())
+
+        view.send = send
+        for message in messages:
+            view._handle_custom_msg(message, [])
+        while sum("over" in reply or "error" in reply for reply in found) < until:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(kernel(), 60))
+    assert senders == {threading.main_thread()}
+    return found
+
+
+def test_the_kernel_answers_as_the_server_does(model, view):
+    asked = [("card", {"smiles": AMIDE}), ("changes", {"smiles": AMIDE, "place": [8]})]
+    messages = [{"id": str(k), "name": n, "body": ASKED | b} for k, (n, b) in enumerate(asked)]
+    found = replies(view, messages, until=2)
+    for k, (name, body) in enumerate(asked):
+        value, over = (reply for reply in found if reply["id"] == str(k))
+        assert value["value"] == ANSWERS[name](Models([model]), Body(ASKED | body))
+        assert over["over"]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"name": "card", "body": ASKED | {"smiles": "nonsense"}}, "not a SMILES"),
+        ({"name": "card", "body": ASKED | {"model": "../../etc/passwd"}}, "no model"),
+        ({"name": "suggest", "body": ASKED | {"smiles": AMIDE, "towards": "blue"}}, "blue"),
+        ({"name": "__class__", "body": {}}, "no request"),
+        ({"name": ["card"], "body": "text"}, "no request"),
+        ({}, "no request"),
+    ],
+)
+def test_a_bad_message_is_answered_in_words(view, message, words):
+    (reply,) = replies(view, [message | {"id": "1"}])
+    assert words in reply["error"]
+
+
+def test_a_search_streams_lets_others_in_and_stops_when_cancelled(view, monkeypatch):
+    search, steps = molecules.search, []
+
+    def counted(*args, **options):
+        for found in search(*args, **options):
+            steps.append(found.predicted)
+            yield found
+
+    monkeypatch.setattr(molecules, "search", counted)
+    body = ASKED | {"smiles": AMIDE, "towards": "activity: active"}
+    found = []
+
+    async def kernel():
+        view.send = lambda content, buffers=None: found.append(content)
+        view._handle_custom_msg({"id": "search", "name": "suggest", "body": body}, [])
+        view._handle_custom_msg({"id": "other", "name": "about", "body": {}}, [])
+        while sum(reply["id"] == "search" for reply in found) < 2:
+            await asyncio.sleep(0.001)
+        view._handle_custom_msg({"id": "search", "cancel": True}, [])
+        while not any(reply["id"] == "search" and "over" in reply for reply in found):
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(kernel(), 60))
+    assert [reply["id"] for reply in found[:2]] == ["search", "other"]
+    assert len(steps) <= 4  # of 11
+
+
+def test_what_is_shown_can_be_read_and_set(model):
+    view = gx.explore(model, [AMIDE, "CCO"])
+    assert (view.smiles, view.basket) == (AMIDE, [])
+    view.smiles = "CCN"
+    assert view.smiles == "CCN"
+    assert view.link.count("n=") == 3
+    view.link += "&b=" + '["CCO", "ethanol", ""]'
+    assert view.basket == [{"smiles": "CCO", "name": "ethanol", "changes": ""}]
+    view.smiles = "CCCl"
+    assert view.basket[0]["name"] == "ethanol"  # what was there stays
+    with pytest.raises(ValueError, match="SMILES"):
+        view.smiles = "nonsense"
+    with pytest.raises(ValueError, match="SMILES"):
+        gx.explore(model, "nonsense")
+    assert gx.explore(model).smiles == ""
+    with pytest.raises(ValueError, match="images"):
+        gx.explore("mnist-superpixels")
+
+
+def test_the_script_loads_nothing_and_is_that_of_the_app(view):
+    assert "http" not in view._esm.replace("http://www.w3.org/2000/svg", "").replace("https?:", "")
+    assert "import " not in view._esm
+    assert "byId" in view._esm
+
+
+def test_without_anywidget_the_extra_is_named(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "graphxai.tables.app.widget", raising=False)
+    with pytest.raises(ImportError, match=r"graphxai\[notebook\]"):
+        gx.explore(model, AMIDE)
