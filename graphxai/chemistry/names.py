@@ -287,9 +287,18 @@ def described(smiles: str) -> str:
     if mol is None:
         return smiles
     formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
-    rings = Counter(ring_name(mol, atoms) or "unnamed" for atoms in ring_systems(mol))
+    systems = ring_systems(mol)
+    rings = Counter(ring_name(mol, atoms) or _by_size(mol, atoms) for atoms in systems)
     listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
     return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
+
+
+def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:
+    """A ring system without a name, by its size ("6-membered") or number of rings ("bicyclic")."""
+    inside = [ring for ring in mol.GetRingInfo().AtomRings() if set(ring) <= {*atoms}]
+    if len(inside) == 1:
+        return f"{len(atoms)}-membered"
+    return {2: "bicyclic", 3: "tricyclic"}.get(len(inside), "polycyclic")
 
 
 def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
