@@ -138,10 +138,7 @@ class Explainer(ABC):
         self, model: Ensemble, batch: GraphBatch, wanted: Target, of: Sequence[str]
     ) -> Attribution:
         """The mean over the members, each explained for the target that the ensemble decides on."""
-        with evaluating(model), torch.no_grad():
-            outputs = model(batch)
-        resolved = wanted.resolve(model.config, outputs)
-        decided = Decided(wanted.choice, wanted.task, resolved)
+        outputs, decided = decided_by(model, batch, wanted)
         return _averaged(
             [self.attribute(one, batch, decided, of) for one in model.members], outputs
         )
@@ -188,6 +185,13 @@ def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
     if first.inputs is not None:
         found["inputs"] = {n: [a.inputs[n][0] for a in alone if a.inputs] for n in first.inputs}
     return Attribution(mask=mask, labels=tuple(a.labels[0] for a in alone), **found)
+
+
+def decided_by(model: Ensemble, batch: GraphBatch, wanted: Target) -> tuple[Tensor, Decided]:
+    """The outputs (B, num_outputs) of an ensemble, and the target that they decide on."""
+    with evaluating(model), torch.no_grad():
+        outputs = model(batch)
+    return outputs, Decided(wanted.choice, wanted.task, wanted.resolve(model.config, outputs))
 
 
 def _averaged(found: list[Attribution], outputs: Tensor) -> Attribution:

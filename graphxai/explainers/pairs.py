@@ -25,6 +25,7 @@ is the relevance that began at token j and was in token i there. Summed over i i
 of token j.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,11 +35,11 @@ from torch import Tensor
 from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import Target
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.models.graphormer.paths import IntArray, shortest_paths
 from graphxai.rules.conservative import Rules, conservative, record
 
-from .base import Explainer
+from .base import Explainer, decided_by
 from .gradient import GradientInput
 
 
@@ -49,6 +50,8 @@ def pair_relevance(
 
     Raises ValueError for a target the model does not have, or a model without attention.
     """
+    if isinstance(model, Ensemble):
+        return _mean(model, batch, target, lambda one, own: pair_relevance(one, batch, own, rules))
     rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
     size = batch.mask.shape[1] + 1
     with explaining(model):
@@ -81,6 +84,10 @@ def walk_relevance(
     through: after how many layers. Takes one backward pass through them per token. Raises
     ValueError for a wrapped model, and if the model has no layer after them.
     """
+    if isinstance(model, Ensemble):
+        return _mean(
+            model, batch, target, lambda one, own: walk_relevance(one, batch, through, own, rules)
+        )
     if not isinstance(model, Graphormer):
         raise ValueError("walks follow the states of a Graphormer; leave out through=.")
     layers = model.config.num_layers
@@ -102,6 +109,14 @@ def walk_relevance(
             for part in parts.unbind(1)
         ]
     return torch.stack([(tokens.detach() * row).sum(-1) for row in rows], dim=1)
+
+
+def _mean(
+    model: Ensemble, batch: Any, target: Any, found: Callable[[Graphormer, Target], Tensor]
+) -> Tensor:
+    """The mean over the members of what is found for the target that the ensemble decides on."""
+    _, decided = decided_by(model, batch, Target.of(target))
+    return torch.stack([found(member, decided) for member in model.members]).mean(0)
 
 
 def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:

@@ -145,5 +145,15 @@ def test_what_reads_one_networks_attention_names_the_members(model):
     with pytest.raises(TypeError, match="members/0"):
         gx.fit_explainer(model, ["CCO"] * 20)
     assert not get_explainer("learned").applies_to(model)
-    with pytest.raises(ValueError, match="Graphormer"):
-        gx.pairs(model, "CCO", through=1)
+
+
+@pytest.mark.parametrize("through", [None, 1])
+def test_pairs_are_means_over_the_members(smiles, through):
+    model = Ensemble(members(0.3, tasks=DIGITS)).eval()
+    for found in gx.pairs(model, smiles, through=through):
+        e = found.explanation
+        each = [
+            gx.pairs(one, e.smiles, through=through, target=e.prediction.label).by_layer
+            for one in model.members
+        ]
+        np.testing.assert_allclose(found.by_layer, np.mean(each, axis=0), atol=1e-6)
