@@ -94,6 +94,7 @@ class Ensemble(nn.Module):
         return torch.stack(known).sum(0) if len(known) == len(parts) else None
 
 
+#: A model with weights: a Graphormer, or an ensemble of several.
 Trained = Graphormer | Ensemble
 
 

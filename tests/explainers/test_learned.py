@@ -239,7 +239,7 @@ def test_what_it_cannot_explain_is_refused(model, fitted, few):
     wrapped = gx.wrap(GpsModel(), kind="regression")
     with pytest.raises(ValueError, match="attention of a Graphormer"):
         gx.explain(wrapped, molecules()[0], explainer)
-    with pytest.raises(TypeError, match="attention of a Graphormer"):
+    with pytest.raises(TypeError, match="attention of a single Graphormer"):
         fit_explainer(wrapped, few)
     with pytest.raises(ValueError, match="regression alone"):
         fit_explainer(random_graphormer(tasks=TASKS[1:]), few)
