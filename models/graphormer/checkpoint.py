@@ -22,6 +22,7 @@ from .conformal import Conformal, from_json, to_json
 from .model import Graphormer, Origin
 
 FORMAT = "graphxai-graphormer"
+ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
 CONFORMAL = "conformal.json"
@@ -80,6 +81,10 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     if content.get("format") != FORMAT:
         published = " Read a published Graphormer with load_huggingface(folder)."
         hint = published if is_published(folder) else ""
+        if content.get("format") == ENSEMBLE:
+            hint = (
+                f" It is an ensemble: name one of its members, such as {folder / 'members' / '0'}."
+            )
         raise CheckpointError(f"{folder / CONFIG}: 'format' is not {FORMAT!r}.{hint}")
     shapes = read_shapes(folder)
     try:

@@ -16,6 +16,7 @@ from graphxai.datasets.writing import folder_at, write_whole
 from .checkpoint import (
     CARD,
     CONFIG,
+    ENSEMBLE,
     CheckpointError,
     load_checkpoint,
     name_of,
@@ -31,7 +32,6 @@ from .model import Graphormer, Origin
 
 __all__ = ["Ensemble", "Trained", "is_ensemble", "load_ensemble", "members_of", "save_ensemble"]
 
-FORMAT = "graphxai-ensemble"
 MEMBERS = "members"
 MOST = 50
 
@@ -111,7 +111,7 @@ def save_ensemble(
     places = [folder / MEMBERS / str(k) for k in range(len(model.members))]
     for member, place in zip(model.members, places, strict=True):
         save_checkpoint(member, place, card=f"# Member {place.name} of an ensemble\n")
-    content = {"format": FORMAT, MEMBERS: len(model.members), "metadata": metadata or {}}
+    content = {"format": ENSEMBLE, MEMBERS: len(model.members), "metadata": metadata or {}}
     write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
     write_whole(folder / CARD, card or "# Ensemble of Graphormers\n")
     save_conformal(model.conformal, folder, _joined(map(weights_digest, places)))
@@ -120,7 +120,7 @@ def save_ensemble(
 
 def is_ensemble(folder: Path) -> bool:
     """Whether a checkpoint folder holds an ensemble."""
-    return read_config(folder).get("format") == FORMAT
+    return read_config(folder).get("format") == ENSEMBLE
 
 
 def load_ensemble(folder: str | Path) -> Ensemble:
@@ -128,7 +128,7 @@ def load_ensemble(folder: str | Path) -> Ensemble:
     folder = Path(folder)
     content = read_config(folder)
     count = content.get(MEMBERS)
-    if content.get("format") != FORMAT or type(count) is not int or not 1 <= count <= MOST:
+    if content.get("format") != ENSEMBLE or type(count) is not int or not 1 <= count <= MOST:
         raise CheckpointError(
             f"{folder / CONFIG}: not an ensemble of 1 to {MOST} members ('format', 'members')."
         )

@@ -11,7 +11,13 @@ import graphxai as gx
 from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.inputs import prepare
 from graphxai.explainers import get_explainer
-from graphxai.models.graphormer import CheckpointError, Ensemble, Task, save_checkpoint
+from graphxai.models.graphormer import (
+    CheckpointError,
+    Ensemble,
+    Task,
+    load_checkpoint,
+    save_checkpoint,
+)
 from graphxai.models.graphormer.conformal import Conformal
 from graphxai.models.graphormer.ensemble import load_ensemble, save_ensemble
 from toy import random_graphormer
@@ -139,6 +145,12 @@ def test_missing_and_unlike_members_are_named(model, tmp_path):
     save_checkpoint(random_graphormer(), tmp_path / "members" / "2")
     with pytest.raises(CheckpointError, match="one configuration"):
         gx.load(tmp_path)
+
+
+def test_what_starts_from_one_network_is_told_of_the_members(model, tmp_path):
+    save_ensemble(model, tmp_path)
+    with pytest.raises(CheckpointError, match="ensemble: name one of its members"):
+        load_checkpoint(tmp_path)
 
 
 def test_what_reads_one_networks_attention_names_the_members(model):
