@@ -26,6 +26,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.models.graphormer import Trained
+from graphxai.models.graphormer.checkpoint import require_purpose
 from graphxai.models.graphormer.config import Task
 
 from .curves import class_logits
@@ -133,7 +134,7 @@ def counterfactual_set(
     used). Graphs of a list share passes. Every set is checked by a prediction of its own. Raises
     ValueError for a regression, and for edges of a model that reads them from a matrix.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = require_purpose(load(model)) if isinstance(model, str | Path) else model
     if of not in ("nodes", "edges"):
         raise ValueError(f"of is 'nodes' or 'edges', not {of!r}.")
     asked = Target(None, task).task_in(model.config)
