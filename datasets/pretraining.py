@@ -1,24 +1,23 @@
 """Pre-training targets that are computed from the molecule itself, without measurements.
 
 They are the presence of the most frequent atom environments (chiral Morgan, Rogers 2010) and
-whole-molecule descriptors, in addition to any labels in the tables.
+whole-molecule descriptors.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import QED, Descriptors, GraphDescriptors, rdFingerprintGenerator, rdMolDescriptors
 
-__all__ = ["DESCRIPTORS", "Collection", "collect", "descriptors", "environments"]
+__all__ = ["DESCRIPTORS", "collect", "descriptors", "environments"]
 
 DESCRIPTORS: dict[str, Callable[[Chem.Mol], float]] = {
     "molecular weight": Descriptors.MolWt,  # type: ignore[attr-defined]
@@ -45,48 +44,54 @@ DESCRIPTORS: dict[str, Callable[[Chem.Mol], float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Collection:
-    """Distinct molecules of several tables: canonical SMILES, label names, labels (n, names)."""
-
-    smiles: list[str]
-    names: tuple[str, ...]
-    labels: NDArray[np.float32]
-
-
 def collect(
     tables: Sequence[str | os.PathLike[str]],
     *,
-    smiles_column: str = "smiles",
     exclude: Iterable[str] = (),
     max_atoms: int = 60,
-) -> Collection:
-    """Collect the molecules of CSV tables, each once; every other column is a label, NaN if empty.
+    per_table: int | None = None,
+    seed: int = 0,
+) -> list[str]:
+    """Collect the structures of CSV tables, each once, as canonical SMILES; no label is read.
 
     Left out are molecules that cannot be read, have more than `max_atoms` atoms, or share their
     connectivity (first block of the InChIKey) with one in `exclude`, so that no test molecule is
     seen in pre-training.
+
+    Args:
+        tables: CSV files with a column `smiles`, in any case.
+        exclude: SMILES that must not be met.
+        max_atoms: largest number of heavy atoms.
+        per_table: the most rows taken from a table, at random; None takes all.
+        seed: the same seed takes the same rows.
+
+    Raises:
+        ValueError: a table has no such column.
     """
-    rows: dict[str, dict[str, float]] = {}
-    names: dict[str, None] = {}
+    found: dict[str, None] = {}
     with rdBase.BlockLogs():
-        for table in tables:
-            with open(table, encoding="utf-8-sig", newline="") as file:
-                reader = csv.DictReader(file)
-                columns = [c for c in reader.fieldnames or [] if c != smiles_column]
-                names.update(dict.fromkeys(columns))
-                for record in reader:
-                    mol = Chem.MolFromSmiles(record.get(smiles_column) or "")
-                    if mol is None or not 0 < mol.GetNumAtoms() <= max_atoms:
-                        continue
-                    row = rows.setdefault(Chem.MolToSmiles(mol), {})
-                    row.update({c: float(record[c]) for c in columns if record[c]})
         hidden = {_connectivity(smiles) for smiles in exclude} - {""}
-        kept = [smiles for smiles in rows if _connectivity(smiles) not in hidden]
-    labels = [[rows[smiles].get(name, math.nan) for name in names] for smiles in kept]
-    return Collection(
-        kept, tuple(names), np.array(labels, dtype=np.float32).reshape(len(kept), len(names))
-    )
+        for table in tables:
+            rows = _smiles_column(table)
+            if per_table is not None and len(rows) > per_table:
+                rows = random.Random(seed).sample(rows, per_table)
+            for text in rows:
+                mol = Chem.MolFromSmiles(text)
+                if mol is None or not 0 < mol.GetNumAtoms() <= max_atoms:
+                    continue
+                smiles = Chem.MolToSmiles(mol)
+                if smiles not in found and _connectivity(smiles) not in hidden:
+                    found[smiles] = None
+    return list(found)
+
+
+def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
+    with open(table, encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        names = [name for name in reader.fieldnames or [] if name.lower() == "smiles"]
+        if not names:
+            raise ValueError(f"{table} has no column 'smiles'.")
+        return [record[names[0]] or "" for record in reader]
 
 
 def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:

@@ -1,6 +1,5 @@
 """Recipes for molecules: pre-training targets, recombined molecules, a teacher's labels."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,11 +116,15 @@ def test_targets_say_what_a_molecule_contains() -> None:
 
 def test_tables_are_merged_and_hidden_molecules_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("smiles,a\nCCO,1\nOCC,0\nxx,1\nN[C@@H](C)C(=O)O,1\nCCN,\n")
-    (tmp_path / "b.csv").write_text("smiles,b\nCCN,2.5\n" + "C" * 80 + ",1\n")
-    found = collect([tmp_path / "a.csv", tmp_path / "b.csv"], exclude=["N[C@H](C)C(=O)O"])
-    assert found.smiles == ["CCO", "CCN"]
-    assert found.names == ("a", "b")
-    np.testing.assert_array_equal(found.labels, [[0.0, math.nan], [math.nan, 2.5]])
+    (tmp_path / "b.csv").write_text("SMILES,b\nCCN,2.5\n" + "C" * 80 + ",1\nCCCl,no number\n")
+    tables = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    assert collect(tables, exclude=["N[C@H](C)C(=O)O"]) == ["CCO", "CCN", "CCCl"]
+    few = collect(tables, per_table=1)
+    assert len(few) <= 2
+    assert few == collect(tables, per_table=1)
+    (tmp_path / "c.csv").write_text("structure\nCCO\n")
+    with pytest.raises(ValueError, match="no column 'smiles'"):
+        collect([tmp_path / "c.csv"])
 
 
 def labelled() -> list[Data]:
@@ -275,12 +278,19 @@ def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     table = tmp_path / "table.csv"
     table.write_text("smiles,active,value\n" + "".join(f"{s},1,{len(s)}\n" for s in DRUGS))
+    heard: list[str] = []
     folder = pretrain(
-        tmp_path / "out", [table], count=16, settings=replace(QUICK, precision="32-true")
+        tmp_path / "out",
+        [table],
+        recombined=5,
+        count=16,
+        minimol=0,
+        settings=replace(QUICK, precision="32-true"),
+        say=heard.append,
     )
     model = load_checkpoint(folder)
-    names = [task.name for task in model.config.tasks]
-    assert names == [*DESCRIPTORS, "active", "value"]
+    assert [task.name for task in model.config.tasks] == [*DESCRIPTORS]  # no label of the table
+    assert any("of them recombined" in line for line in heard)
     new = recipes.finetune(
         labelled(),
         (Task("large", "binary", ("no", "yes")), Task("size", "regression")),
