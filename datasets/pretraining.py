@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import QED, Descriptors, GraphDescriptors, rdFingerprintGenerator, rdMolDescriptors
 
-__all__ = ["DESCRIPTORS", "collect", "descriptors", "environments"]
+__all__ = ["DESCRIPTORS", "collect", "descriptors", "environments", "without"]
 
 DESCRIPTORS: dict[str, Callable[[Chem.Mol], float]] = {
     "molecular weight": Descriptors.MolWt,  # type: ignore[attr-defined]
@@ -70,19 +70,22 @@ def collect(
     """
     found: dict[str, None] = {}
     with rdBase.BlockLogs():
-        hidden = {_connectivity(smiles) for smiles in exclude} - {""}
         for table in tables:
             rows = _smiles_column(table)
             if per_table is not None and len(rows) > per_table:
                 rows = random.Random(seed).sample(rows, per_table)
             for text in rows:
                 mol = Chem.MolFromSmiles(text)
-                if mol is None or not 0 < mol.GetNumAtoms() <= max_atoms:
-                    continue
-                smiles = Chem.MolToSmiles(mol)
-                if smiles not in found and _connectivity(smiles) not in hidden:
-                    found[smiles] = None
-    return list(found)
+                if mol is not None and 0 < mol.GetNumAtoms() <= max_atoms:
+                    found[Chem.MolToSmiles(mol)] = None
+    return without(list(found), exclude)
+
+
+def without(smiles: Sequence[str], exclude: Iterable[str]) -> list[str]:
+    """Leave out what shares the first block of its InChIKey with a molecule in `exclude`."""
+    with rdBase.BlockLogs():
+        hidden = {_connectivity(text) for text in exclude} - {""}
+        return [text for text in smiles if not hidden or _connectivity(text) not in hidden]
 
 
 def _smiles_column(table: str | os.PathLike[str]) -> list[str]:

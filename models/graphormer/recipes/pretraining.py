@@ -7,6 +7,7 @@ model MiniMol gives it. The checkpoint keeps the read-outs of the descriptors al
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,13 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.datasets.molecules import require_graphs
-from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
+from graphxai.datasets.pretraining import (
+    DESCRIPTORS,
+    collect,
+    descriptors,
+    environments,
+    without,
+)
 from graphxai.datasets.progress import in_chunks
 from graphxai.datasets.recombine import recombine
 from graphxai.datasets.writing import replacing
@@ -106,7 +113,10 @@ def pretrain(
     say("collecting molecules")
     smiles = collect(tables, exclude=exclude, per_table=per_table, seed=settings.seed)
     read = len(smiles)
-    smiles += recombine(smiles, recombined, seed=settings.seed, exclude=exclude, max_atoms=60)
+    say(f"recombining {recombined:,} of {read:,} molecules")
+    some = random.Random(settings.seed).sample(smiles, min(read, recombined))
+    new = recombine(some, recombined, seed=settings.seed, max_atoms=60)
+    smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
     say(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
     targets = describe(smiles, out / "targets", count, minimol, settings)
     result = _fit(smiles, targets, settings, out / "run", resume)
