@@ -46,7 +46,6 @@ FINETUNING = TrainingSettings(
     ema_decay=0.99,
     label_smoothing=0.05,
     keep_best=False,
-    precision="bf16-mixed",
 )
 DISTILLING = replace(
     FINETUNING,
