@@ -49,7 +49,7 @@ METHODS = ("lrp", "gae", "occlusion")
 ROWS = 1500  # of a table, drawn at random
 EPOCHS = 20
 RULE_SIZE = 3000
-TABLES: dict[str, dict[str, Any]] = {  # the weights "molecules" have seen all tables but BACE
+TABLES: dict[str, dict[str, Any]] = {  # measured when "molecules" had seen all but BACE
     "bace-scaffold": {"columns": ["Class", "pIC50"], "start": "molecules"},
     "esol": {"columns": ["logSolubility"], "start": None},
     "bbbp": {"columns": ["p_np"], "start": None},
