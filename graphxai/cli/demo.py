@@ -3,12 +3,19 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from graphxai.api import compare, explain, load
+from graphxai.api import compare, explain, load, predict, pretrained_models
+from graphxai.contract.inputs import reads_molecules
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import write_pictures
 from graphxai.explanation.grid import grid
+from graphxai.explanation.prediction import Prediction
+from graphxai.models.graphormer.checkpoint import only_starts
 
+# pictures to look at first, by their file names
+FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
+SEEN = "verubecestat"  # the molecule that every model explains
+FEW = 3  # tasks; of a model with more, the likeliest is shown
 COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_last")
 
 
@@ -16,7 +23,7 @@ def run(folder: str | Path, say: Callable[[str], None] = print) -> list[Path]:
     """Explain the bundled samples; write pictures into `folder` and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    return [*_molecules(folder, say), *_digits(folder, say)]
+    return [*_molecules(folder, say), *_every_model(folder, say), *_digits(folder, say)]
 
 
 def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
@@ -40,6 +47,41 @@ def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
     panels = compare(model, first, COMPARED, width=420, height=360)
     written.append(write_pictures([panels], folder / "elenbecestat-methods.png"))
     return written
+
+
+def _every_model(folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """Draw what each model of molecules sees in one molecule."""
+    smiles = MOLECULES[SEEN]
+    explained: list[Explanation] = []
+    titles: list[str] = []
+    for name in pretrained_models():
+        model = load(name)
+        if only_starts(model) or not reads_molecules(model.config):
+            continue
+        (found,) = predict(model, [smiles])
+        for task in _shown(found):
+            explained.append(explain(model, smiles, target=task))
+            titles.append(f"{task}: {explained[-1].prediction}")
+            say(f"{name:20s} {titles[-1]}")
+    panels = grid(
+        explained,
+        title=f"What each model sees in {SEEN} (LRP)",
+        titles=titles,
+        shared_scale=False,  # each model has an output of its own, in a unit of its own
+        width=420,
+        height=320,
+    )
+    return [write_pictures([panels], folder / "every-model.png")]
+
+
+def _shown(predictions: dict[str, Prediction]) -> list[str]:
+    """Return the tasks to show: all, or of many the one whose second class is likeliest."""
+
+    def of_second_class(task: str) -> float:
+        return list(predictions[task].probabilities.values())[1]
+
+    classes = [task for task, found in predictions.items() if found.probabilities]
+    return list(predictions) if len(predictions) <= FEW else [max(classes, key=of_second_class)]
 
 
 def _digits(folder: Path, say: Callable[[str], None]) -> list[Path]:

@@ -93,12 +93,12 @@ def demo(
 
     `graphxai demo --out demo/`
     """
-    from .demo import run
+    from .demo import FIRST, run
 
     written = run(out, echo)
     echo(f"\n{len(written)} pictures; look at these first:")
     for path in written:
-        if path.stem in ("molecules", "elenbecestat-methods", "digits", "digit-methods"):
+        if path.stem in FIRST:
             echo(f"  {path.resolve()}")
 
 

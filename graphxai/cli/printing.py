@@ -14,7 +14,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
-from graphxai.models.graphormer.checkpoint import TO_START
+from graphxai.models.graphormer.checkpoint import TO_START, only_starts
 
 from .terminal import echo, printable
 
@@ -84,7 +84,7 @@ def print_models() -> None:
         model = load_checkpoint(locate(name))
         metadata = model.origin.metadata
         size = f"{sum(p.numel() for p in model.parameters()):,}"
-        if metadata.get("summary") == TO_START:
+        if only_starts(model):
             table.add_row(name, "", "", TO_START, size)
             continue
         for task in model.config.tasks:

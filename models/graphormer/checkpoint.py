@@ -348,9 +348,14 @@ def require_shapes(
             )
 
 
+def only_starts(model: Stored) -> bool:
+    """Whether these are only weights to start training from."""
+    return bool(model.origin.metadata.get("summary") == TO_START)
+
+
 def require_purpose(model: Stored) -> Stored:
     """Return the model; ValueError for weights that are only a start for training."""
-    if model.origin.metadata.get("summary") == TO_START:
+    if only_starts(model):
         raise ValueError(
             f"{model.origin.name!r} has only weights to start training from: choose a model with a"
             " task (see `graphxai models`), or train one with `graphxai train`."

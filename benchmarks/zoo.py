@@ -1,0 +1,163 @@
+"""Train the bundled models of public tables: `graphxai train`, with a card that names the source.
+
+    python benchmarks/zoo.py --data FOLDER --out runs/zoo [--models solubility ...] [--install]
+
+Writes each table with readable columns to `NAME.csv`, trains on it as
+`graphxai train NAME.csv --target-column ... --out runs/zoo/NAME` does (scaffold split, seed 0), and
+with --install copies the checkpoint to the bundled ones. FOLDER contains `molecules/esol.csv`,
+`lipo.csv`, `bbbp.csv`, `tox21.csv` and `hiv.csv`. An interrupted run continues.
+"""
+
+import argparse
+import csv
+import json
+import random
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graphxai.datasets.hygiene import clean_table
+from graphxai.datasets.labels import is_missing
+from graphxai.models.graphormer.checkpoint import CONFIG, PRETRAINED
+from graphxai.models.graphormer.recipes.table import train_table
+
+NUCLEAR = ("AR", "AR-LBD", "AhR", "Aromatase", "ER", "ER-LBD", "PPAR-gamma")
+STRESS = ("ARE", "ATAD5", "HSE", "MMP", "p53")
+ASSAYS = (*(f"NR-{name}" for name in NUCLEAR), *(f"SR-{name}" for name in STRESS))
+ACTIVITY = {"0": "inactive", "1": "active"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to train.
+
+    columns: columns of the file, and what they are called in the model. words: what classes are
+    called. rows: the most rows taken; all positive ones of the first column, then others at random.
+    """
+
+    file: str
+    title: str
+    about: str
+    columns: dict[str, str]
+    words: dict[str, str] = field(default_factory=dict)
+    rows: int | None = None
+
+
+MODELS = {
+    "solubility": Model(
+        "esol.csv",
+        "Solubility in water",
+        "Predicts the logarithm of a compound's solubility in water (mol/L), measured. Data:"
+        " MoleculeNet's ESOL (Delaney 2004, Wu 2018).",
+        {"logSolubility": "solubility (log mol/L)"},
+    ),
+    "lipophilicity": Model(
+        "lipo.csv",
+        "Lipophilicity",
+        "Predicts a compound's log D between octanol and water at pH 7.4. Data: MoleculeNet's"
+        " Lipophilicity (AstraZeneca's measurements in ChEMBL, Wu 2018).",
+        {"lipo": "log D at pH 7.4"},
+    ),
+    "blood-brain-barrier": Model(
+        "bbbp.csv",
+        "Blood-brain barrier",
+        "Predicts whether a compound gets from the blood into the brain. Data: MoleculeNet's BBBP"
+        " (Martins 2012, Wu 2018); most compounds are drugs.",
+        {"p_np": "blood-brain barrier"},
+        {"0": "non-penetrant", "1": "penetrant"},
+    ),
+    "tox21": Model(
+        "tox21.csv",
+        "Tox21",
+        "Predicts activity in the twelve assays of the Tox21 challenge: seven of nuclear receptors"
+        " (NR) and five of stress response (SR). Data: MoleculeNet's Tox21 (Huang 2016, Wu 2018).",
+        {name: name for name in ASSAYS},
+        ACTIVITY,
+    ),
+    "hiv": Model(
+        "hiv.csv",
+        "Inhibition of HIV replication",
+        "Predicts whether a compound protects cells against HIV. Data: MoleculeNet's HIV (the"
+        " antiviral screen of the NCI's Developmental Therapeutics Program, Wu 2018): all active"
+        " compounds and a sample of the inactive ones. So one compound in seven is active here,"
+        " against one in 28 in the screen, and probabilities are too high for a library like that.",
+        {"HIV_active": "HIV inhibition"},
+        ACTIVITY,
+        rows=10_000,
+    ),
+}
+
+
+def write_table(model: Model, source: Path, path: Path) -> None:
+    """Write the table that is learned: a column of SMILES, and labels in words."""
+    with source.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if model.rows is not None and len(rows) > model.rows:
+        first = next(iter(model.columns))
+        chosen = [k for k, row in enumerate(rows) if row[first] == "1"]
+        others = [k for k, row in enumerate(rows) if row[first] != "1"]
+        chosen += random.Random(0).sample(others, model.rows - len(chosen))
+        rows = [rows[k] for k in sorted(chosen)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["smiles", *model.columns.values()])
+        for row in rows:
+            cells = [row[name] for name in model.columns]
+            words = ["" if is_missing(cell) else model.words.get(cell, cell) for cell in cells]
+            writer.writerow([row["smiles"], *words])
+
+
+def train(name: str, model: Model, data: Path, out: Path) -> Path:
+    """Train a model and put its source in front of its card; return the checkpoint folder."""
+    path = out / f"{name}.csv"
+    write_table(model, data / "molecules" / model.file, path)
+    columns = list(model.columns.values())
+    targets = "all" if len(columns) > 1 else f'"{columns[0]}"'
+    command = f"graphxai train {path.name} --target-column {targets} --out runs/{name}"
+    begun = time.process_time()
+    folder = train_table(
+        clean_table(path, "smiles", columns),
+        out / name,
+        command=command,
+        resume=True,
+        say=lambda line: print(f"{name}, {time.process_time() - begun:.0f} s: {line}", flush=True),
+    )
+    card = folder / "README.md"
+    _, _, rest = card.read_text(encoding="utf-8").partition("\n\n")
+    made = f"The table was made of `{model.file}` by `benchmarks/zoo.py`, which names the columns."
+    card.write_text(f"# {model.title}\n\n{model.about} {made}\n\n{rest}", encoding="utf-8")
+    seconds = {"seconds": round(time.process_time() - begun)}
+    (out / f"{name}.json").write_text(json.dumps(seconds), encoding="utf-8")
+    return folder
+
+
+def install(folder: Path, name: str) -> None:
+    """Copy a checkpoint to the bundled ones."""
+    target = PRETRAINED / name
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder, target)
+    size = sum(path.stat().st_size for path in target.iterdir())
+    assert (target / CONFIG).exists()
+    print(f"installed {name}: {size / 2**20:.2f} MB", flush=True)
+
+
+def main() -> None:
+    """Train the models asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--install", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.models:
+        folder = args.out / name / "model"
+        if not (folder / "scores.json").exists():
+            folder = train(name, MODELS[name], args.data, args.out)
+        if args.install:
+            install(folder, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The bundled models of public tables: what they know, and what comes with them."""
+
+from functools import cache
+
+import pytest
+
+import graphxai as gx
+from graphxai.datasets.training_set import training_set_of
+from graphxai.models.graphormer import locate
+
+NAMES = ("solubility", "lipophilicity", "blood-brain-barrier")
+CAFFEINE = "Cn1cnc2c1c(=O)n(C)c(=O)n2C"
+
+
+@cache
+def loaded(name):
+    return gx.load(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_small_and_comes_with_card_scores_and_training_set(name):
+    folder, model = locate(name), loaded(name)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 3 * 2**20
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(text in card for text in ("MoleculeNet", "**Split.**", "**Test scores.**", "90 %"))
+    scores = model.origin.metadata["scores"]
+    assert set(scores) == {task.name for task in model.config.tasks}
+    assert all({"graphormer", "forest"} <= set(found["scores"]) for found in scores.values())
+    assert model.origin.metadata["split"]["kind"] == "scaffold"
+    assert training_set_of(model) is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_explanation_adds_up_to_the_prediction(name):
+    e = gx.explain(loaded(name), CAFFEINE)
+    assert abs(e.ledger.unexplained) < 1e-4
+    assert len(e.relevance) == 14
+
+
+def value(name, smiles):
+    (found,) = gx.predict(loaded(name), [smiles])[0].values()
+    return found.value if found.value is not None else list(found.probabilities.values())[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "lower", "higher"),
+    [
+        ("solubility", "CCCCCCCCCC", "CCO"),
+        ("solubility", "c1ccc2cc3ccccc3cc2c1", "OCC(O)CO"),
+        ("lipophilicity", "OCC1OC(O)C(O)C(O)C1O", "Clc1ccc(cc1)C(c1ccc(Cl)cc1)N1CCCCC1"),
+        ("blood-brain-barrier", "NCC(O)C(O)C(O)C(O)C(=O)O", "CN1C(=O)CN=C(c2ccccc2)c2cc(Cl)ccc12"),
+    ],
+)
+def test_a_model_knows_what_any_chemist_knows(name, lower, higher):
+    assert value(name, lower) < value(name, higher)
