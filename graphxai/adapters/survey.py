@@ -37,6 +37,7 @@ Output = tuple[str, Tensor]  # of a module, with its path
 SAME = 10  # machine epsilons of the largest value: less is rounding
 FAR = 500  # machine epsilons of the largest output
 FARTHEST = 0.05  # of the largest output, in half precision
+NEAREST = 1e-9  # of it, in double precision: outputs near zero are differences of larger numbers
 
 
 class Survey:
@@ -254,5 +255,6 @@ def _compared(model: Wrapped, first: Any, second: Any) -> bool:
 
 def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:
     """Whether outputs are equal but for rounding, or not finite."""
-    far = min(FAR * torch.finfo(alone.dtype).eps, FARTHEST) * alone.abs().max()
+    share = min(max(FAR * torch.finfo(alone.dtype).eps, NEAREST), FARTHEST)
+    far = share * alone.abs().max()
     return not bool(((beside - alone).abs().max() > far).item())

@@ -488,7 +488,7 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
     Also groups of operations that are the same but for their numbers.
     """
     first = list(range(len(trace.maker)))
-    known: dict[object, tuple[Ref, ...]] = {}
+    seen: dict[object, list[Op]] = {}
     alike: dict[object, list[int]] = {}
     for op in trace.ops:
         if (
@@ -499,10 +499,18 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
             continue
         key = (op.func, tuple(first[ref.value] for ref in op.reads))
         alike.setdefault(key, []).append(op.number)
-        equal = known.setdefault((key, numbers_among(op, op.args, op.kwargs)), op.makes)
-        for ref, other in zip(op.makes, equal, strict=True):
+        before = seen.setdefault(key, [])
+        equal = next((one for one in before if _same_numbers(one, op)), op)
+        if equal is op:
+            before.append(op)
+        for ref, other in zip(op.makes, equal.makes, strict=True):
             first[ref.value] = first[other.value]
     return first, [group for group in alike.values() if len(group) > 1]
+
+
+def _same_numbers(one: Op, other: Op) -> bool:
+    texts = (numbers_among(op, op.args, op.kwargs) for op in (one, other))
+    return next(texts) == next(texts)
 
 
 def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

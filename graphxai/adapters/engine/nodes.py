@@ -12,11 +12,11 @@ axis with one number for all entries a tensor of numbers has length one.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from .trace import Op, Ref, Trace
 from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT
@@ -37,6 +37,7 @@ ALONG_ONE = {"index_select": 1, "select": 1, "slice": 1, "split": 2, "split_with
              "unbind": 1, "unsafe_split": 2, "unsafe_chunk": 2, "flip": 1}  # fmt: skip
 REDUCE = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "var", "std", "any", "all",
           "linalg_vector_norm", "norm", "nansum", "prod"}  # fmt: skip
+NO_NUMBERS = ("dtype", "memory_format")  # arguments that are about values alone
 GATHERED = {"scatter_add", "index_add", "scatter_reduce", "index_reduce"}
 
 
@@ -52,6 +53,14 @@ class Numbers:
         return Numbers(f(self.query), None if self.key is None else f(self.key))
 
 
+class _Step(NamedTuple):
+    """What an operation read and made, and whether graphs were mixed."""
+
+    read: list[Numbers | None]
+    made: dict[int, Numbers]
+    mixes: bool
+
+
 @dataclass(eq=False)
 class Nodes:
     """Numbers by value; tokens: T. mixed: modules in which graphs of the batch are mixed."""
@@ -59,6 +68,7 @@ class Nodes:
     tokens: int
     by_value: dict[int, Numbers] = field(default_factory=dict)
     mixed: set[str] = field(default_factory=set)
+    steps: dict[int, _Step] = field(default_factory=dict)  # by id of the operation
 
     def graph(self, numbers: Tensor) -> Tensor:
         """The graph of each number; `NONE` and `MIXED` stay."""
@@ -67,43 +77,62 @@ class Nodes:
         return torch.where((numbers == NONE) | (numbers == MIXED), numbers, found)
 
 
-def numbered(trace: Trace, slot: int, rows: Tensor, tokens: int) -> Nodes:
+def numbered(
+    trace: Trace, slot: int, rows: Tensor, tokens: int, before: Nodes | None = None
+) -> Nodes:
     """The numbers of all values, the input in `slot` having the numbers `rows`.
 
-    rows: of shape (n, 1) or (B, S, 1), as the input's rows.
+    rows: of shape (n, 1) or (B, S, 1), as the input's rows. before: the numbers before parts of the
+    list were changed; all others keep theirs.
     """
-    walk = _Walk(trace, rows, tokens)
+    walk = _Walk(trace, rows, tokens, before)
     first = trace.slot_of_value.index(slot)
-    walk.nodes.by_value[first] = Numbers(rows)
+    walk.nodes.by_value[first] = Numbers(rows) if before is None else before.by_value[first]
     for op in trace.ops:
         walk.step(op)
     return walk.nodes
 
 
 class _Walk:
-    def __init__(self, trace: Trace, rows: Tensor, tokens: int) -> None:
+    def __init__(self, trace: Trace, rows: Tensor, tokens: int, before: Nodes | None) -> None:
         self.trace, self.rows = trace, rows.flatten()
         self.nodes = Nodes(tokens)
-        self.place = ""
+        self.before = {} if before is None else before.steps
+        self.mixes = False
 
     def step(self, op: Op) -> None:
         """Number the results of an operation."""
+        read = [self._of(ref.value) for ref in op.reads]
+        if not any(numbers is not None for numbers in read):
+            return
+        step = self.before.get(id(op))
+        if step is None or not _are(read, step.read):
+            self.mixes = False
+            made = self._made(op)
+            step = _Step(read, made, self.mixes)
+        if step.mixes:
+            self.nodes.mixed.add(op.place)
+        self.nodes.steps[id(op)] = step
+        self.nodes.by_value |= step.made
+
+    def _made(self, op: Op) -> dict[int, Numbers]:
+        """The numbers of its results; none if the operation is not foreseen."""
         read = {ref.value: self._of(ref.value) for ref in op.reads}
         known = {value: numbers for value, numbers in read.items() if numbers is not None}
-        if not known:
-            return
-        self.place = op.place
         made = [ref for ref in op.makes if self.trace.depends[ref.value] & 1]
         made = [ref for ref in made if self.trace.tensors[ref.slot].is_floating_point()]
         if not made:
-            return
+            return {}
         try:
-            found = self._result(op, made, known)
-        except (RuntimeError, IndexError, TypeError, ValueError):  # the operation is not foreseen
-            return
-        for ref, numbers in zip(made, found, strict=False):
+            results = self._result(op, made, known)
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return {}
+        found = {}
+        for ref, numbers in zip(made, results, strict=False):
             if numbers is not None:
-                self.nodes.by_value[ref.value] = numbers.map(compressed)
+                same = any(numbers is one for one in known.values())  # and compressed already
+                found[ref.value] = numbers if same else numbers.map(compressed)
+        return found
 
     def _of(self, value: int) -> Numbers | None:
         """Numbers of a value; after a write to another view of it, of both together."""
@@ -175,9 +204,7 @@ class _Walk:
             args = [self._tensor(a) for a in op.args[1:]]
             return op.func(own, *args)
 
-        def put(given: Any) -> Any:
-            if type(given) is not Ref:
-                return given
+        def put(given: Ref) -> Tensor:
             tensor = self.trace.tensors[given.slot]
             if given.value in numbers:
                 own = numbers[given.value]
@@ -190,9 +217,8 @@ class _Walk:
                 )
             return tensor
 
-        args = tree_map(put, op.args, is_leaf=lambda g: type(g) is Ref)
-        kwargs = {k: v for k, v in op.kwargs.items() if k not in ("dtype", "memory_format")}
-        return op.func(*args, **tree_map(put, kwargs, is_leaf=lambda g: type(g) is Ref))
+        args, kwargs = op.with_tensors(put, op.args, op.kwargs)
+        return op.func(*args, **{k: v for k, v in kwargs.items() if k not in NO_NUMBERS})
 
     def _tensor(self, given: Any) -> Any:
         if type(given) is Ref:
@@ -279,7 +305,7 @@ class _Walk:
         if not bool(wide.any()):
             return numbers
         if bool((numbers == MIXED).any()):
-            self.nodes.mixed.add(self.place)
+            self.mixes = True
         if numbers.dim() and numbers.shape[0] == len(self.rows):
             own = self.rows.view(-1, *(1,) * (numbers.dim() - 1)).expand(numbers.shape)
             alike = (self.nodes.graph(own) == self.nodes.graph(numbers)) | (numbers == NONE)
@@ -479,9 +505,14 @@ class _Walk:
         if bool(fits.all()):
             return Numbers(torch.where(absent, either, either))
         if bool((graph_wide & ~same_graph & ~absent).any()):
-            self.nodes.mixed.add(self.place)
+            self.mixes = True
             return Numbers(torch.where(wide_a >= 0, wide_a, either))
         return Numbers(a, b)
+
+
+def _are(found: list[Any], known: list[Any]) -> bool:
+    """Whether these are the very same objects."""
+    return len(found) == len(known) and all(map(is_, found, known))
 
 
 def agree(a: Tensor, b: Tensor) -> bool:

@@ -164,7 +164,7 @@ def with_numbers(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Nodes
     nodes = numbered(trace, slot, numbers, layout.tokens)
     if not write_matrices(trace, nodes):
         return nodes
-    return numbered(trace, slot, numbers, layout.tokens)
+    return numbered(trace, slot, numbers, layout.tokens, nodes)
 
 
 def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from graphxai.rules import positive as rules_of
 from graphxai.rules.conservative import Rules as Constant
@@ -395,7 +394,7 @@ class Positive:
 
     def __call__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
-        actual = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+        actual = op.tensors(args, kwargs)
         reads = dict(zip((ref.value for ref in op.reads), actual, strict=True))
         inputs = {
             value: t for value, t in reads.items() if self.made.signal[value] and t.requires_grad

@@ -35,6 +35,7 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 }  # fmt: skip
 CUTS = {"detach", "round", "sign", "sgn", "floor", "ceil", "trunc", "frac", "heaviside"}
 LEAVING = {"tolist", "numpy", "array", "item", "float", "dlpack"}
+NESTED = (tuple, list, dict)  # among arguments
 WEIGHTS = 1 << 62  # the bit of what the model keeps
 
 
@@ -85,10 +86,13 @@ class Op:
 
     def note_places(self) -> None:
         """Note where the tensors are among the arguments."""
-        places = tuple(enumerate(self.args))
-        self.flat = tuple((k, arg) for k, arg in places if type(arg) is Ref)
-        lists = ((k, arg) for k, arg in places if type(arg) is not Ref)
-        self.deep = tuple(k for k, arg in lists if isinstance(arg, tuple | list | dict))
+        flat, deep = [], []
+        for k, arg in enumerate(self.args):
+            if type(arg) is Ref:
+                flat.append((k, arg))
+            elif isinstance(arg, NESTED):
+                deep.append(k)
+        self.flat, self.deep = tuple(flat), tuple(deep)
 
     def with_tensors(
         self, put: Callable[[Ref], Any], args: Any, kwargs: Any
@@ -100,6 +104,14 @@ class Op:
         for k in self.deep:
             made[k] = filled(self.args[k], args[k], put)
         return made, filled(self.kwargs, kwargs, put) if kwargs else kwargs
+
+    def tensors(self, args: Any, kwargs: Any) -> list[Any]:
+        """Of given arguments, which are alike, what takes the place of each of `reads`."""
+        if not self.deep and not kwargs:
+            return [args[k] for k, _ in self.flat]
+        found: list[Any] = []
+        _gather((self.args, self.kwargs), (args, kwargs), found)
+        return found
 
     @property
     def place(self) -> str:
@@ -514,14 +526,14 @@ class _Assembly:
             ref = self.read(given)
             found.append(ref)
             return ref
-        if isinstance(given, tuple | list):
+        if not isinstance(given, NESTED):
+            return given
+        if not isinstance(given, dict):
             parts = [self.refs(part, found) for part in given]
             if hasattr(given, "_fields"):
                 return type(given)(*parts)
             return tuple(parts) if isinstance(given, tuple) else parts
-        if isinstance(given, dict):
-            return {key: self.refs(part, found) for key, part in given.items()}
-        return given
+        return {key: self.refs(part, found) for key, part in given.items()}
 
     def add(self, number: int, call: _Call) -> None:
         """Add one call to the list."""
@@ -670,6 +682,18 @@ def filled(known: Any, given: Any, put: Callable[[Ref], Any]) -> Any:
     if type(known) is dict:
         return {key: filled(part, given[key], put) for key, part in known.items()}
     return given
+
+
+def _gather(known: Any, given: Any, found: list[Any]) -> None:
+    """Add what takes the place of every `Ref` in `known`, in their order."""
+    if type(known) is Ref:
+        found.append(given)
+    elif isinstance(known, dict):
+        for key, part in known.items():
+            _gather(part, given[key], found)
+    elif isinstance(known, NESTED):
+        for part, own in zip(known, given, strict=True):
+            _gather(part, own, found)
 
 
 def is_input(tensor: Tensor) -> bool:
