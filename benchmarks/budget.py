@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 import graphxai as gx
-from graphxai.adapters.removal import OPERATORS
 from graphxai.evaluation import METRICS, Report
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
@@ -24,6 +23,7 @@ from graphxai.explainers import REGISTRY, Explainer, get_explainer
 GRAPHS = {"bace": 60, "mnist-superpixels": 10}
 BUDGETS = (1, 2, 4, 8, 16, 32)
 SEEDS = range(5)
+OPERATORS = ("mask", "zero", "delete")
 MEASURES = ("auac", "srg", "au_mse")
 NAMED = ("lrp", "lrp_path", "occlusion", "gradient_input", "rollout", "random", "gnn_explainer")
 

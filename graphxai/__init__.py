@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
+    from graphxai.evaluation.masked_atoms import MaskedAtoms as MaskedAtoms
+    from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit_masked_atoms
     from graphxai.evaluation.report import Report as Report
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust

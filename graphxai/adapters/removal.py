@@ -1,16 +1,18 @@
-"""Three ways to remove nodes from a graph, and one for edges.
+"""Four ways to remove nodes from a graph, and one for edges.
 
 * `mask`: attention ignores the node's key, as it ignores padding; the structure of the rest is
   unchanged.
 * `zero`: the node's embedding becomes zero; its token stays.
 * `delete`: the induced subgraph is encoded anew, with its own degrees and shortest paths.
+* `resample`: other atoms are drawn in the node's place from a model of the data, given the atoms
+  that stay and all bonds; the outputs of several draws are averaged.
 
 Edges are removed in one way: the graph is encoded anew without them.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,29 +22,97 @@ from torch_geometric.utils import subgraph
 
 from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
 from graphxai.models.graphormer.ensemble import Ensemble
+from graphxai.models.graphormer.masked_atoms import (
+    ROUNDS,
+    MaskedAtoms,
+    has_masked_atoms,
+    stored_masked_atoms,
+)
 
 from .one_at_a_time import output_of_empty
 from .wrapped import WrappedModel
 
 Model = Graphormer | Ensemble | WrappedModel
-Operator = Literal["mask", "zero", "delete"]
+Operator = Literal["mask", "zero", "delete", "resample"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits in the cache
 
 
-def outputs_of_parts(model: Model, data: Data, keep: Tensor, operator: Operator = "mask") -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """How the operator `resample` draws atoms.
+
+    atoms: the model of the data, from `fit_masked_atoms`; None takes the one beside the model's
+    checkpoint. draws: whose outputs are averaged. seed: the same one draws the same atoms of a
+    graph, whatever else is measured. rounds: atoms are drawn in so many groups, each given those
+    before.
+    """
+
+    atoms: MaskedAtoms | None = None
+    draws: int = 4
+    seed: int = 0
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.rounds < 1 or self.seed < 0:
+            raise ValueError("draws and rounds must be at least 1, and the seed not negative.")
+
+    def of(self, model: Model) -> "Resampling":
+        """The same with the atoms that are stored with the model, if none are given.
+
+        Raises ValueError if no atoms can be drawn for this model.
+        """
+        if not isinstance(model, Graphormer | Ensemble):
+            raise ValueError(
+                "operator 'resample' draws atoms in a Graphormer's encoding, which a wrapped model"
+                " does not have: use 'mask', 'zero' or 'delete'."
+            )
+        if not model.config.node_cardinalities:
+            raise ValueError(
+                "operator 'resample' draws among the atoms met in training, and the nodes of this"
+                " model (superpixels, say) have continuous features: use 'mask', 'zero' or"
+                " 'delete'."
+            )
+        atoms = self.atoms or stored_masked_atoms(model)
+        atoms.require(model.config)
+        return replace(self, atoms=atoms)
+
+    def settings(self) -> dict[str, Any]:
+        """What is needed to draw the same again, as JSON values."""
+        found = {"draws": self.draws, "rounds": self.rounds, "seed": self.seed}
+        return found | ({} if self.atoms is None else {"atoms": self.atoms.digest[:12]})
+
+
+def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[Operator, ...]:
+    """The operators that this model can take: `resample` needs atoms that were fitted."""
+    known = (resampling is not None and resampling.atoms is not None) or has_masked_atoms(model)
+    can = known and isinstance(model, Graphormer | Ensemble) and model.config.node_cardinalities
+    return OPERATORS if can else tuple(name for name in OPERATORS if name != "resample")
+
+
+def outputs_of_parts(
+    model: Model,
+    data: Data,
+    keep: Tensor,
+    operator: Operator = "mask",
+    resampling: Resampling | None = None,
+) -> Tensor:
     """Outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
 
-    keep (K, N) is True for the nodes that stay. For `mask` and `zero`, embeddings and structural
-    bias are computed once for all choices. Raises ValueError for an unknown operator or if `keep`
-    has the wrong shape.
+    keep (K, N) is True for the nodes that stay. For all operators but `delete`, the structural bias
+    is computed once for all choices. resampling: how `resample` draws atoms. Raises ValueError for
+    an unknown operator, one that the model cannot take, or if `keep` has the wrong shape.
     """
-    return outputs_of_many(model, [data], [keep], operator)[0]
+    return outputs_of_many(model, [data], [keep], operator, resampling)[0]
 
 
 @torch.inference_mode()
 def outputs_of_many(
-    model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor], operator: Operator = "mask"
+    model: Model,
+    graphs: Sequence[Data],
+    keeps: Sequence[Tensor],
+    operator: Operator = "mask",
+    resampling: Resampling | None = None,
 ) -> list[Tensor]:
     """`outputs_of_parts` for several graphs; parts of similar size share a pass, across graphs."""
     if operator not in OPERATORS:
@@ -51,13 +121,17 @@ def outputs_of_many(
         n = int(data.num_nodes or 0)
         if keep.dim() != 2 or keep.shape[1] != n:
             raise ValueError(f"keep has shape {tuple(keep.shape)}, but the graph has {n} nodes.")
+    if operator == "resample":
+        resampling = (resampling or Resampling()).of(model)
     if isinstance(model, Ensemble):
-        members = [outputs_of_many(one, graphs, keeps, operator) for one in model.members]
+        members = [
+            outputs_of_many(one, graphs, keeps, operator, resampling) for one in model.members
+        ]
         return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
-    parts = _Parts.of(graphs, keeps, keeps_all=operator == "zero")
-    run = _runner(model, graphs, operator)
+    parts = _Parts.of(graphs, keeps, keeps_all=operator in ("zero", "resample"))
+    run = _runner(model, graphs, operator, resampling)
     order = parts.tokens.argsort(stable=True)
     passes = _passes(order, parts.tokens[order])
     found = torch.cat([run(parts.owner[rows], parts.kept[rows]) for rows in passes])
@@ -136,7 +210,7 @@ def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
 
 
 def _runner(
-    model: Any, graphs: Sequence[Data], operator: Operator
+    model: Any, graphs: Sequence[Data], operator: Operator, resampling: Resampling | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """A function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
 
@@ -157,7 +231,10 @@ def _runner(
 
         return deleted
     batch = model.collate(list(graphs)).to(device)
-    tokens, bias = model.embed(batch), model.bias(batch)  # (G, T, D), (G, H, T, T)
+    bias = model.bias(batch)  # (G, H, T, T)
+    if resampling is not None:
+        return _resampler(model, graphs, batch, bias, resampling)
+    tokens = model.embed(batch)  # (G, T, D)
 
     def zeroed(owner: Tensor, kept: Tensor) -> Tensor:
         owner, kept = owner.to(device), kept.to(device)
@@ -169,6 +246,34 @@ def _runner(
         return _encode_kept(model, batch, tokens, bias, owner.to(device), kept.to(device))
 
     return zeroed if operator == "zero" else masked
+
+
+def _resampler(
+    model: Graphormer,
+    graphs: Sequence[Data],
+    batch: GraphBatch,
+    bias: Tensor,
+    resampling: Resampling,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The function of `_runner` that averages over draws of the atoms that do not stay."""
+    assert resampling.atoms is not None
+    draw = resampling.atoms.sampler(
+        batch, graphs, resampling.draws, resampling.seed, resampling.rounds
+    )
+
+    def resampled(owner: Tensor, kept: Tensor) -> Tensor:
+        owner = owner.to(bias.device)
+        width = int(batch.num_nodes[owner].max()) + 1
+        drawn, own, place = draw(owner, kept[:, 1:width].to(bias.device))
+        rows = max(1, MAX_PAIRS // width**2)
+        tokens = model.embed(drawn)
+        parts = [
+            model.encode(some, drawn, bias=bias[of, :, :width, :width])
+            for some, of in zip(tokens.split(rows), own.split(rows), strict=True)
+        ]
+        return torch.cat(parts)[place].mean(0)
+
+    return resampled
 
 
 def _alone(model: WrappedModel, part: Data) -> Tensor:
@@ -243,7 +348,7 @@ def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
     graph to be encoded anew. Raises ValueError for other operators, which leave no graph.
     """
     if operator not in ("mask", "delete"):
-        raise ValueError(f"operator {operator!r} leaves no graph; use 'mask' or 'delete'.")
+        raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")
     part = _subgraph(data, keep)
     if operator == "delete":
         return part

@@ -33,7 +33,8 @@ def benchmark(
     operators: Annotated[
         list[str] | None,
         typer.Option(
-            help="How nodes are removed: 'all', or some of mask,zero,delete [default: mask]."
+            help="How nodes are removed: 'all', or some of mask,zero,delete,resample [default:"
+            " mask]. 'resample' draws other atoms in their place; see fit-masked-atoms."
         ),
     ] = None,
     steps: Annotated[

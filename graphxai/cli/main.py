@@ -14,6 +14,7 @@ from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
 from .fit_explainer import fit_explainer
+from .fit_masked_atoms import fit_masked_atoms
 from .fragments import fragments
 from .help import Command, Group
 from .predict import predict
@@ -65,6 +66,7 @@ app.command(cls=Command)(counterfactuals)
 app.command("app", cls=Command)(open_app)
 app.command(cls=Command)(train)
 app.command("fit-explainer", cls=Command)(fit_explainer)
+app.command("fit-masked-atoms", cls=Command)(fit_masked_atoms)
 
 
 @app.command(cls=Command)

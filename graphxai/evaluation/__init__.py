@@ -1,11 +1,18 @@
 """Faithfulness of explanations: node removal, curves, checks, statistics, reports."""
 
-from graphxai.adapters.removal import OPERATORS, Operator, outputs_of_parts
+from graphxai.adapters.removal import (
+    OPERATORS,
+    Operator,
+    Resampling,
+    operators_for,
+    outputs_of_parts,
+)
 
 from .benchmark import evaluate
 from .conservation import Conservation, conservation
 from .curves import Curve, Series, node_series
 from .ground_truth import evaluate_truth, model_score
+from .masked_atoms import MaskedAtoms, fit_masked_atoms
 from .metrics import METRICS, Metric
 from .refit import Refit
 from .report import Report, merged
@@ -27,20 +34,24 @@ __all__ = [
     "Conservation",
     "Curve",
     "Interval",
+    "MaskedAtoms",
     "Metric",
     "Operator",
     "Refit",
     "Report",
+    "Resampling",
     "Series",
     "bootstrap",
     "compare_pairs",
     "conservation",
     "evaluate",
     "evaluate_truth",
+    "fit_masked_atoms",
     "holm",
     "kendall_tau",
     "merged",
     "model_score",
     "node_series",
+    "operators_for",
     "outputs_of_parts",
 ]

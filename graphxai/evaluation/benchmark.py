@@ -14,7 +14,7 @@ from urllib.parse import quote
 import torch
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import OPERATORS, Operator
+from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.device import on_device
@@ -54,6 +54,7 @@ def evaluate(
     device: torch.device | str | None = None,
     judge: "Model | None" = None,
     refit: Refit | None = None,
+    resampling: Resampling | None = None,
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
@@ -62,7 +63,8 @@ def evaluate(
     means every registered one that applies to the model; `random` is always included. target: as
     for `explain`; also "predicted", each graph's predicted class, and "true", the class in `labels`
     (names or numbers, by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all"
-    that fit the task. operators: how nodes are removed. steps: points per curve; None takes every
+    that fit the task. operators: how nodes are removed; "all" means those that the model can take,
+    with `resample` if masked atoms are fitted to it. steps: points per curve; None takes every
     number of nodes, 11 is the grid of Ali 2022. out: folder to which every finished graph is
     written; with `resume`, an earlier run there is continued. workers: processes, as for `explain`;
     each takes 16 graphs of similar size at a time, and the result is the same for any number.
@@ -71,6 +73,8 @@ def evaluate(
     trained on graphs with nodes removed; `model` is still the one explained. refit: train such a
     model here, see `Refit`; training runs are kept in `out`, and seeds follow from `seed`. With
     "roar" the only metric is `roar`, and one process measures.
+    resampling: how the operator `resample` draws atoms; None takes those beside the checkpoint, and
+    `seed`.
 
     If a method fails on a graph, or returns scores that are not finite, its row has a note and no
     value. `Report.rejected` lists inputs that cannot be used. Raises ValueError if no input
@@ -82,7 +86,9 @@ def evaluate(
     task = wanted.target.task_in(model.config)
     roar = refit is not None and refit.kind == "roar"
     measured_by = (ROAR,) if roar else tuple(choose_metrics(metrics, task.kind))
-    plan = Plan(explainers, measured_by, _operators(operators), steps, seed)
+    plan = Plan(explainers, measured_by, _operators(model, operators, resampling), steps, seed)
+    if "resample" in plan.operators:
+        plan = replace(plan, resampling=(resampling or Resampling(seed=seed)).of(model))
     if judge is not None and refit is not None:
         raise ValueError("give judge= or refit=, which trains one, not both.")
     judged = judge is not None or refit is not None
@@ -220,9 +226,11 @@ def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explaine
     return tuple(explainers)
 
 
-def _operators(operators: Sequence[str] | str) -> tuple[Operator, ...]:
+def _operators(
+    model: Model, operators: Sequence[str] | str, resampling: Resampling | None
+) -> tuple[Operator, ...]:
     if operators == "all":
-        return OPERATORS
+        return operators_for(model, resampling)
     chosen = [operators] if isinstance(operators, str) else list(operators)
     for name in chosen:
         if name not in OPERATORS:
@@ -289,7 +297,8 @@ def _settings(model: Model, plan: Plan, target: Any) -> dict[str, Any]:
     from graphxai.explanation.provenance import versions
 
     found = versions()
-    return {
+    of_draws = {} if plan.resampling is None else {"resampling": plan.resampling.settings()}
+    return of_draws | {
         "model": model.origin.name,
         "sha256": weights_hash(model),
         "target": in_words(target),

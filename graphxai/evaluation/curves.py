@@ -6,12 +6,13 @@ Source: Ali 2022, section 5 (activation, pruning); by default at all steps k = 0
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import Operator, outputs_of_many
+from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
 from graphxai.api import Model
 from graphxai.contract.target import Target
 from graphxai.models.graphormer.config import TaskSet
@@ -118,15 +119,16 @@ def node_series(
     *,
     operator: Operator = "mask",
     steps: int | None = None,
+    resampling: Resampling | None = None,
 ) -> Series:
     """All outputs that the curve metrics need, for one encoded graph and node scores (N,).
 
     Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|; ties
-    by node number. Raises ValueError if scores have the wrong length or are not finite.
+    by node number. resampling: see `outputs_of_parts`. Raises ValueError if scores have the wrong
+    length or are not finite.
     """
-    return several_series(model, [data], [[relevance]], target, operator=operator, steps=steps)[0][
-        0
-    ]
+    options: dict[str, Any] = {"operator": operator, "steps": steps, "resampling": resampling}
+    return several_series(model, [data], [[relevance]], target, **options)[0][0]
 
 
 def several_series(
@@ -137,6 +139,7 @@ def several_series(
     *,
     operator: Operator = "mask",
     steps: int | None = None,
+    resampling: Resampling | None = None,
 ) -> list[list[Series]]:
     """`node_series` for the scores of several methods on several graphs: one list per graph.
 
@@ -152,7 +155,7 @@ def several_series(
         keep, where = torch.unique(wanted, dim=0, return_inverse=True)
         keeps.append(keep)
         places.append(where)
-    outputs = outputs_of_many(model, graphs, keeps, operator)
+    outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
     return [
         _series_of(model.config, target, scores, count, found.cpu()[where])
         for scores, count, found, where in zip(relevances, counts, outputs, places, strict=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphxai.adapters.removal import Operator
+from graphxai.adapters.removal import Operator, Resampling
 from graphxai.api import Model, explain_prepared
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
@@ -27,7 +27,11 @@ Item = tuple[Key, Input]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure on every graph; judges: by operator, models that measure others' methods."""
+    """What to measure on every graph.
+
+    judges: by operator, models that measure others' methods; resampling: of `resample`, if that is
+    among the operators.
+    """
 
     explainers: tuple[Explainer, ...]
     metrics: tuple[Metric, ...]
@@ -35,6 +39,7 @@ class Plan:
     steps: int | None
     seed: int
     judges: Mapping[str, Model] = field(default_factory=dict)
+    resampling: Resampling | None = None
 
     def has(self, name: str) -> bool:
         """Whether the metric of this name is wanted."""
@@ -127,7 +132,8 @@ def _series(
         wanted = [(name, name, plan.steps) for name in plan.operators]
     for name, operator, steps in wanted if items else ():
         judge = plan.judges.get(name, model)
-        curves = several_series(judge, graphs, scores, target, operator=operator, steps=steps)
+        options: dict[str, Any] = {"operator": operator, "resampling": plan.resampling}
+        curves = several_series(judge, graphs, scores, target, steps=steps, **options)
         for (key, _), of_graph in zip(items, curves, strict=True):
             series[key][name] = dict(zip(good[key], of_graph, strict=True))
     return series

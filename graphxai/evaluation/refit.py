@@ -100,8 +100,9 @@ def require_refit(model: Any, plan: Plan, refit: Refit, task: Task) -> None:
             "refit trains a Graphormer; train a model of another kind on masked graphs yourself,"
             " and pass it as judge=."
         )
-    if "zero" in plan.operators:
-        raise ValueError("refit removes nodes by 'mask' or 'delete', not by 'zero'.")
+    others = [name for name in plan.operators if name not in ("mask", "delete")]
+    if others:
+        raise ValueError(f"refit removes nodes by 'mask' or 'delete', not by {others[0]!r}.")
     if refit.kind == "roar" and task.kind == "regression":
         raise ValueError("refit 'roar' compares probabilities of a class, and this task has none.")
 

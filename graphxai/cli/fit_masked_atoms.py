@@ -1,0 +1,69 @@
+"""The command `graphxai fit-masked-atoms`: fit what the operator `resample` draws from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .arguments import ColumnOption, kind_of, load_with_warning
+from .terminal import echo
+
+
+def fit_masked_atoms(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A CSV table of molecules [default: the training compounds].", show_default=False
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
+    ] = "bace",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the molecules.")] = 30,
+    smiles_column: ColumnOption = "smiles",
+    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the two files [default: beside the model's checkpoint]."),
+    ] = None,
+) -> None:
+    """Fit a model that draws hidden atoms, for the removal operator `resample`.
+
+    Then `graphxai benchmark --operators resample` finds it beside the checkpoint. It takes a minute
+    or two; nothing is written before the end.
+
+    **Examples**
+
+    `graphxai fit-masked-atoms --model runs/mine`
+
+    `graphxai fit-masked-atoms molecules.csv --model runs/mine --seed 1`
+
+    `graphxai benchmark runs/mine test.csv --operators mask,resample`
+    """
+    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.training_set import FILE
+    from graphxai.datasets.writing import alone, folder_at
+    from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
+
+    loaded = load_with_warning(model)
+    beside = loaded.origin.folder
+    path = source or (beside / FILE if beside is not None else Path(FILE))
+    if source is None and not path.is_file():
+        raise ValueError(
+            f"model {loaded.origin.name!r} has no {FILE} beside it: give a table of molecules."
+        )
+    if kind_of(str(path)) != "table":
+        raise ValueError("fit-masked-atoms needs a table of molecules.")
+    column = "smiles" if source is None else smiles_column
+    smiles = [record[column] for _, record in iter_records(path, (column,))]
+    folder = folder_at(out or beside or Path())
+    with alone(folder):
+        fitted = fit(loaded, smiles, epochs=epochs, seed=seed, data=path.name)
+        fitted.save(folder)
+    measured = fitted.card["held_out"]
+    if measured["graphs"]:
+        echo(
+            f"of {measured['graphs']} held-out molecules with half their atoms hidden,"
+            f" {measured['right with 50% hidden']:.0%} of these are the most probable ones"
+        )
+    echo(f"written: {folder}; use it with --operators resample")

@@ -1,0 +1,336 @@
+"""A model of the data that draws hidden atoms, given the other atoms and all bonds.
+
+An atom's type is the whole row of its features, so that they agree with each other. The network
+reads the types that are shown, the degrees of all atoms, and distances and bonds as Graphormer's
+structural bias does (Ying 2021), and gives each hidden atom a distribution over the types met in
+training (masked attributes, Hu 2020). Hidden atoms are drawn in `ROUNDS` groups, each given those
+drawn before, so that neighbours suit each other.
+
+`masked_atoms.safetensors` holds the network, `masked_atoms.json` says what it was trained on.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from graphxai.datasets.writing import folder_at, synced_together, write_whole
+
+from .checkpoint import NUMBERS
+from .config import GraphormerConfig, Task
+from .encoding import GraphBatch
+from .layers import EncoderLayer, LayerNorm, StructuralBias
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+NETWORK, CARD = "masked_atoms.safetensors", "masked_atoms.json"
+FORMAT = "graphxai-masked-atoms"
+MAX_BYTES = 1 << 24
+LAYERS, WIDTH, HEADS = 3, 64, 8
+ROUNDS = 4
+FIT = "gx.fit_masked_atoms(model, graphs).save(folder), or graphxai fit-masked-atoms --model FOLDER"
+STRUCTURE = (  # what a network and the model it draws for must share
+    "node_cardinalities", "edge_cardinalities", "max_degree", "max_distance", "num_hops", "ties"
+)  # fmt: skip
+
+
+class Network(nn.Module):
+    """Logits (B, N, V) of V types for every atom, from those that are shown.
+
+    types (V, F): the rows of features met in training. config: of the structure, and the sizes.
+    """
+
+    types: Tensor
+    starts: Tensor
+
+    def __init__(self, config: GraphormerConfig, types: Tensor) -> None:
+        super().__init__()
+        dim, cardinalities = config.hidden_dim, torch.tensor(config.node_cardinalities)
+        self.config = config
+        self.register_buffer("types", types)
+        self.register_buffer("starts", cardinalities.cumsum(0) - cardinalities, persistent=False)
+        self.features = nn.Parameter(torch.randn(int(cardinalities.sum()), dim) * 0.1)
+        self.hidden = nn.Parameter(torch.randn(dim) * 0.1)
+        self.in_degree = nn.Parameter(torch.randn(config.max_degree + 1, dim) * 0.02)
+        self.out_degree = nn.Parameter(torch.randn(config.max_degree + 1, dim) * 0.02)
+        self.bias = StructuralBias(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        self.norm = LayerNorm(dim, config.layernorm_eps)
+        self.output = nn.Linear(dim, len(types))
+
+    def between_atoms(self, batch: GraphBatch) -> Tensor:
+        """Structural bias (B, H, N, N) between atoms, -inf at keys that are padding."""
+        found: Tensor = self.bias(batch)
+        return found[:, :, 1:, 1:]
+
+    def forward(self, x: Tensor, degrees: Tensor, hidden: Tensor, bias: Tensor) -> Tensor:
+        """Logits for features x (B, N, F), degrees (2, B, N), hidden (B, N), bias (B, H, N, N)."""
+        rows = (x.long() + self.starts).flatten(0, 1)
+        shown = F.embedding_bag(rows, self.features, mode="sum").unflatten(0, x.shape[:2])
+        tokens = torch.where(hidden[..., None], self.hidden, shown)
+        d_in, d_out = degrees.clamp(max=len(self.in_degree) - 1)
+        tokens = tokens + F.embedding(d_in, self.in_degree) + F.embedding(d_out, self.out_degree)
+        for layer in self.layers:
+            tokens = layer(tokens, bias)
+        logits: Tensor = self.output(self.norm(tokens))
+        return logits
+
+    def drawn(
+        self,
+        x: Tensor,
+        degrees: Tensor,
+        hidden: Tensor,
+        bias: Tensor,
+        chance: Tensor,
+        turn: Tensor,
+    ) -> Tensor:
+        """Features (B, N, F) in which hidden atoms are drawn; arguments as for `forward`.
+
+        chance (B, N), in [0, 1): which type is drawn; turn (B, N): the round in which.
+        """
+        x = x.clone()
+        for now in range(int(turn.max()) + 1 if turn.numel() else 0):
+            left = hidden & (turn >= now)
+            rows = (left & (turn == now)).any(-1).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            chosen = (left & (turn == now))[rows]
+            logits = self(x[rows], degrees[:, rows], left[rows], bias[rows])[chosen]
+            below = logits.double().softmax(-1).cumsum(-1) < chance[rows][chosen][:, None]
+            place = below.sum(-1).clamp(max=len(self.types) - 1)
+            some = x[rows]
+            some[chosen] = self.types[place].to(x)
+            x[rows] = some
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedAtoms:
+    """A network that draws atoms, for models with the same atoms, bonds and structural encoding.
+
+    card: data, number of graphs, seed, epochs, processor time in seconds, and for held-out graphs
+    how often the most probable type is the true one.
+    """
+
+    network: Network
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the network's file."""
+        return hashlib.sha256(self._bytes()).hexdigest()
+
+    def require(self, config: GraphormerConfig) -> None:
+        """Raise ValueError if a model with this configuration has other atoms or bonds."""
+        for name in STRUCTURE:
+            if getattr(config, name) != getattr(self.network.config, name):
+                raise ValueError(
+                    f"the masked atoms were fitted to graphs with another {name}; fit them with"
+                    f" {FIT}."
+                )
+
+    def sampler(
+        self, batch: GraphBatch, graphs: "Sequence[Data]", draws: int, seed: int,
+        rounds: int = ROUNDS,
+    ) -> "Sampler":  # fmt: skip
+        """What draws atoms of encoded graphs and their batch; the same for the same seed."""
+        device, n = batch.x.device, batch.x.shape[1]
+        self.network.to(device)
+        chance = torch.zeros(draws, len(graphs), n, dtype=torch.double)
+        turn = torch.zeros(draws, len(graphs), n, dtype=torch.long)
+        for g, graph in enumerate(graphs):
+            size = int(batch.num_nodes[g])
+            generator = torch.Generator().manual_seed(_checksum(graph, seed))
+            both = torch.rand(2, draws, size, generator=generator, dtype=torch.double)
+            chance[:, g, :size] = both[0]
+            order = both[1].argsort(-1).argsort(-1)
+            turn[:, g, :size] = order * rounds // max(size, 1)
+        with torch.no_grad():
+            bias = self.network.between_atoms(batch)
+        return Sampler(self.network, batch, bias, chance.to(device), turn.to(device))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write both files to a (checkpoint) folder, and return it."""
+        folder = folder_at(folder)
+        raw = self._bytes()
+        content = {
+            "format": FORMAT,
+            "structure": {name: getattr(self.network.config, name) for name in STRUCTURE},
+            "network_sha256": hashlib.sha256(raw).hexdigest(),
+            "card": self.card,
+        }
+        with synced_together():
+            write_whole(folder / NETWORK, raw)
+            write_whole(folder / CARD, json.dumps(content, indent=1) + "\n")
+        return folder
+
+    def _bytes(self) -> bytes:
+        tensors = {k: v.detach().cpu().contiguous() for k, v in self.network.state_dict().items()}
+        return save(tensors, metadata={"format": FORMAT})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "MaskedAtoms":
+        """Read both files of a folder; ValueError names the file and what is wrong with it."""
+        card, path = Path(folder) / CARD, Path(folder) / NETWORK
+        try:
+            content = json.loads(_bytes_of(card).decode("utf-8"))
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
+            if not isinstance(content.get("card"), dict):
+                raise ValueError("'card' is missing or of the wrong kind")
+        except FileNotFoundError:
+            raise ValueError(f"{card}: no such file; make it with {FIT}.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{card}: cannot be read as masked atoms: {error}.") from error
+        try:
+            raw = _bytes_of(path)
+            if hashlib.sha256(raw).hexdigest() != content.get("network_sha256"):
+                raise ValueError(f"it is not the network that {CARD} describes")
+            network = _network_of(load_tensors(raw), content.get("structure"))
+        except (
+            OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError,
+        ) as error:  # fmt: skip
+            raise ValueError(
+                f"{path}: cannot be read: {error}; fit it again with {FIT}."
+            ) from error
+        return cls(network, content["card"])
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Draws atoms of the graphs of one batch; chance, turn (draws, G, N); bias (G, H, N, N)."""
+
+    network: Network
+    batch: GraphBatch
+    bias: Tensor
+    chance: Tensor
+    turn: Tensor
+
+    @torch.no_grad()
+    def __call__(self, owner: Tensor, keep: Tensor) -> tuple[GraphBatch, Tensor, Tensor]:
+        """Graphs in which the atoms that do not stay are drawn, each different one once.
+
+        owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at padding.
+        Returns R graphs to embed, without structure; their owners (R,); and which of them each draw
+        is, (draws, K). A graph's atoms are drawn from the same random numbers whatever stays, so
+        that choices differ by what stays and not by chance.
+        """
+        n = keep.shape[1]
+        mask = self.batch.mask[owner, :n]
+        hidden = mask & ~keep
+        degrees = torch.stack([self.batch.in_degree, self.batch.out_degree])[:, owner, :n]
+        x, bias = self.batch.x[owner, :n], self.bias[owner, :, :n, :n]
+        drawn = [
+            self.network.drawn(x, degrees, hidden, bias, chance[owner, :n], turn[owner, :n])
+            for chance, turn in zip(self.chance, self.turn, strict=True)
+        ]
+        owners = owner.repeat(len(drawn))
+        whole = torch.cat([owners[:, None], torch.cat(drawn).flatten(1).to(owners)], dim=1)
+        rows, place = torch.unique(whole, dim=0, return_inverse=True)
+        own = rows[:, 0]
+        found = replace(
+            self.batch,
+            x=rows[:, 1:].unflatten(1, x.shape[1:]).to(x),
+            mask=self.batch.mask[own, :n],
+            in_degree=self.batch.in_degree[own, :n],
+            out_degree=self.batch.out_degree[own, :n],
+            num_nodes=self.batch.num_nodes[own],
+            y=None,
+        )
+        return found, own, place.view(len(drawn), -1)
+
+
+def small_config(config: GraphormerConfig) -> GraphormerConfig:
+    """The configuration of a new network for graphs of a model with this configuration."""
+    sizes = (LAYERS, WIDTH, 2 * WIDTH, HEADS)
+    return _config({name: getattr(config, name) for name in STRUCTURE}, *sizes)
+
+
+def stored_masked_atoms(model: Any) -> MaskedAtoms:
+    """The masked atoms beside the model's checkpoint; ValueError says how to fit them."""
+    if not has_masked_atoms(model):
+        raise ValueError(
+            f"no masked atoms are fitted to model {model.origin.name!r}: fit them with {FIT}."
+        )
+    return MaskedAtoms.load(model.origin.folder)
+
+
+def has_masked_atoms(model: Any) -> bool:
+    """Whether masked atoms lie beside the model's checkpoint."""
+    folder = getattr(getattr(model, "origin", None), "folder", None)
+    return folder is not None and (Path(folder) / CARD).is_file()
+
+
+def _config(
+    structure: dict[str, Any], layers: int, width: int, ffn: int, heads: int
+) -> GraphormerConfig:
+    return GraphormerConfig(
+        tasks=(Task("not used", "regression"),),
+        num_layers=layers,
+        hidden_dim=width,
+        ffn_dim=ffn,
+        num_heads=heads,
+        dropout=0.1,
+        attention_dropout=0.0,
+        **structure,
+    )
+
+
+def _checksum(graph: Any, seed: int) -> int:
+    """A seed for one graph, of 32 bits: a generator on the CPU reads no more."""
+    found = zlib.crc32(graph.x.contiguous().numpy().tobytes(), seed % 2**32)
+    if graph.edge_index is not None:
+        found = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), found)
+    return found
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:
+    """The network with these tensors, whose names, shapes and values are checked.
+
+    All sizes are those of the tensors, which were read from a small file.
+    """
+    if not isinstance(structure, dict) or set(structure) != set(STRUCTURE):
+        raise ValueError(f"{CARD} does not say what the structure is")
+    for name in ("node_cardinalities", "edge_cardinalities"):
+        structure = structure | {name: tuple(structure[name])}
+    layers = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
+    ffn, width = tensors["layers.0.ffn.expand.weight"].shape
+    rows, heads = tensors["bias.spatial"].shape
+    expected = {
+        "max_distance": rows - 2,
+        "max_degree": len(tensors["in_degree"]) - 1,
+        "num_hops": len(tensors["bias.hop"]) if structure["edge_cardinalities"] else None,
+    }
+    if any(value not in (None, structure[name]) for name, value in expected.items()):
+        raise ValueError(f"its shapes are not those of the structure in {CARD}")
+    types = tensors["types"]
+    sizes = torch.tensor(structure["node_cardinalities"])
+    if int(sizes.sum()) != len(tensors["features"]) or types.shape[1:] != sizes.shape:
+        raise ValueError(f"its atoms have other features than {CARD} says")
+    if types.dtype != torch.int16 or not bool(((types >= 0) & (types < sizes)).all()):
+        raise ValueError("'types' holds values outside the features")
+    for name, value in tensors.items():
+        if name != "types" and (value.dtype not in NUMBERS or not bool(value.isfinite().all())):
+            raise ValueError(f"{name!r} holds values that are not finite numbers")
+    network = Network(_config(structure, layers, width, ffn, heads), types)
+    network.load_state_dict(tensors)
+    return network.eval()
