@@ -12,7 +12,7 @@ from rdkit.Chem import BRICS
 
 from graphxai.datasets.training_set import TrainingSet
 
-from .names import name_in_words
+from .substituents import exchange_name
 from .transformations import Change, Changes
 
 LARGEST = 13  # heavy atoms of an exchanged fragment (Hu 2012)
@@ -39,7 +39,7 @@ def exchanged(mol: Chem.Mol, fragments: Fragments, keep: Collection[int] = ()) -
             for new in list(fragments.get(cut.kind, ()))[:MOST]:
                 if new != old:
                     product = Chem.molzip(core, Chem.MolFromSmiles(new), _by_isotope())
-                    name = _name(old, new)
+                    name = exchange_name(old, new)
                     yield from changes.of(product, name, "BRICS exchange", ORIGIN)
 
 
@@ -98,12 +98,6 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
         if smiles and smiles not in seen and (kept is None or new.HasSubstructMatch(kept)):
             seen.add(smiles)
             yield Change(smiles, f"{action} one symbol", "SELFIES", frozenset())
-
-
-def _name(old: str, new: str) -> str:
-    """The exchange in words."""
-    names = [name_in_words(smiles.replace(f"[{JOINT}*]", "*")) for smiles in (old, new)]
-    return "fragment exchanged" if None in names else f"{names[0]} to {names[1]}"
 
 
 class _Cut(NamedTuple):

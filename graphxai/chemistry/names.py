@@ -241,7 +241,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
 
 def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
     """The name of the ring system formed by these atoms; None if it is not in the list."""
-    return ring_names().get(_skeleton(mol, atoms))
+    return ring_names().get(skeleton(mol, atoms))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -352,7 +352,7 @@ def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
     return [smiles for atoms, smiles in cut_smiles(mol, cut) if not inside.intersection(atoms)]
 
 
-def _skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
+def skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
     """Elements and bonds of some atoms as a canonical SMILES, without hydrogens and charges."""
     from rdkit import Chem
 
@@ -377,7 +377,7 @@ def ring_names() -> dict[str, str]:
     from rdkit import Chem
 
     named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in RINGS)
-    return {_skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
+    return {skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
 
 
 @cache

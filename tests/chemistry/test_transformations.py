@@ -14,6 +14,7 @@ OC(=O)Cc1c[nH]c2ccccc12 Cn1cccc1 Cc1cccs1 N#CCC C1CCSCC1 C1CCCCC1C N#Cc1ccc(N)cc
 Oc1ccc(OC(F)F)cc1 CSC CS(=O)C CS(=O)(=O)C CS(=O)(=O)NC C1CCNCC1 C1CCOCC1 COc1ccccc1OC c1ccoc1
 Fc1ccc(Cl)cc1 CC(=O)OCC CC(F)C Cc1ccc(C)cc1 NC(=O)NCC NC(=O)c1ccc(C#N)cc1 Cc1cccnc1 Cc1nccs1
 Cn1ccnc1 CCCO c1ccncc1 CC(O)C CCc1ccccc1 CC(F)(F)C
+CC1CNc2ccccc21 CN1CCc2ccccc21 Cc1ccc2ncccc2c1 CCc1ccccc1N Cc1ccc2ccccc2c1 c1ccc2[nH]ccc2c1
 """
 AMIDE = "CC(=O)Nc1ccc(OC)c(C(=O)O)c1"
 
@@ -43,6 +44,21 @@ def test_every_transformation_makes_a_valid_molecule_of_some_other():
         ("C1CCNCC1", "ring smaller by CH2", "C1CCNC1"),
         ("C1CCNC1", "ring larger by CH2", "C1CCNCC1"),
         ("COc1ccccc1OC", "catechol ether to methylenedioxy", "c1ccc2c(c1)OCO2"),
+        ("Cc1ccncc1", "pyridine ring fused", "Cc1ccnc2cccnc12"),
+        ("Cc1cc[nH]c1", "benzene ring fused to a five-membered ring", "Cc1c[nH]c2ccccc12"),
+        ("Cc1ccccc1", "pyrrole ring fused", "Cc1ccc2[nH]ccc2c1"),
+        ("Cc1ccc2[nH]ccc2c1", "fused five-membered ring removed", "Cc1ccccc1"),
+        ("NCCc1c[nH]c2ccccc12", "fused six-membered ring removed", "NCCc1cc[nH]c1"),
+        ("NCCc1ccccc1", "phenyl to 3-indolyl", "NCCc1c[nH]c2ccccc12"),
+        ("NCCc1c[nH]c2ccccc12", "pyrrole NH to S", "NCCc1csc2ccccc12"),
+        ("NCCc1coc2ccccc12", "furan O to NH", "NCCc1c[nH]c2ccccc12"),
+        ("NCCc1c[nH]c2ccccc12", "indole to quinoline", "NCCc1cnc2ccccc2c1"),
+        ("NCCc1cnc2ccccc2c1", "quinoline to indole", "NCCc1c[nH]c2ccccc12"),
+        ("NCCc1c[nH]c2ccccc12", "indole to indoline", "NCCC1CNc2ccccc21"),
+        ("CN1CC(CCN)c2ccccc21", "N-substituted indoline to indole", "NCCc1cn(C)c2ccccc12"),
+        ("NCCc1cccc(O)c1", "phenol to indole", "NCCc1ccc2cc[nH]c2c1"),
+        ("NCCc1c[nH]c2ccccc12", "indole opened to 2-alkylaniline", "NCCCc1ccccc1N"),
+        ("NCCCc1ccccc1N", "2-alkylaniline closed to indole", "NCCc1c[nH]c2ccccc12"),
         ("C[C@H](N)CC", "aliphatic H to OH", "C[C@](N)(O)CC"),  # none: beside a heteroatom
     ],
 )
@@ -97,7 +113,7 @@ def test_changes_of_selfies_are_reproducible_and_keep_a_substructure():
     assert all(Chem.MolFromSmiles(c.smiles).HasSubstructMatch(amide) for c in one)
 
 
-@pytest.mark.parametrize("smiles", [AMIDE, "C[C@H](N)CC", "c1ccc2c(c1)OCO2"])
+@pytest.mark.parametrize("smiles", [AMIDE, "C[C@H](N)CC", "c1ccc2c(c1)OCO2", "c1ccc2[nH]ccc2c1"])
 def test_a_change_says_which_atom_every_atom_was(smiles):
     mol = Chem.MolFromSmiles(smiles)
     changes = [*transformed(mol), *exchanged(mol, {"7": ["[1*]c1ccccn1", "[1*]CC"]})]
