@@ -78,10 +78,10 @@ def counterfactuals(
     options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
     with progress_bar("predicting neighbours", predictions, show=progress) as tick:
         done = 0
-        for found in search(model, molecule, towards, n, **options):
-            tick(found.predicted - done)
-            done = found.predicted
-    return found
+        for predicted, best in _searched(model, molecule, towards, n, **options):
+            tick(predicted - done)
+            done, so_far = predicted, best
+    return so_far()
 
 
 def search(
@@ -103,6 +103,27 @@ def search(
     Arguments and errors as for `counterfactuals`, whose result is the last one. The search does no
     more work than is asked for: who stops iterating cancels it.
     """
+    options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
+    options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
+    for _, so_far in _searched(model, molecule, towards, n, **options):
+        yield so_far()
+
+
+def _searched(
+    model: "Model | str | Path",
+    molecule: Any,
+    towards: str,
+    n: int,
+    *,
+    keep: str | Collection[int],
+    sources: Sequence[str],
+    predictions: int,
+    steps: int,
+    guided: bool,
+    seed: int,
+    measured: Measured | None,
+) -> Iterator[tuple[int, Callable[[], Counterfactuals]]]:
+    """How many were predicted, and what returns the best of them; at first, then by batch."""
     model = load(model) if isinstance(model, str | Path) else model
     wish = Wish.of(towards, model)
     source = _Search(
@@ -121,13 +142,13 @@ def search(
         first = hits[0] if hits else None
         return Counterfactuals(model, explanation, wish, chosen, len(tried), len(hits), first)
 
-    yield so_far()
+    yield 0, so_far
     origins: list[tuple[Explanation, Way]] = [(explanation, ())]
     for step in range(steps):
         queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), known)
         for part in _in_parts(queue, predictions - len(tried)):
             tried += source.predicted(part, explanation)
-            yield so_far()
+            yield len(tried), so_far
         if sum(one.reached for one in tried) >= n or len(tried) >= predictions:
             return
         near = sorted(tried, key=lambda one: -one.distance)[:EXPANDED]

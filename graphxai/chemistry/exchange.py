@@ -3,7 +3,7 @@
 import csv
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ JOINT = 1  # isotope of the dummy atoms that are joined
 ORIGIN = "graphxai_origin"
 
 Fragments = Mapping[str, Collection[str]]  # by kind of bond: SMILES with [1*], most common first
+_Pieces = frozenset[tuple[str, str]]  # kinds of bond and fragments
 
 
 def exchanged(mol: Chem.Mol, fragments: Fragments, keep: Collection[int] = ()) -> Iterator[Change]:
@@ -45,27 +46,40 @@ def exchanged(mol: Chem.Mol, fragments: Fragments, keep: Collection[int] = ()) -
 
 def fragments_of(molecules: Iterable[Chem.Mol]) -> dict[str, dict[str, int]]:
     """The fragments at BRICS bonds by kind of bond, with the number of molecules that have them."""
-    counts: dict[str, dict[str, int]] = {}
-    with rdBase.BlockLogs():
-        for mol in molecules:
-            found = {(cut.kind, cut.fragment(mol)) for cut in _cuts(mol)}
-            for kind, smiles in sorted(found):
-                of_kind = counts.setdefault(kind, {})
-                of_kind[smiles] = of_kind.get(smiles, 0) + 1
-    return {
-        kind: dict(sorted(of_kind.items(), key=lambda pair: (-pair[1], pair[0])))
-        for kind, of_kind in sorted(counts.items())
-    }
+    return _counted(map(_pieces, molecules))
 
 
 def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> Fragments:
     """Fragments of the training compounds most similar to a molecule, then common ones."""
     near = () if training is None else training.most_similar(mol, NEAREST)
-    own = fragments_of(map(Chem.MolFromSmiles, near))
+    own = _counted(map(_pieces_of, near))
     common = _common()
     return {
         kind: tuple(dict.fromkeys((*list(own.get(kind, ()))[: MOST // 2], *common.get(kind, ()))))
         for kind in {*own, *common}
+    }
+
+
+def _pieces(mol: Chem.Mol) -> _Pieces:
+    with rdBase.BlockLogs():
+        return frozenset((cut.kind, cut.fragment(mol)) for cut in _cuts(mol))
+
+
+@lru_cache(maxsize=1 << 14)  # searches from similar molecules ask for the same compounds
+def _pieces_of(smiles: str) -> _Pieces:
+    return _pieces(Chem.MolFromSmiles(smiles))
+
+
+def _counted(found: Iterable[_Pieces]) -> dict[str, dict[str, int]]:
+    """How many have each fragment, by kind of bond, the most common first."""
+    counts: dict[str, dict[str, int]] = {}
+    for pieces in found:
+        for kind, smiles in pieces:
+            of_kind = counts.setdefault(kind, {})
+            of_kind[smiles] = of_kind.get(smiles, 0) + 1
+    return {
+        kind: dict(sorted(of_kind.items(), key=lambda pair: (-pair[1], pair[0])))
+        for kind, of_kind in sorted(counts.items())
     }
 
 

@@ -190,6 +190,7 @@ _OTHER: tuple[Row, ...] = (
 # rings fused to an aromatic ring that is fused to none: a bond between two CH of such a ring
 _SIX_RING = "[cH;$([cH;R1]1[a;R1][a;R1][a;R1][a;R1][a;R1]1):1]:[cH;R1:2]"
 _FIVE_RING = "[cH;$([cH;R1]1[a;R1][a;R1][a;R1][a;R1]1):1]:[cH;R1:2]"
+_NAPHTHALENE = "[c;R2;$(c12ccccc1cccc2)]"  # an atom of both rings
 _PHENYL = "[*:1]-c1[cH][cH][cH][cH][cH]1"
 
 _FUSED: tuple[Row, ...] = (
@@ -222,8 +223,8 @@ _FUSED: tuple[Row, ...] = (
     ("thiophene S to NH", "[s;r5:1]>>[nH:1]", HETEROCYCLES),
     # one bicycle becomes another
     ("naphthalene to indole",
-     "[c;R2;r6:1]1:[c;R1:2]:[c;R1:3]:[cH]:[cH]:[c;R2;r6:4]:1>>[c:1]1:[c:2]:[c:3]:[nH]:[c:4]:1",
-     HETEROCYCLES),
+     f"{_NAPHTHALENE[:-1]}:1]1:[c;R1:2]:[c;R1:3]:[cH]:[cH]:{_NAPHTHALENE[:-1]}:4]:1"
+     ">>[c:1]1:[c:2]:[c:3]:[nH]:[c:4]:1", HETEROCYCLES),
     ("indole to naphthalene",
      "[c;R2:1]1:[c;R1:2]:[c;R1:3]:[nH]:[c;R2:4]:1>>[c:1]1:[c:2]:[c:3]:c:c:[c:4]:1", HETEROCYCLES),
     ("quinoline to indole",

@@ -68,7 +68,7 @@ class Changes:
         smiles, order = written
         came_from = {
             atom.GetIdx(): atom.GetIntProp(origin)
-            for atom in product.GetAtoms()
+            for atom in _atoms(product)
             if atom.HasProp(origin)
         }
         gone = set(range(len(self.states))) - set(came_from.values())
@@ -115,7 +115,7 @@ def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
         Chem.SanitizeMol(product)
     except (Chem.MolSanitizeException, ValueError):
         return None
-    if any(atom.GetNumRadicalElectrons() for atom in product.GetAtoms()):
+    if any(atom.GetNumRadicalElectrons() for atom in _atoms(product)):
         return None
     smiles = Chem.MolToSmiles(product)
     if "." in smiles or (parsed := Chem.MolFromSmiles(smiles)) is None:
@@ -123,6 +123,11 @@ def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
     order = _written_order(product)
     again, new_order = str(Chem.MolToSmiles(parsed)), _written_order(parsed)
     return again, [order[index] for index in new_order] if len(new_order) == len(order) else []
+
+
+def _atoms(mol: Chem.Mol) -> list[Chem.Atom]:
+    """The atoms; several times faster than RDKit's own iterator."""
+    return [mol.GetAtomWithIdx(index) for index in range(mol.GetNumAtoms())]
 
 
 def _written_order(mol: Chem.Mol) -> list[int]:

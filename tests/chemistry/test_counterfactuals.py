@@ -19,7 +19,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def found(model):
-    return gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
+    return gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
 
 
 def test_a_wish_that_the_molecule_fulfils_already_is_named(model):
@@ -40,7 +40,7 @@ def test_counterfactuals_are_distinct_valid_neighbours_with_the_models_own_predi
         assert one.reached == (one.prediction.value > 5.5)
         assert 0 < one.similarity < 1
         assert one.accessibility is None or 1 <= one.accessibility <= 10
-    assert found.predicted <= 120
+    assert found.predicted <= 200
     assert list(found.to_frame().smiles) == [one.smiles for one in found]
 
 
@@ -68,7 +68,7 @@ def test_a_class_changes_its_probability_and_has_no_interval(model):
 def test_what_was_measured_stands_on_the_result_and_in_its_files(model, found, tmp_path):
     product = found[0].smiles
     values = {product: 7.25, AMIDE: 5.5, "c1ccccc1CN": 5.0, "Fc1ccccc1CN": 5.75}
-    options = {"n": 5, "predictions": 120, "steps": 1, "measured": values}
+    options = {"n": 5, "predictions": 200, "steps": 1, "measured": values}
     again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", **options)
     assert [one.smiles for one in again] == [one.smiles for one in found]
     assert found[0].measured is None
@@ -83,7 +83,7 @@ def test_what_was_measured_stands_on_the_result_and_in_its_files(model, found, t
 
 
 def test_the_same_call_finds_the_same(model, found):
-    again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
+    again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
     assert [one.smiles for one in again] == [one.smiles for one in found]
     assert again.first == found.first
 
@@ -161,7 +161,7 @@ def test_feasibility_tells_a_simple_molecule_from_a_hard_and_a_reactive_one():
 
 
 def test_a_search_tells_the_best_so_far_and_works_only_when_asked(model, found):
-    steps = search(model, AMIDE, "pIC50: >5.5", n=5, predictions=120, steps=1)
+    steps = search(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
     first, second = next(steps), next(steps)
     assert (first.predicted, len(first)) == (0, 0)
     assert 0 < second.predicted <= 64

@@ -13,11 +13,22 @@ FEW = ["-n", "2", "--predictions", "40", "--steps", "1", "--sources", "transform
 def test_a_molecule_is_printed_and_saved(tmp_path):
     out = tmp_path / "changes.csv"
     given = ["counterfactuals", "c1ccccc1O", "--towards", "pIC50: >4", *FEW, "--out", str(out)]
-    result = CliRunner().invoke(app, given, catch_exceptions=False)
+    wide = CliRunner(env={"COLUMNS": "200"})  # no cell is folded
+    result = wide.invoke(app, given, catch_exceptions=False)
     assert "neighbours predicted" in result.output
     rows = list(csv.DictReader(out.open()))
     assert len(rows) == 2
     assert all(row["changes"] in result.output for row in rows)
+
+
+def test_an_exchanged_fragment_is_named_with_what_it_became(tmp_path):
+    out = tmp_path / "changes.csv"
+    few = ["-n", "3", "--predictions", "10", "--steps", "1", "--sources", "fragments"]
+    given = ["counterfactuals", "CCOc1ccccc1", "--towards", "pIC50: >9", *few, "--out", str(out)]
+    CliRunner().invoke(app, given, catch_exceptions=False)
+    changes = [row["changes"] for row in csv.DictReader(out.open())]
+    assert len(changes) == 3
+    assert all(name.startswith(("ethoxy to ", "ethyl to ")) for name in changes)
 
 
 def test_a_table_gets_its_rows_numbered_and_bad_ones_named(tmp_path):

@@ -211,7 +211,8 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
     last = lines[-1]["found"]
     assert all(Chem.MolFromSmiles(one["smiles"]).HasSubstructMatch(amide) for one in last)
     *_, expected = search(model, AMIDE, "active", keep=[0, 1, 2, 3], predictions=90)
-    assert [one["smiles"] for one in last] == [one.smiles for one in expected]
+    shown = [(one["smiles"], one["name"]) for one in last]
+    assert shown == [(one.smiles, one.changes) for one in expected]
     wrong = client.post("/api/suggest", json=asked | {"towards": "activity: blue"})
     assert wrong.status_code == 400
     assert "inactive, active" in wrong.json()["error"]
