@@ -1,0 +1,158 @@
+"""Random graphs with planted shapes: the nodes and edges behind every label are known.
+
+In the manner of ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential attachment
+(Barabasi and Albert 1999), and shapes are joined to it, each by one edge. So the tree's edges and
+the joints lie on no cycle, every shape is a biconnected component of its own, and none arises by
+chance. All nodes look alike: only the structure tells the shapes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .graph import Graph
+from .splits import FRACTIONS, Split, random_split
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = ["DECOYS", "SHAPES", "ShapeDataset", "ShapeGraph", "shape_dataset", "shape_graph"]
+
+Edges = tuple[tuple[int, int], ...]
+
+
+def _ring(n: int) -> Edges:
+    return tuple((k, (k + 1) % n) for k in range(n))
+
+
+SHAPES: dict[str, Edges] = {
+    "house": (*_ring(5), (0, 3)),  # a square with a roof
+    "hexagon": _ring(6),
+    "wheel": (*_ring(5), *((k, 5) for k in range(5))),
+    "clique": tuple(combinations(range(4), 2)),
+}
+# Shapes that no label asks for, so that "there is some ring" answers nothing.
+DECOYS: dict[str, Edges] = {"square": _ring(4), "diamond": (*_ring(4), (0, 2))}
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeGraph:
+    """One graph with what is planted in it.
+
+    edges (M, 2): each edge once; shape_of_node (N,), shape_of_edge (M,): the name of the shape to
+    which it belongs, "" for the tree and the joints.
+    """
+
+    edges: NDArray[np.int64]
+    shape_of_node: NDArray[np.str_]
+    shape_of_edge: NDArray[np.str_]
+
+    @property
+    def shapes(self) -> frozenset[str]:
+        """The shapes in the graph, decoys included."""
+        return frozenset(self.shape_of_node.tolist()) - {""}
+
+    def true_nodes(self, shape: str) -> NDArray[np.bool_]:
+        """Nodes (N,) of this shape."""
+        return np.asarray(self.shape_of_node == shape, dtype=np.bool_)
+
+    def true_edges(self, shape: str) -> NDArray[np.bool_]:
+        """Edges (M,) of this shape."""
+        return np.asarray(self.shape_of_edge == shape, dtype=np.bool_)
+
+    def to_data(self) -> Data:
+        """A PyG graph with one constant feature, x (N, 1), and y (1, shapes): which are there."""
+        both = np.concatenate([self.edges, self.edges[:, ::-1]])
+        both = both[np.lexsort(both.T[::-1])]
+        return Graph(
+            x=torch.zeros(len(self.shape_of_node), 1, dtype=torch.long),
+            edge_index=torch.from_numpy(both.T.copy()),
+            y=torch.tensor([[float(name in self.shapes) for name in SHAPES]]),
+        ).to_data()
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeDataset:
+    """Graphs with planted shapes, and a split. A graph without any shape is a plain tree."""
+
+    graphs: tuple[ShapeGraph, ...]
+    split: Split
+
+    def with_shape(self, shape: str, limit: int | None = None) -> list[ShapeGraph]:
+        """Test graphs, at most `limit`, with this shape."""
+        test = (self.graphs[k] for k in self.split.test)
+        return [graph for graph in test if shape in graph.shapes][:limit]
+
+    def null(self, limit: int | None = None) -> list[ShapeGraph]:
+        """Test graphs, at most `limit`, in which nothing is planted: their explanation is flat."""
+        test = (self.graphs[k] for k in self.split.test)
+        return [graph for graph in test if not graph.shapes][:limit]
+
+
+def shape_graph(shapes: Sequence[str], seed: int, tree: int = 12) -> ShapeGraph:
+    """A tree of `tree` nodes with the shapes joined to it, its nodes in random order.
+
+    shapes: names in `SHAPES` or `DECOYS`. Raises ValueError for an unknown name or an empty tree.
+    """
+    known = SHAPES | DECOYS
+    unknown = [name for name in shapes if name not in known]
+    if unknown or tree < 1:
+        raise ValueError(
+            f"unknown shape {unknown[0]!r}; the shapes are {', '.join(known)}."
+            if unknown
+            else f"a tree has at least one node, not {tree}."
+        )
+    chance = np.random.default_rng(seed)
+    edges: list[tuple[int, int]] = []
+    for node in range(1, tree):  # an end of a random edge: chosen in proportion to its degree
+        ends = [end for edge in edges for end in edge] or [0]
+        edges.append((int(chance.choice(ends)), node))
+    nodes, of_edges, size = [""] * tree, [""] * len(edges), tree
+    for name in shapes:
+        edges += [(size + a, size + b) for a, b in known[name]]
+        of_edges += [name] * len(known[name])
+        corners = 1 + max(map(max, known[name]))
+        edges.append((int(chance.integers(tree)), size + int(chance.integers(corners))))
+        of_edges.append("")
+        nodes += [name] * corners
+        size += corners
+    place = chance.permutation(size)  # the new number of every node
+    of_node = np.empty(size, dtype=object)
+    of_node[place] = nodes
+    return ShapeGraph(
+        np.array([(place[a], place[b]) for a, b in edges], dtype=np.int64).reshape(-1, 2),
+        of_node.astype(np.str_),
+        np.array(of_edges, dtype=np.str_),
+    )
+
+
+def shape_dataset(
+    size: int = 5000,
+    *,
+    seed: int = 0,
+    planted: float = 0.4,
+    fractions: Sequence[float] = FRACTIONS,
+) -> ShapeDataset:
+    """`size` graphs; each shape and each decoy is planted with probability `planted`, at most once.
+
+    A tenth of the graphs gets none: the null set. Trees have 8 to 16 nodes. The same seed gives the
+    same graphs and split.
+    """
+    if not 0 < planted < 1:
+        raise ValueError(f"planted is a probability between 0 and 1, not {planted:g}.")
+    chance = np.random.default_rng(seed)
+    known = (*SHAPES, *DECOYS)
+    graphs = []
+    for k in range(size):
+        drawn = chance.random(len(known)) < planted
+        tree, own = int(chance.integers(8, 17)), int(chance.integers(2**31))
+        shapes = [] if k % 10 == 0 else [n for n, there in zip(known, drawn, strict=True) if there]
+        graphs.append(shape_graph(shapes, own, tree))
+    return ShapeDataset(tuple(graphs), random_split(size, seed, fractions))
