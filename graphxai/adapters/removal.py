@@ -165,6 +165,17 @@ def outputs_without_edges(
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
+def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
+    """Pairs of nodes (M, 2) joined by edges, ascending; for each column the number of its pair.
+
+    edge_index (2, E). Both directions belong to one pair; a self loop belongs to none, -1.
+    """
+    pairs, belongs = torch.unique(edge_index.cpu().sort(0).values, dim=1, return_inverse=True)
+    proper = pairs[0] != pairs[1]
+    numbers = torch.where(proper, proper.cumsum(0) - 1, -1)
+    return pairs[:, proper].T, numbers[belongs]
+
+
 def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
     """The graph with the chosen edges (E,), encoded anew."""
     if isinstance(model, WrappedModel):

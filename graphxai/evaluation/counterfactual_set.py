@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import Operator, outputs_of_many, outputs_without_edges
+from graphxai.adapters.removal import (
+    Operator,
+    outputs_of_many,
+    outputs_without_edges,
+    undirected_edges,
+)
 from graphxai.api import Model, OnError, explain_prepared, load, predict_prepared
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each
@@ -253,8 +258,5 @@ def _members(data: Data, of: Kind) -> tuple[list[Any], Tensor]:
         return list(range(n)), torch.arange(n)
     if data.get("edge_index") is None or data.get("schema") is not None:
         raise ValueError("edges can be removed only where all of them are in one edge_index.")
-    edges = data.edge_index.cpu()
-    pairs, belongs = torch.unique(edges.sort(0).values, dim=1, return_inverse=True)
-    proper = pairs[0] != pairs[1]
-    numbers = torch.where(proper, proper.cumsum(0) - 1, -1)
-    return [(i, j) for i, j in pairs[:, proper].T.tolist()], numbers[belongs]
+    pairs, belongs = undirected_edges(data.edge_index)
+    return [(i, j) for i, j in pairs.tolist()], belongs
