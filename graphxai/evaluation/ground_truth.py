@@ -13,11 +13,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from graphxai.api import explain_prepared
+from graphxai.api import explain_prepared, pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.target import Target
 from graphxai.datasets.progress import progress_bar
 from graphxai.explainers import Explainer, get_explainer
+from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.models.graphormer import Graphormer
@@ -254,22 +255,89 @@ def evaluate_nothing(
     methods: Sequence[Method],
     *,
     target: Any = None,
+    ends: Sequence[ArrayLike] | None = None,
 ) -> "pd.DataFrame":
     """False positives where no node is true, as the rows of `evaluate_truth`: see `outstanding`.
 
-    An input that cannot be used raises the error of `prepare`.
+    ends: for each input those of its bonds (M, 2); they are counted too, a bond by the mean of its
+    atoms' relevance. An input that cannot be used raises the error of `prepare`.
     """
     import pandas as pd
 
     prepared = list(enumerate(prepare_all(model, inputs)))
-    rows = [
-        (graph, explainer.name, "none", "false_positives", outstanding(found.relevance), "")
-        for explainer in _with_random(methods)
-        for graph, found in sorted(
-            explain_prepared(model, prepared, explainer, target=target), key=lambda pair: pair[0]
-        )
-    ]
+    rows: list[tuple[int, str, str, str, float, str]] = []
+    for explainer in _with_random(methods):
+        explained = dict(explain_prepared(model, prepared, explainer, target=target))
+        for graph, found in sorted(explained.items()):
+            counted = {"false_positives": found.relevance}
+            if ends is not None and len(np.asarray(ends[graph])):
+                counted["bond_false_positives"] = bond_scores(found.relevance, ends[graph])
+            rows += [
+                (graph, explainer.name, "none", name, outstanding(values), "")
+                for name, values in counted.items()
+            ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def evaluate_bonds(
+    model: Graphormer,
+    inputs: Sequence[Any],
+    bonds: Sequence[tuple[ArrayLike, ArrayLike]],
+    *,
+    target: Any = None,
+    methods: "Mapping[str, BondMethod] | None" = None,
+) -> "pd.DataFrame":
+    """Score methods that give bonds a relevance of their own, as the rows of `evaluate_truth`.
+
+    bonds: for each input the ends (M, 2) of its bonds and which are true (M,); where none is true,
+    false positives are counted. methods: by name; None takes `BOND_METHODS`. An input that cannot
+    be used raises the error of `prepare`.
+    """
+    import pandas as pd
+
+    rows: list[tuple[int, str, str, str, float, str]] = []
+    for name, method in (BOND_METHODS if methods is None else methods).items():
+        found = method(model, inputs, [np.asarray(ends) for ends, _ in bonds], target)
+        for graph, (values, (_, truth)) in enumerate(zip(found, bonds, strict=True)):
+            true = np.asarray(truth)
+            scores = {"bond_false_positives": outstanding(values)} if len(values) else {}
+            if true.any():
+                scores = {metric: score(values, true) for metric, score in BOND_METRICS.items()}
+            rows += [(graph, name, "none", metric, value, "") for metric, value in scores.items()]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _shapley_of_bonds(
+    model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
+) -> list[NDArray[np.float64]]:
+    """Shapley values of the bonds, 8 orders."""
+    found = edge_shapley(model, inputs, target)
+    of_pair = [dict(zip(map(tuple, f.edges.tolist()), f.values, strict=True)) for f in found]
+    return [
+        np.array([values[min(a, b), max(a, b)] for a, b in own.tolist()])
+        for values, own in zip(of_pair, ends, strict=True)
+    ]
+
+
+def _pairs_of_bonds(
+    model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
+) -> list[NDArray[np.float64]]:
+    """Relevance that the two atoms of a bond read from each other (LRP, summed over layers)."""
+    found = pairs(model, list(inputs), target=target, on_error="raise", progress=False)
+    between = [one.matrix[1:, 1:] for one in found]
+    return [
+        matrix[own[:, 0], own[:, 1]] + matrix[own[:, 1], own[:, 0]]
+        for matrix, own in zip(between, ends, strict=True)
+    ]
+
+
+BondMethod = Callable[
+    [Graphormer, Sequence[Any], Sequence[NDArray[np.int64]], Any], list[NDArray[np.float64]]
+]
+BOND_METHODS: Mapping[str, BondMethod] = {
+    "edge_shapley": _shapley_of_bonds,
+    "pairs": _pairs_of_bonds,
+}
 
 
 def model_score(
