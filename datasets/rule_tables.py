@@ -49,7 +49,8 @@ class RuleTable:
         Each with its truth (N,), see `RuleTask`; for an additive rule the first test molecules.
         """
         known = get_rule(rule)
-        answers, found = self.of(rule), []
+        answers = self.of(rule)
+        found: list[tuple[str, Truth]] = []
         for k in self.split.test:
             if limit is not None and len(found) >= limit:
                 break
@@ -93,7 +94,7 @@ def read_rule_table(path: str | os.PathLike[str]) -> RuleTable:
         tuple(RULES[name] for name in header[2:]),
         tuple(row[0] for row in rows[1:]),
         np.array([[float(cell) for cell in row[2:]] for row in rows[1:]], dtype=np.float32),
-        Split(*(tuple(positions) for positions in parts.values())),
+        Split(tuple(parts["train"]), tuple(parts["valid"]), tuple(parts["test"])),
     )
 
 
