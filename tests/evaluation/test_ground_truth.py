@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
-from graphxai import explain, load, predict
+from graphxai import explain, load, pairs, predict
 from graphxai.datasets.mnist import read_digit
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.samples import digit_paths
@@ -21,6 +21,7 @@ from graphxai.evaluation.ground_truth import (
     SHARE_METRICS,
     average_precision,
     bond_scores,
+    evaluate_bonds,
     evaluate_nothing,
     evaluate_truth,
     iou,
@@ -38,6 +39,7 @@ from graphxai.evaluation.ground_truth import (
     undefined,
 )
 from graphxai.explainers import GradientInput
+from graphxai.explainers.edge_shapley import edge_shapley
 from toy import random_graphormer
 
 # Few distinct values, so that ties are common.
@@ -313,6 +315,43 @@ def test_false_positives_are_counted_where_nothing_is_true():
     rows = evaluate_nothing(random_graphormer(), ["C" * 9 + "O", "C" * 9], [custom_numbers])
     found = rows[rows.method == "custom_numbers"].set_index("graph").value
     assert found.to_dict() == {0: 0.1, 1: 0.0}
+
+
+def test_false_positives_are_counted_among_bonds_too():
+    chain = np.array([[k, k + 1] for k in range(9)])
+    rows = evaluate_nothing(
+        random_graphormer(), ["C" * 9 + "O", "C"], [custom_numbers], ends=[chain, chain[:0]]
+    )
+    found = rows[(rows.method == "custom_numbers") & (rows.metric == "bond_false_positives")]
+    assert found.set_index("graph").value.to_dict() == {0: pytest.approx(1 / 9)}
+
+
+def test_methods_may_give_bonds_a_relevance_of_their_own():
+    def third(model, inputs, ends, target):
+        return [np.arange(len(own)) == 2.0 for own in ends]
+
+    chain = np.array([[k, k + 1] for k in range(9)])
+    bonds = [(chain, chain[:, 0] == 2), (chain, np.zeros(9, bool))]
+    rows = evaluate_bonds(random_graphormer(), ["C" * 10] * 2, bonds, methods={"third": third})
+    found = rows.set_index(["graph", "metric"]).value.to_dict()
+    assert found == {
+        (0, "bond_roc_auc"): 1,
+        (0, "bond_average_precision"): 1,
+        (1, "bond_false_positives"): pytest.approx(1 / 9),
+    }
+
+
+def test_a_bond_is_scored_by_its_shapley_value_and_by_what_its_atoms_read_from_each_other():
+    model, smiles = random_graphormer(), "CC(=O)N"
+    ends, true = np.array([[2, 1], [0, 1], [1, 3]]), np.array([True, False, False])
+    rows = evaluate_bonds(model, [smiles], [(ends, true)], target="pIC50")
+    found = rows[rows.metric == "bond_roc_auc"].set_index("method").value
+    (shapley,) = edge_shapley(model, [smiles], "pIC50")
+    between = pairs(model, smiles, target="pIC50").matrix[1:, 1:]
+    values = dict(zip(map(tuple, shapley.edges.tolist()), shapley.values, strict=True))
+    own = [values[1, 2], values[0, 1], values[1, 3]]
+    assert found["edge_shapley"] == roc_auc(own, true)
+    assert found["pairs"] == roc_auc([between[a, b] + between[b, a] for a, b in ends], true)
 
 
 def custom_numbers(model, batch, target):
