@@ -19,7 +19,7 @@ from graphxai.models.graphormer.training.settings import TrainingSettings
 
 __all__ = ["shape_config", "train_shapes"]
 
-SETTINGS = TrainingSettings(epochs=25, batch_size=32, learning_rate=1.5e-3, ema_decay=0.99)
+SETTINGS = TrainingSettings(epochs=25, batch_size=32, learning_rate=2e-3, ema_decay=0.99)
 
 
 def shape_config() -> GraphormerConfig:
