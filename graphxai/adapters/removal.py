@@ -121,8 +121,7 @@ def outputs_of_many(
         n = int(data.num_nodes or 0)
         if keep.dim() != 2 or keep.shape[1] != n:
             raise ValueError(f"keep has shape {tuple(keep.shape)}, but the graph has {n} nodes.")
-    if operator == "resample":
-        resampling = (resampling or Resampling()).of(model)
+    resampling = (resampling or Resampling()).of(model) if operator == "resample" else None
     if isinstance(model, Ensemble):
         members = [
             outputs_of_many(one, graphs, keeps, operator, resampling) for one in model.members

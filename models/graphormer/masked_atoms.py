@@ -4,7 +4,7 @@ An atom's type is the whole row of its features, so that they agree with each ot
 reads the types that are shown, the degrees of all atoms, and distances and bonds as Graphormer's
 structural bias does (Ying 2021), and gives each hidden atom a distribution over the types met in
 training (masked attributes, Hu 2020). Hidden atoms are drawn in `ROUNDS` groups, each given those
-drawn before, so that neighbours suit each other.
+drawn before.
 
 `masked_atoms.safetensors` holds the network, `masked_atoms.json` says what it was trained on.
 """

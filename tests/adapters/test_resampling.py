@@ -110,6 +110,10 @@ def test_a_benchmark_takes_the_operator_from_beside_the_checkpoint(model, atoms,
     report = gx.evaluate(loaded, CHAINS[:3], ["gradient_input"], **options)
     assert report.operators == ("mask", "zero", "delete", "resample")
     assert report.settings["resampling"]["atoms"] == atoms.digest[:12]
+    masked = gx.evaluate(loaded, CHAINS[:3], ["gradient_input"], **options | {"operators": "mask"})
+    assert report.values("srg", "mask")["gradient_input"].tolist() == pytest.approx(
+        masked.values("srg")["gradient_input"].tolist(), abs=1e-6
+    )
     again = gx.evaluate(loaded, CHAINS[:3][::-1], ["gradient_input"], **options)
     first, second = (one.values("auac", "resample")["gradient_input"] for one in (report, again))
     assert first.tolist() == pytest.approx(second[::-1].tolist(), abs=1e-6)
