@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.adapters.removal import Model, outputs_without_edges, undirected_edges
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 
 from .control import generator_of
+
+if TYPE_CHECKING:
+    from graphxai.adapters.removal import Model
 
 TOGETHER = 16  # graphs whose thinned copies are encoded and held at once
 
@@ -38,7 +40,7 @@ class EdgeShapley:
 
 
 def edge_shapley(
-    model: Model,
+    model: "Model",
     inputs: Sequence[Any],
     target: Any = None,
     *,
@@ -72,9 +74,11 @@ def edge_shapley(
 
 
 def _of_graphs(
-    model: Model, graphs: list[Any], target: Target, permutations: int, seed: int
+    model: "Model", graphs: list[Any], target: Target, permutations: int, seed: int
 ) -> Iterator[EdgeShapley]:
     """The values of a few graphs, which share passes."""
+    from graphxai.adapters.removal import outputs_without_edges, undirected_edges  # loads PyG
+
     edges, keeps, places = [], [], []
     for graph in graphs:
         pairs, belongs = undirected_edges(graph.edge_index)
