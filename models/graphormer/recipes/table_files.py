@@ -135,9 +135,9 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
 
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
     """Write row, canonical SMILES and labels of the training molecules, for finding neighbours."""
-    y = table.y
+    y, numbers = table.y, table.rows  # both are gathered anew each time they are asked for
     header = ["row", "smiles", *(target.heading for target in table.targets)]
-    rows = ([table.rows[k], table.canonical[k], *_cells(table.targets, y[k])] for k in chosen)
+    rows = ([numbers[k], table.canonical[k], *_cells(table.targets, y[k])] for k in chosen)
     _write(path, header, rows)
 
 
@@ -152,11 +152,11 @@ def write_test(
 
     readings: one array per task, for the molecules `chosen`; see `training.scores.readings`.
     """
-    y = table.y
+    y, numbers = table.y, table.rows
     predicted = [column for pair in zip(tasks, readings, strict=True) for column in _columns(*pair)]
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = (
-        [table.rows[k], table.graphs[k].smiles, *_cells(table.targets, y[k])]
+        [numbers[k], table.graphs[k].smiles, *_cells(table.targets, y[k])]
         + [f"{values[position]:.6g}" for _, values in predicted]
         for position, k in enumerate(chosen)
     )
