@@ -160,6 +160,8 @@ def test_no_process_outlives_the_one_that_started_it(how):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # the signal reaches all its processes, as Ctrl-C does
+        # what a shell starts in the background ignores Ctrl-C, and so does all that it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         pids = {int(process.stdout.readline()) for _ in range(200)}
         if how == signal.SIGINT:

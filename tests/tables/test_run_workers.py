@@ -186,6 +186,7 @@ def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heeding_ctrl_c,
     ) as process:
         while (rows := lines(out / "explanations.csv")) < 200 and process.poll() is None:
             time.sleep(0.02)
@@ -209,6 +210,11 @@ def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
     explain_table(bundled, table, out, lrp, resume=True, workers=2)
     explain_table(bundled, table, whole, lrp)
     assert contents(out) == contents(whole)
+
+
+def heeding_ctrl_c():
+    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def lines(path):
