@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ __all__ = [
     "Appended",
     "alone",
     "folder_at",
+    "json_text",
     "place_of",
     "replacing",
     "synced_together",
@@ -26,6 +29,8 @@ __all__ = [
 ]
 
 SYNCED_EVERY = 1.0  # seconds
+# a list of numbers as JSON indents it; a line break never stands inside a text
+_NUMBERS = re.compile(r"\[\n\s*((?:-?\d[^\s,]*,\n\s*)*-?\d[^\s,]*)\n\s*\]")
 _waiting: ContextVar[list[Path] | None] = ContextVar("files to sync at the end", default=None)
 
 
@@ -117,6 +122,12 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     with replacing(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
     return Path(path)
+
+
+def json_text(content: Any) -> str:
+    """Return JSON to read and compare, an entry a line, but lists of numbers on one line."""
+    text = json.dumps(content, indent=1)
+    return _NUMBERS.sub(lambda found: "[" + " ".join(found[1].split()) + "]", text) + "\n"
 
 
 class Appended:

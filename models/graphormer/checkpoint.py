@@ -15,7 +15,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from graphxai.datasets.writing import folder_at, write_whole
+from graphxai.datasets.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig, TaskSet
 from .conformal import Conformal, from_json, to_json
@@ -65,7 +65,7 @@ def save_checkpoint(
     save_mean_node(model, folder)
     save_conformal(model.conformal, folder, weights_digest(folder))
     content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
+    write_whole(folder / CONFIG, json_text(content))
     write_whole(folder / CARD, card or "# Graphormer\n")
     return folder
 

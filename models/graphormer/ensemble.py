@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from graphxai.datasets.writing import folder_at, write_whole
+from graphxai.datasets.writing import folder_at, json_text, write_whole
 
 from .checkpoint import (
     CARD,
@@ -112,7 +111,7 @@ def save_ensemble(
     for member, place in zip(model.members, places, strict=True):
         save_checkpoint(member, place, card=f"# Member {place.name} of an ensemble\n")
     content = {"format": ENSEMBLE, MEMBERS: len(model.members), "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
+    write_whole(folder / CONFIG, json_text(content))
     write_whole(folder / CARD, card or "# Ensemble of Graphormers\n")
     save_conformal(model.conformal, folder, _joined(map(weights_digest, places)))
     return folder

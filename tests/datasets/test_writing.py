@@ -1,11 +1,12 @@
 """Files are written whole, through links, and to nothing but files."""
 
+import json
 import os
 import stat
 
 import pytest
 
-from graphxai.datasets.writing import folder_at, place_of, replacing, write_whole
+from graphxai.datasets.writing import folder_at, json_text, place_of, replacing, write_whole
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, pipes and modes of POSIX")
 
@@ -46,3 +47,21 @@ def test_an_error_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path):
     write_whole(path, "newer")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_json_has_an_entry_a_line_and_lists_of_numbers_on_one():
+    content = {
+        "rows": [2, -3, 1e-5, 4.25],
+        "names": ["a, b", "[\n 1,\n 2\n]"],
+        "pairs": [[1, 2], [3]],
+        "nothing": [],
+        "flags": [True, None],
+        "deep": [{"interval": [0.5, 1]}],
+    }
+    text = json_text(content)
+    assert json.loads(text) == content
+    lines = text.splitlines()
+    assert ' "rows": [2, -3, 1e-05, 4.25],' in lines
+    assert "  [1, 2]," in lines
+    assert '   "interval": [0.5, 1]' in lines
+    assert json_text({"rows": list(range(10_000))}).count("\n") == 3

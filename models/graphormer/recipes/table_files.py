@@ -15,7 +15,7 @@ from graphxai.datasets.hygiene import CleanTable, Target
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
 from graphxai.datasets.standardise import STEPS
-from graphxai.datasets.writing import replacing, write_whole
+from graphxai.datasets.writing import json_text, replacing, write_whole
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.training.conformal import coverage_text
 from graphxai.models.graphormer.training.forests import trees_for
@@ -130,7 +130,7 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
     names = ["file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores"]
     names += ["coverage", "learning_curve", "notes"]
     content = {name: metadata[name] for name in names}
-    write_whole(path, json.dumps(content, indent=1) + "\n")
+    write_whole(path, json_text(content))
 
 
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
