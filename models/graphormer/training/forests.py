@@ -18,7 +18,7 @@ __all__ = ["Forest", "Forests", "forest_predictions", "reference_forest", "trees
 FloatArray = NDArray[np.float64]
 TREES = 500
 TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
-TREES_OF_TABLE = 5000  # all targets of a table together, but at least 100 for each
+TREES_OF_TABLE = 2400  # all targets of a table together, but at least 100 for each
 
 
 @dataclass(frozen=True, eq=False)
