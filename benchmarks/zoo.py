@@ -26,6 +26,7 @@ NUCLEAR = ("AR", "AR-LBD", "AhR", "Aromatase", "ER", "ER-LBD", "PPAR-gamma")
 STRESS = ("ARE", "ATAD5", "HSE", "MMP", "p53")
 ASSAYS = (*(f"NR-{name}" for name in NUCLEAR), *(f"SR-{name}" for name in STRESS))
 ACTIVITY = {"0": "inactive", "1": "active"}
+LARGEST = 3_000_000  # bytes of a bundled model
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,27 @@ def train(name: str, model: Model, data: Path, out: Path) -> Path:
 
 
 def install(folder: Path, name: str) -> None:
-    """Copy a checkpoint to the bundled ones."""
+    """Copy a checkpoint to the bundled ones, without training labels if it would be too large."""
     target = PRETRAINED / name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
-    size = sum(path.stat().st_size for path in target.iterdir())
     assert (target / CONFIG).exists()
-    print(f"installed {name}: {size / 2**20:.2f} MB", flush=True)
+    if size_of(target) > LARGEST:
+        leave_labels_out(target / "training.csv")
+    print(f"installed {name}: {size_of(target) / 1e6:.2f} MB", flush=True)
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of a folder's files."""
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def leave_labels_out(path: Path) -> None:
+    """Keep only rows and SMILES of training molecules, which say how near another one is."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row[:2] for row in csv.reader(file)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def main() -> None:

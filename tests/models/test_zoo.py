@@ -8,7 +8,8 @@ import graphxai as gx
 from graphxai.datasets.training_set import training_set_of
 from graphxai.models.graphormer import locate
 
-NAMES = ("solubility", "lipophilicity", "blood-brain-barrier", "hiv")
+NAMES = ("solubility", "lipophilicity", "blood-brain-barrier", "tox21", "hiv")
+OESTRADIOL = "C[C@]12CC[C@H]3[C@@H](CCc4cc(O)ccc34)[C@@H]1CC[C@@H]2O"
 CAFFEINE = "Cn1cnc2c1c(=O)n(C)c(=O)n2C"
 
 
@@ -59,3 +60,19 @@ def value(name, smiles):
 )
 def test_a_model_knows_what_any_chemist_knows(name, lower, higher):
     assert value(name, lower) < value(name, higher)
+
+
+@pytest.mark.parametrize(
+    ("assay", "active"),
+    [
+        ("NR-ER", OESTRADIOL),
+        ("NR-ER", "CC(C)(c1ccc(O)cc1)c1ccc(O)cc1"),  # bisphenol A
+        ("NR-AR", "C[C@]12CC[C@H]3[C@@H](CCC4=CC(=O)CC[C@]34C)[C@@H]1CC[C@@H]2O"),  # testosterone
+        ("NR-AhR", "O=c1cc(-c2ccccc2)oc2ccc3ccccc3c12"),  # beta-naphthoflavone
+    ],
+)
+def test_tox21_knows_the_classic_ligands_of_a_receptor(assay, active):
+    known, glycerol = gx.predict(loaded("tox21"), [active, "OCC(O)CO"])
+    assert len(known) == 12
+    assert known[assay].label == "active"
+    assert all(one.label == "inactive" for one in glycerol.values())

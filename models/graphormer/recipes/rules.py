@@ -38,7 +38,7 @@ __all__ = ["rule_task", "train_rule", "train_rules"]
 
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
-TOGETHER = replace(FROM_WEIGHTS, epochs=4, learning_rate=5e-4, head_learning_rate=2e-3)
+TOGETHER = replace(FROM_WEIGHTS, epochs=20, learning_rate=5e-4, head_learning_rate=2e-3)
 
 
 def rule_task(dataset: RuleDataset) -> Task:
