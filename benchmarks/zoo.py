@@ -35,6 +35,7 @@ class Model:
 
     columns: columns of the file, and what they are called in the model. words: what classes are
     called. rows: the most rows taken; all positive ones of the first column, then others at random.
+    smiles: the column of SMILES.
     """
 
     file: str
@@ -43,6 +44,7 @@ class Model:
     columns: dict[str, str]
     words: dict[str, str] = field(default_factory=dict)
     rows: int | None = None
+    smiles: str = "smiles"
 
 
 MODELS = {
@@ -106,7 +108,7 @@ def write_table(model: Model, source: Path, path: Path) -> None:
         for row in rows:
             cells = [row[name] for name in model.columns]
             words = ["" if is_missing(cell) else model.words.get(cell, cell) for cell in cells]
-            writer.writerow([row["smiles"], *words])
+            writer.writerow([row[model.smiles], *words])
 
 
 def train(name: str, model: Model, data: Path, out: Path) -> Path:
