@@ -1,11 +1,13 @@
 """Counterfactuals: predictions needed, truth on rules, and measured matched pairs of BACE.
 
     python benchmarks/counterfactuals.py --out runs/counterfactuals [--data FOLDER] [--limit 40]
+        [--rules runs/ground-truth/rules]
 
 1. BACE test compounds: how many neighbours are predicted until the first that reaches the other
    class, in the order that relevance suggests and in random order (one change at most).
-2. Rules ("indole", "halogen"): whether counterfactuals of a model trained on the rule lose or gain
-   what the rule asks for. Indole is also taught on near misses, as its model confuses look-alikes.
+2. Rules ("indole", "halogen" and others): whether counterfactuals of the model that
+   `benchmarks/ground_truth.py` trains on them lose or gain what the rule asks for. `--rules` is its
+   folder `rules`.
 3. Matched pairs of BACE: predicted against measured change of pIC50, and how often intervals of the
    change hold. Pairs with compounds that the model was trained on are reported apart.
 4. Counterfactual sets (`sets`): the superpixels of MNIST test images, and the atoms of BACE test
@@ -16,29 +18,27 @@ Results that are already in the folder are not computed again.
 
 import argparse
 import json
-import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import rdBase
 from scipy.stats import spearmanr
 
 import graphxai as gx
 from graphxai.chemistry.cliffs import activity_cliffs
-from graphxai.chemistry.transformations import transformed
 from graphxai.datasets.molecules import load_bace
-from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
-from graphxai.datasets.rules import get_rule
+from graphxai.datasets.rule_tables import RuleTable, read_rule_table
+from graphxai.datasets.rules import RuleTask
 from graphxai.evaluation.sources import bace_test, mnist_test
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.models.graphormer.checkpoint import load_checkpoint
-from graphxai.models.graphormer.recipes.rules import train_rule
+from graphxai.models.graphormer.model import Graphormer
 
-RULES = ("indole", "halogen")
-SIZE = 4000  # molecules of a rule's data set
 PREDICTIONS = 200
 CLASS, VALUE = "BACE-1 inhibition", "pIC50"
 
@@ -72,58 +72,85 @@ def orders(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def near_misses(dataset: RuleDataset, count: int = 1000) -> list[str]:
-    """Neighbours of training molecules: up to two that change the rule's answer, and two others."""
-    rng, found = random.Random(0), []
-    held_out = {dataset.smiles[k] for k in (*dataset.split.valid, *dataset.split.test)}
-    for k in rng.sample(list(dataset.split.train), count):
-        changes: dict[bool, list[str]] = {True: [], False: []}
-        for change in transformed(Chem.MolFromSmiles(dataset.smiles[k])):
-            if change.smiles not in held_out:
-                answer = bool(dataset.rule.label(change.smiles))
-                changes[answer != bool(dataset.labels[k])].append(change.smiles)
-        for group in changes.values():
-            found += rng.sample(group, min(2, len(group)))
-    return found
+@dataclass
+class Answers:
+    """Of a molecule: whether the truth changed with each counterfactual, and where it did not."""
+
+    wish: str
+    right: list[bool]
+    fooled: list[tuple[str, ...]]
 
 
 def rules(given: argparse.Namespace) -> dict[str, Any]:
-    """Share of counterfactuals whose true answer changed with the model's."""
+    """Share of counterfactuals whose true answer changed with the model's, by rule."""
+    table = read_rule_table(given.rules / "molecules.csv")
+    model = load_checkpoint(given.rules / "run" / "model")
     found: dict[str, Any] = {}
-    for name in RULES:
-        folder = given.out / name
-        smiles = local_smiles(given.data)
-        rule, dataset = get_rule(name), rule_dataset(smiles, name, size=SIZE, seed=0)
-        if not (folder / "model").is_dir():
-            train_rule(folder, name, molecules=smiles, size=SIZE, accelerator="cpu", resume=True)
-        if name == "indole" and not (folder / "near" / "model").is_dir():
-            taught = [*(dataset.smiles[k] for k in dataset.split.train), *near_misses(dataset)]
-            train_rule(
-                folder / "near", name, molecules=taught, size=5000, start=folder / "model",
-                accelerator="cpu", resume=True,
-            )  # fmt: skip
-        near = folder / "near" / "model"
-        model = load_checkpoint(near if near.is_dir() else folder / "model")
-        right: list[bool] = []
-        reached = 0
-        test = list(dataset.split.test)[: given.limit]
-        for k in test:
-            wish = "no" if dataset.labels[k] else "yes"
-            if gx.predict(model, dataset.smiles[k])[name].label == wish:
-                continue  # the model is wrong already, and so it is on most neighbours
-            result = gx.counterfactuals(
-                model, dataset.smiles[k], wish, n=6, predictions=300, progress=False
-            )
-            reached += result.first is not None
-            right += [bool(rule.label(c.smiles)) == (wish == "yes") for c in result if c.reached]
-        found[name] = {
-            "score": model.origin.metadata["score"],
-            "molecules": len(test),
-            "with a counterfactual": reached,
-            "counterfactuals": len(right),
-            "right": _interval(np.array(right, dtype=float)),
-        }
+    for rule in table.rules:
+        path = given.out / f"rule {rule.name}.json"
+        if rule.kind == "presence" and not path.exists():
+            chosen = balanced(table, rule.name, given.limit)
+            path.write_text(json.dumps(truths(model, rule, chosen), indent=1))
+        if path.exists():
+            found[rule.name] = json.loads(path.read_text())
+            print(rule.name, {k: v for k, v in found[rule.name].items() if k != "fooled"})
     return found
+
+
+def balanced(table: RuleTable, rule: str, limit: int) -> list[str]:
+    """The first test molecules with each answer, half of `limit` each."""
+    answers = table.of(rule)
+    sides = [[k for k in table.split.test if bool(answers[k]) == side] for side in (True, False)]
+    return [table.smiles[k] for side in sides for k in side[: limit // 2]]
+
+
+def truths(model: Graphormer, rule: RuleTask, molecules: Sequence[str]) -> dict[str, Any]:
+    """Whether the rule's answer changes with the model's; all, and by side.
+
+    Molecules that the model has wrong are left out: so it has most of their neighbours.
+    """
+    found = [
+        answers_of(model, rule, smiles, "no" if rule.label(smiles) else "yes")
+        for smiles in molecules
+        if (gx.predict(model, smiles)[rule.name].label == "yes") == rule.label(smiles)
+    ]
+    return {
+        "molecules": len(found),
+        "wrong already": len(molecules) - len(found),
+        "with a counterfactual": sum(bool(one.right) for one in found),
+        "right": share(found),
+        "right towards no": share([one for one in found if one.wish == "no"]),
+        "right towards yes": share([one for one in found if one.wish == "yes"]),
+        "fooled": [row for one in found for row in one.fooled],
+    }
+
+
+def answers_of(model: Graphormer, rule: RuleTask, smiles: str, wish: str) -> Answers:
+    """What the rule says of up to six counterfactuals of a molecule."""
+    result = gx.counterfactuals(
+        model, smiles, f"{rule.name}: {wish}", n=6, predictions=300, progress=False
+    )
+    reached = [one for one in result if one.reached]
+    right = [("yes" if rule.label(one.smiles) else "no") == wish for one in reached]
+    pairs = zip(reached, right, strict=True)
+    return Answers(wish, right, [(smiles, one.changes, one.smiles) for one, ok in pairs if not ok])
+
+
+def share(found: Sequence[Answers]) -> dict[str, float]:
+    """The share of right counterfactuals; its interval resamples molecules."""
+    rows = np.array([(sum(one.right), len(one.right)) for one in found if one.right])
+    if not len(rows):
+        return {"n": 0}
+    rng = np.random.default_rng(0)
+    sums = rows[rng.integers(len(rows), size=(2000, len(rows)))].sum(1)
+    low, high = np.quantile(sums[:, 0] / sums[:, 1], [0.025, 0.975])
+    return {
+        "share": float(rows[:, 0].sum() / rows[:, 1].sum()),
+        "low": float(low),
+        "high": float(high),
+        "n": int(rows[:, 1].sum()),
+        "of molecules": len(rows),
+    }
 
 
 def pairs(given: argparse.Namespace) -> dict[str, Any]:
@@ -174,32 +201,37 @@ def _coverage(
 
 def sets(given: argparse.Namespace) -> dict[str, Any]:
     """Sizes of counterfactual sets, the share proven smallest, predictions, processor time."""
-    digits, bace = gx.load("mnist-superpixels"), gx.load("bace")
-    sources = {
-        "atoms": (bace, bace_test(bace, given.data)),
-        "superpixels": (digits, mnist_test(given.data)),
-    }
+    sources = {"atoms": ("bace", bace_test), "superpixels": ("mnist-superpixels", mnist_test)}
     rows = {}
-    for name, (model, source) in sources.items():
-        inputs = list(source.sample(given.limit).inputs.values())
-        task = model.config.tasks[0].name
-        for exhaustive in (3000, 0):
-            start = time.process_time()
-            found = gx.counterfactual_set(model, inputs, task=task, exhaustive=exhaustive)
-            seconds = time.process_time() - start
-            sizes = [len(one) for one in found if one]
-            key = f"{name}, exhaustive={exhaustive}"
-            rows[key] = {
-                "graphs": len(found),
-                "with a set": len(sizes),
-                "mean size": float(np.mean(sizes)),
-                "sizes": sorted(sizes),
-                "proven": sum(one.proven for one in found),
-                "mean predictions": float(np.mean([one.predictions for one in found])),
-                "processor seconds a graph": seconds / len(found),
-            }
-            print(key, rows[key], flush=True)
+    for exhaustive, (name, (bundled, test)) in product((3000, 0), sources.items()):
+        key = f"{name}, exhaustive={exhaustive}"
+        path = given.out / f"sets, {key}.json"
+        if not path.exists():
+            model = gx.load(bundled)
+            inputs = list(test(model, given.data).sample(given.limit).inputs.values())
+            path.write_text(json.dumps(_sizes(model, inputs, exhaustive), indent=1))
+        rows[key] = json.loads(path.read_text())
+        print(key, rows[key], flush=True)
     return rows
+
+
+def _sizes(model: Graphormer, inputs: Sequence[Any], exhaustive: int) -> dict[str, Any]:
+    start = time.process_time()
+    found = gx.counterfactual_set(
+        model, inputs, task=model.config.tasks[0].name, exhaustive=exhaustive
+    )
+    seconds = time.process_time() - start
+    sizes = [len(one) for one in found if one]
+    return {
+        "graphs": len(found),
+        "nodes, mean": float(np.mean([len(one.explanation.relevance) for one in found])),
+        "with a set": len(sizes),
+        "mean size": float(np.mean(sizes)),
+        "sizes": sorted(sizes),
+        "proven": sum(one.proven for one in found),
+        "mean predictions": float(np.mean([one.predictions for one in found])),
+        "processor seconds a graph": seconds / len(found),
+    }
 
 
 def _agreement(rows: list[tuple[int, int]], value: Any, measured: Any) -> dict[str, Any]:
@@ -218,6 +250,8 @@ def _agreement(rows: list[tuple[int, int]], value: Any, measured: Any) -> dict[s
 
 
 def _interval(values: Any) -> dict[str, float]:
+    if not len(values):
+        return {"n": 0}
     found = bootstrap(values)
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": len(values)}
 
@@ -228,6 +262,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--limit", type=int, default=40)
+    parser.add_argument("--rules", type=Path)
     parser.add_argument("--parts", nargs="+", default=["pairs", "orders", "rules"])
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
