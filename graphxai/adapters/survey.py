@@ -102,7 +102,9 @@ class Survey:
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
     """What a module is made of."""
-    return *map(type, module.modules()), *(p.shape for p in module.parameters())
+    parts = list(module.modules())  # walked through once, where `parameters` would do so again
+    own = (p for part in parts for p in part._parameters.values() if p is not None)
+    return *map(type, parts), *(p.shape for p in own)
 
 
 @contextmanager

@@ -144,6 +144,35 @@ def test_the_model_runs_once_for_a_batch_and_once_without_nodes():
     assert module.calls == [15, 7]  # the second time with no nodes but those of one graph
 
 
+class WithConstants(Gps):
+    """The same with attributes of edges, a number and a cut-off signal, all of which are added."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_edges = nn.Linear(3, DIM)
+
+    def forward(self, x, edge_index, batch, edge_attr):
+        messages = self.of_edges(edge_attr)
+        x = x + torch.zeros_like(x).index_add(0, edge_index[1], messages) + 0.5
+        return super().forward(x + x.detach().round(), edge_index, batch)
+
+
+def test_shares_that_are_carried_along_are_the_directional_derivatives(monkeypatch):
+    graphs = [ring(nodes, nodes) for nodes in (4, 7, 5)]
+    for graph in graphs:
+        graph.edge_attr = torch.randn(graph.num_edges, 3)
+        graph.x, graph.edge_attr = graph.x.double(), graph.edge_attr.double()
+    model = WithConstants().double().eval()
+    carried = gx.explain(gx.wrap(model, kind="regression"), graphs)
+    monkeypatch.setattr("graphxai.adapters.engine.program.affine", lambda *_: None)
+    derived = gx.explain(gx.wrap(WithConstants().double().eval(), kind="regression"), graphs)
+    for one, other in zip(carried, derived, strict=True):
+        assert one.ledger.others.keys() == {"edge_attr", "constants", "cut off"}
+        assert one.ledger.others == pytest.approx(other.ledger.others, rel=1e-9)
+        assert one.ledger.biases == pytest.approx(other.ledger.biases, rel=1e-9)
+        assert one.ledger.unexplained == pytest.approx(0, abs=1e-6)  # relevance is single precision
+
+
 def replaced(m):
     m.first.weight = nn.Parameter(-m.first.weight.detach())
 

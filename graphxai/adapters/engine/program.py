@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphxai.contract.randomness import current_draws
 from graphxai.rules.conservative import Rules
 
+from ..isolation import uncompiled
 from .marks import curves, marked, numbers_among
 from .replay import Lines, Plan, Replayed, lines_in, plan, replay
 from .shares import Affine, Shares, affine
@@ -267,7 +268,7 @@ def followed(
     leaf = rows.detach().requires_grad_()
     mode = _Following(kept, rows, [leaf, *others.values()], module)
     try:
-        with watched(mode, graded=True):
+        with uncompiled(module), watched(mode, graded=True):
             output = call(leaf, others)
     except RuntimeError:  # the next pass raises it again, if it is the model's
         return None
@@ -288,6 +289,7 @@ class _Following(TorchDispatchMode):
         super().__init__()
         self._kept, self._program, self._module = kept, kept.program, module
         self._ops = kept.program.trace.ops
+        self._calls = [*kept.calls, None]
         self._next = 0
         self._lost = False
         self._left = 0
@@ -301,14 +303,20 @@ class _Following(TorchDispatchMode):
         self.again = Replayed(self._program.made, self._tensors)
         self.again.begin(self._program.slot, rows)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: `followed` has nothing compiled, and each operation would pay for the guard."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if (parts := kind_of(func).parts) is not None:
+        expected = func is self._calls[self._next]  # and so, as recorded, not in parts
+        if not expected and (parts := kind_of(func).parts) is not None:
             with self:
                 return parts(*args, **kwargs)
-        self._lost = self._lost or not self._goes_on(func, args, kwargs)
+        self._lost = self._lost or not expected or not self._goes_on(args, kwargs)
         if self._lost:
             return func(*args, **kwargs)
         op = self._ops[self._next]
@@ -377,17 +385,15 @@ class _Following(TorchDispatchMode):
 
     # -- one operation -------------------------------------------------------------------------
 
-    def _goes_on(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether this is the operation that comes next."""
-        if self._next == len(self._ops):
-            return False
+    def _goes_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these are the arguments of the operation that comes next."""
         op = self._ops[self._next]
-        if op.called is not func or op.graded != torch.is_grad_enabled() or saves_elsewhere():
+        if op.graded != torch.is_grad_enabled() or saves_elsewhere():
             return False
         if len(args) != len(op.args):
             return False
         for known, one in zip(op.args, args, strict=True):
-            if type(known) is Ref and self._tensors[known.slot] is one:
+            if known is one or (type(known) is Ref and self._tensors[known.slot] is one):
                 continue
             if not self._alike(known, one):
                 return False

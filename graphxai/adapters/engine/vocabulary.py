@@ -1,5 +1,6 @@
 """Names of ATen operations, grouped by what they do to a signal."""
 
+from functools import lru_cache
 from typing import Any
 
 SAME = {  # only the shape, the order or the type changes, or entries are removed
@@ -60,6 +61,7 @@ LINEAR = {
 KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
 
 
+@lru_cache(4096)
 def name_of(func: Any) -> str:
     """The name of a Python function or method of PyTorch: `__array__` and `array` are alike."""
     name: str = getattr(func, "__name__", "")
