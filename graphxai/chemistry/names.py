@@ -271,6 +271,7 @@ def name_in_words(smiles: str) -> str | None:
     return f"{name} ring" + (f" with {', '.join(listed)}" if listed else "")
 
 
+@lru_cache(maxsize=1 << 16)
 def described(smiles: str) -> str:
     """A fragment in words: its name, or else its formula and rings ("C9H10NO with benzene ring").
 

@@ -477,7 +477,7 @@ class Explanation(Result):
         return files.write_pictures([self.svg(**options)], path)
 
 
-@lru_cache(maxsize=16)  # enough for what is asked of one explanation after the other
+@lru_cache(maxsize=256)  # what is asked of a batch of explanations, one after the other
 def _read(smiles: str) -> "Mol | None":
     from rdkit import Chem, rdBase
 

@@ -62,7 +62,9 @@ def record(
     if explanation.nearness is not None:
         found["near"] = explanation.nearness.sentence
     if explanation.features is not None:
-        found["features"] = [rounded(row, 3) for row in explanation.features]
+        flat = rounded(explanation.features.ravel(), 3)
+        width = explanation.features.shape[1]
+        found["features"] = [flat[k : k + width] for k in range(0, len(flat), width)]
     return found
 
 
