@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from difflib import get_close_matches
+from functools import lru_cache
 from inspect import Parameter, signature
+from types import MethodType
 from typing import Any
 
 import torch
@@ -166,7 +168,17 @@ def _parameters(model: nn.Module) -> list[Parameter]:
 
 
 def _given_to(model: nn.Module) -> list[Parameter]:
-    return list(signature(model.forward).parameters.values())
+    forward = model.forward
+    if type(forward) is not MethodType:
+        return list(signature(forward).parameters.values())
+    own, *given = _parameters_of(forward.__func__)
+    return [own, *given] if own.kind == Parameter.VAR_POSITIONAL else given
+
+
+@lru_cache(maxsize=64)
+def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """The parameters of a function, which is asked for each graph; reading them takes a while."""
+    return tuple(signature(function).parameters.values())
 
 
 # -- models with one output per node ---------------------------------------------------------------
