@@ -39,6 +39,11 @@ class Conformal:
     scores: Mapping[str, Sequence[float]]
     slope: float = 0.0
 
+    @property
+    def n(self) -> int:
+        """The number of scores."""
+        return sum(map(len, self.scores.values()))
+
     def difficulty(self, similarity: float | None) -> float:
         """`1 + slope (1 - similarity)` to the nearest training compound; None counts as 0."""
         return 1 + self.slope * (1 - (similarity or 0.0))

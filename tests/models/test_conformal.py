@@ -99,6 +99,23 @@ def test_a_change_is_as_uncertain_as_two_independent_errors():
     assert not any(map(math.isfinite, after.change_since(unknown)))
 
 
+def test_errors_of_a_teacher_count_as_those_on_the_calibration_molecules_do():
+    """Pooled scores are those of all molecules at once; what has no prediction does not count."""
+    rng = np.random.default_rng(0)
+    read, y, near = rng.normal(size=(3, 60))
+    near = np.abs(np.tanh(near))
+    parts = [conformal.conformal_scores(REGRESSION, *(a[k] for a in (read, y, near)))
+             for k in (slice(0, 20), slice(20, 60))]  # fmt: skip
+    together = conformal.conformal_scores(REGRESSION, read, y, near)
+    both = conformal.pooled(parts)
+    assert both.n == 60
+    assert both.interval(0.3, 0.5) == pytest.approx(together.interval(0.3, 0.5))
+    assert conformal.pooled([None, parts[1]]).n == 40
+    assert conformal.pooled([None]) is None
+    read[:10] = np.nan
+    assert conformal.conformal_scores(REGRESSION, read, y, near).n == 50
+
+
 @pytest.fixture
 def folder(tmp_path):
     model = random_graphormer()

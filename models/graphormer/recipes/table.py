@@ -35,7 +35,7 @@ from graphxai.models.graphormer.ensemble import (
 )
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.training.calibration import scale_logits
-from graphxai.models.graphormer.training.conformal import calibrate
+from graphxai.models.graphormer.training.conformal import Unseen, calibrate
 from graphxai.models.graphormer.training.fit import require_hardware
 from graphxai.models.graphormer.training.kept import save_teacher
 from graphxai.models.graphormer.training.loading import encode_all
@@ -249,7 +249,7 @@ def train_table(
     if found.shares:
         say(f"the teacher's share, the rest is the network's own: {shares_text(found.shares)}")
     temperatures = fitting.calibrate(model, parts.valid)
-    coverage = calibrate(model, graphs, table.y, parts)
+    coverage = calibrate(model, graphs, table.y, parts, _of_teacher(found, split))
     if found.teacher is None:
         say("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
     scores = fitting.scores(found, parts)
@@ -446,6 +446,18 @@ class _Fitting:
         found = part.model(fewer, out)
         part.calibrate(found.model, parts.valid)
         return {"share": share, "n": len(chosen), "targets": part.scores(found, fewer)}
+
+
+def _of_teacher(found: Distilled, split: str) -> dict[str, Unseen]:
+    """What the teacher said of training molecules of other scaffolds, for tasks that it taught.
+
+    The network, which says nearly the same, has no such predictions. The molecules held out for
+    calibration are few, and of few scaffolds. Empty for a random split, where those held out are
+    like the ones to come, and other scaffolds are harder.
+    """
+    if found.teacher is None or split == "random":
+        return {}
+    return {name: one for name, one in found.teacher.unseen.items() if found.shares.get(name)}
 
 
 def _of_several(model: Trained, seed: int) -> list[str]:

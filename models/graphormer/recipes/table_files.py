@@ -302,9 +302,11 @@ def _coverage(found: dict[str, Any], targets: Sequence[Target]) -> str:
     """Say how often intervals and sets of classes held; empty if there are none."""
     if not found:
         return ""
+    taught = any(len(one["made_from"]) > 1 for one in found.values())
+    more = " and from training molecules as the teacher predicted them from other scaffolds"
     return (
         "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
-        " made from the calibration molecules. On the test molecules:\n\n"
+        f" made from the calibration molecules{more if taught else ''}. On the test molecules:\n\n"
         + coverage_text(found, {target.name: target.unit for target in targets})
     )
 

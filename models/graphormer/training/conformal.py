@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,15 @@ from graphxai.models.graphormer.ensemble import Trained
 
 from .scores import task_readings
 
-__all__ = ["calibrate", "conformal_scores", "coverage", "coverage_text", "nearest_similarities"]
+__all__ = [
+    "Unseen",
+    "calibrate",
+    "conformal_scores",
+    "coverage",
+    "coverage_text",
+    "nearest_similarities",
+    "pooled",
+]
 
 FloatArray = NDArray[np.float64]
 SLOPE = 1.0  # see benchmarks/uncertainty.md
@@ -27,17 +36,36 @@ LARGEST = 1000  # molecules per task whose scores are stored
 FEW = 20  # far molecules, below which their coverage says nothing
 
 
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """What was predicted for molecules that were not learned from.
+
+    readings: as from `scores.readings`, NaN where nothing was predicted; y (n,): labels or NaN;
+    similarity (n,): to the nearest molecule learned from, None for other graphs.
+    """
+
+    readings: FloatArray
+    y: FloatArray
+    similarity: FloatArray | None
+
+
 def calibrate(
-    model: Trained, graphs: Sequence[Data], y: FloatArray, parts: Split
+    model: Trained,
+    graphs: Sequence[Data],
+    y: FloatArray,
+    parts: Split,
+    more: Mapping[str, Unseen] | None = None,
 ) -> dict[str, Any]:
     """Set `model.conformal` from the validation part, and measure its coverage on the test part.
 
     graphs: encoded graphs, molecules with their `smiles`; without it, nothing is known of how near
-    a graph is to the training part. y (n, tasks): labels, NaN where one is missing.
+    a graph is to the training part. y (n, tasks): labels, NaN where one is missing. more: by task,
+    further predictions whose errors count as those on the validation part do.
     A temperature fitted on the validation part is no harm: it keeps the order of all margins.
 
     Returns:
-        For each task with scores and test labels what `coverage` returns.
+        For each task with scores and test labels what `coverage` returns, and `made_from`, the
+        number of scores from the validation part and from `more`.
     """
     found: dict[str, Any] = {}
     if not parts.valid:
@@ -46,12 +74,17 @@ def calibrate(
     near, tested = (_nearest(graphs, part, parts.train) for part in (valid, test))
     read, judged = (task_readings(model, [graphs[k] for k in part]) for part in (valid, test))
     for k, task in enumerate(model.config.tasks):
-        made = conformal_scores(task, read[k], y[valid, k], near)
+        unseen = [Unseen(read[k], y[valid, k], near)]
+        if more and task.name in more:
+            unseen.append(more[task.name])
+        each = [conformal_scores(task, one.readings, one.y, one.similarity) for one in unseen]
+        made = pooled(each)
         if made is None:
             continue
         model.conformal[task.name] = made
         if not np.isnan(y[test, k]).all():
             found[task.name] = coverage(task, made, judged[k], y[test, k], tested)
+            found[task.name]["made_from"] = [0 if one is None else one.n for one in each]
     return found
 
 
@@ -83,11 +116,11 @@ def conformal_scores(
 
     read: values (n,) or probabilities (n,), (n, classes), as from `scores.readings`; y (n,):
     labels or NaN; similarity (n,) to the nearest training compound, None for other graphs. Of more
-    than 1,000 labels, 1,000 are drawn.
+    than 1,000 labels, 1,000 are drawn. Molecules without a reading do not count.
     """
     from crepes import ConformalClassifier, ConformalRegressor
 
-    known = np.flatnonzero(~np.isnan(y))
+    known = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
     if not len(known):
         return None
     if len(known) > LARGEST:
@@ -110,6 +143,16 @@ def conformal_scores(
         },
         slope,
     )
+
+
+def pooled(found: Sequence[Conformal | None]) -> Conformal | None:
+    """All scores of a task together; None if there are none."""
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    keys = known[0].scores
+    scores = {key: sorted(score for one in known for score in one.scores[key]) for key in keys}
+    return Conformal(scores, known[0].slope)
 
 
 def coverage(

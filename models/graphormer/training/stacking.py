@@ -8,7 +8,7 @@ predictions (Breiman 1996).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.models.graphormer.config import Task
 
+from .conformal import Unseen, nearest_similarities
 from .forests import Forest, trees_for
 from .gaussian_process import Kernel, Positions, Process, carriers_of, counts_of, similarity
 from .minimol import minimol_fingerprints, minimol_installed
@@ -119,7 +120,8 @@ class Stack:
 
     weights: by task, of the sources that have one; None for a task with too few labels.
     out_of_fold: by task, the leading score of every source and of the "stack" for molecules of
-    scaffolds that it did not learn from. metrics: by task, the name of that score.
+    scaffolds that it did not learn from. metrics: by task, the name of that score. unseen: by task,
+    the training molecules as predicted then, and how near each is to the other folds.
     """
 
     tasks: tuple[Task, ...]
@@ -127,6 +129,7 @@ class Stack:
     weights: tuple[dict[str, float] | None, ...]
     out_of_fold: tuple[dict[str, float], ...]
     metrics: tuple[str, ...]
+    unseen: Mapping[str, Unseen] = field(default_factory=dict)
 
     @classmethod
     def fit(
@@ -158,7 +161,7 @@ class Stack:
         steps = 2 * len(tasks) + (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
         with progress_bar("fitting teachers", steps, show=show) as tick:
             fitting = _Fitting(tuple(tasks), features, y, seed, tick)
-            unseen = {
+            by_source = {
                 name: fitting.unseen_by_process(name, folds, enough)
                 if name not in MAX_FEATURES
                 else (fitting.unseen_by_forests(name, folds, enough), {})
@@ -166,18 +169,21 @@ class Stack:
             }
             weights: list[dict[str, float] | None] = [None] * len(tasks)
             scores: list[dict[str, float]] = [{} for _ in tasks]
+            unseen: dict[str, Unseen] = {}
+            similarity = _nearest_of_others(smiles, folds)
             for k in enough:
-                predicted = {name: found[k] for name, (found, _) in unseen.items()}
-                weights[k], scores[k] = _stacked(tasks[k], predicted, y[:, k])
+                predicted = {name: found[k] for name, (found, _) in by_source.items()}
+                weights[k], scores[k], stack = _stacked(tasks[k], predicted, y[:, k])
+                unseen[tasks[k].name] = Unseen(stack, y[:, k], similarity)
             sources: dict[str, Forests | Processes] = {
                 name: fitting.forests(name) for name in MAX_FEATURES
             }
-            for name, (_, noises) in unseen.items():
+            for name, (_, noises) in by_source.items():
                 wanted = {k: noises[k] for k in enough if name in (weights[k] or {}) and noises}
                 if wanted:
                     sources[name] = fitting.processes(name, wanted)
         metrics = tuple(next(iter(METRICS[task.kind])) for task in tasks)
-        return cls(tuple(tasks), sources, tuple(weights), tuple(scores), metrics)
+        return cls(tuple(tasks), sources, tuple(weights), tuple(scores), metrics, unseen)
 
     def predict(self, features: Features) -> list[FloatArray | None]:
         """Return probabilities or values by task, see `scores.readings`; None without weights."""
@@ -365,23 +371,33 @@ def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatAr
     return weights / weights.sum()
 
 
+def _nearest_of_others(smiles: Sequence[str], folds: Sequence[Positions]) -> FloatArray:
+    """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
+    found = np.zeros(len(smiles))
+    for fold in folds:
+        own, others = [smiles[k] for k in fold], np.setdiff1d(np.arange(len(smiles)), fold)
+        if len(others):
+            found[fold] = nearest_similarities(own, [smiles[k] for k in others])
+    return found
+
+
 def _stacked(
     task: Task, predicted: Mapping[str, FloatArray], y: FloatArray
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the weights of a task's sources and the scores of their out-of-fold predictions."""
+) -> tuple[dict[str, float], dict[str, float], FloatArray]:
+    """Return weights of a task's sources, scores of out-of-fold predictions, and their mean."""
     kept = dict(predicted)
     weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
     while min(weights.values()) < LEAST:
         kept = {name: kept[name] for name, weight in weights.items() if weight >= LEAST}
         weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
-    stack = sum(weight * predicted[name] for name, weight in weights.items())
+    stack: FloatArray = sum(w * predicted[name] for name, w in weights.items())
     score = next(iter(METRICS[task.kind].values()))
     judged = {**predicted, "stack": stack}
     known = ~np.isnan(y) & ~np.any([np.isnan(_flat(p)).any(1) for p in judged.values()], axis=0)
     scores = {
         n: float(score(p[known], y[known])) if known.any() else np.nan for n, p in judged.items()
     }
-    return weights, scores
+    return weights, scores, stack
 
 
 def _headings(task: Task) -> list[str]:

@@ -320,6 +320,7 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     coverage = metadata["coverage"]["size"]
     assert (coverage["held"], coverage["n"]) == (np.mean(held), len(held))
     assert f"size: 90 % intervals held {100 * np.mean(held):.0f} % of {len(held)}" in card
+    assert len(coverage["made_from"]) == 1  # a random split: from the calibration molecules alone
     assert all(row["nitrogen"] in row["nitrogen_set"] for row in predicted.values())
     picture = tmp_path / "a.svg"
     code, text, error = run(
@@ -374,6 +375,10 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
         weights = metadata["teacher"][name]["weights"]
         assert sum(weights.values()) == pytest.approx(1)
         assert f"teacher of {name}: " in text
+    assert metadata["coverage"]  # new molecules: errors of the teacher count where it taught
+    for name, found in metadata["coverage"].items():
+        assert (len(found["made_from"]) == 2) == bool(metadata["teacher_share"][name])
+    assert any(metadata["teacher_share"].values()) == ("as the teacher predicted them" in card)
 
     code, text, error = run("predict", path, "--model", out)
     assert code == 0, error

@@ -8,6 +8,7 @@ from rdkit import Chem
 
 from graphxai.models.graphormer import Task
 from graphxai.models.graphormer.training import forests, stacking
+from graphxai.models.graphormer.training.conformal import nearest_similarities
 from graphxai.models.graphormer.training.gaussian_process import Process, similarity
 from graphxai.models.graphormer.training.kept import kept_teacher, save_teacher
 from graphxai.models.graphormer.training.stacking import Features, Stack, simplex_weights
@@ -116,6 +117,21 @@ def test_labels_of_other_folds_alone_make_a_prediction_out_of_fold():
         best = min(best, float(np.nanmean((predicted - y[:, 0]) ** 2)))
     r2 = 1 - best / np.nanvar(y[:, 0])
     assert stack.out_of_fold[0]["process"] == pytest.approx(r2, abs=1e-4)
+
+
+def test_molecules_predicted_out_of_fold_are_kept_with_how_near_the_other_folds_are():
+    y = labels()
+    stack = Stack.fit(TASKS, SMILES, y)
+    assert list(stack.unseen) == [task.name for task in TASKS[:3]]  # one has too few labels
+    size = stack.unseen["size"]
+    known = ~np.isnan(size.y)
+    error = np.mean((size.readings[known] - size.y[known]) ** 2)
+    r2 = stack.out_of_fold[0]["stack"]
+    assert 1 - error / np.var(size.y[known]) == pytest.approx(r2, abs=1e-6)
+    for fold in stacking.scaffold_folds(SMILES, stacking.FOLDS):
+        others = [SMILES[k] for k in np.setdiff1d(np.arange(len(SMILES)), fold)]
+        nearest = nearest_similarities([SMILES[k] for k in fold], others)
+        np.testing.assert_array_equal(size.similarity[fold], nearest)
 
 
 def test_minimol_is_a_source_where_it_is_installed(monkeypatch):
