@@ -38,7 +38,7 @@ from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
 from graphxai.datasets.rule_tables import read_rule_table
 from graphxai.datasets.rules import RULES, RuleTask, get_rule
-from graphxai.evaluation.sources import bace_test, mnist_test
+from graphxai.evaluation.sources import bace_test, source
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.models.graphormer.checkpoint import load_checkpoint
 from graphxai.models.graphormer.model import Graphormer
@@ -245,14 +245,15 @@ def _coverage(
 
 def sets(given: argparse.Namespace) -> dict[str, Any]:
     """Sizes of counterfactual sets, the share proven smallest, predictions, processor time."""
-    sources = {"atoms": ("bace", bace_test), "superpixels": ("mnist-superpixels", mnist_test)}
+    names = {"atoms": "bace", "superpixels": "mnist-superpixels"}
     rows = {}
-    for exhaustive, (name, (bundled, test)) in product((3000, 0), sources.items()):
+    for exhaustive, (name, bundled) in product((3000, 0), names.items()):
         key = f"{name}, exhaustive={exhaustive}"
         path = given.out / f"sets, {key}.json"
         if not path.exists():
             model = gx.load(bundled)
-            inputs = list(test(model, given.data).sample(given.limit).inputs.values())
+            test = source(model, bundled, data=given.data)
+            inputs = list(test.sample(given.limit).inputs.values())
             path.write_text(json.dumps(_sizes(model, inputs, exhaustive), indent=1))
         rows[key] = json.loads(path.read_text())
         print(key, rows[key], flush=True)
