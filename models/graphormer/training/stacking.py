@@ -174,7 +174,7 @@ class Stack:
             for k in enough:
                 predicted = {name: found[k] for name, (found, _) in by_source.items()}
                 weights[k], scores[k], stack = _stacked(tasks[k], predicted, y[:, k])
-                unseen[tasks[k].name] = Unseen(stack, y[:, k], similarity)
+                unseen[tasks[k].name] = Unseen(stack, y[:, k].copy(), similarity)
             sources: dict[str, Forests | Processes] = {
                 name: fitting.forests(name) for name in MAX_FEATURES
             }

@@ -378,6 +378,12 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     assert metadata["coverage"]  # new molecules: errors of the teacher count where it taught
     for name, found in metadata["coverage"].items():
         assert (len(found["made_from"]) == 2) == bool(metadata["teacher_share"][name])
+    known = load_checkpoint(out / "model").conformal
+    for name, each in (("a-2", lambda k: k % 2), ("a-3", lambda k: k in (5, 17, 29, 48))):
+        rows = [*metadata["split"]["valid_rows"]]
+        rows += metadata["split"]["train_rows"] if metadata["teacher_share"][name] else []
+        counts = {c: sum(each(row - 1) == int(c) for row in rows) for c in "01"}
+        assert {c: len(scores) for c, scores in known[name].scores.items()} == counts
     assert any(metadata["teacher_share"].values()) == ("as the teacher predicted them" in card)
 
     code, text, error = run("predict", path, "--model", out)
