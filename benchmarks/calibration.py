@@ -8,7 +8,7 @@ Compared are one network and the mean of five, each with a temperature from noth
 calibration fold, from molecules of the training part, each predicted by a network that has not seen
 its inner scaffold fold (one of three), or from both. The sets of classes take their scores from the
 same molecules. Results are kept by division: an interrupted run continues. `--report` prints the
-tables of calibration.md.
+tables.
 
 FOLDER contains `bace/raw/bace.csv` and `molecules/bbbp.csv`, `tox21.csv`.
 """
