@@ -21,8 +21,8 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from graphxai.models.graphormer.recipes.rules import train_rule
 
 PREDICTIONS = 200
 SIZE = 4000  # molecules of a rule's data set
+HALF = 0.5  # of the difference; chosen on the first 20 test molecules of three rules
 KINDS = ("all rules", "alone", "with neighbours")
 CLASS, VALUE = "BACE-1 inhibition", "pIC50"
 
@@ -85,7 +86,14 @@ class Answers:
 
     wish: str
     right: list[bool]
+    at_change: list[float | None]
     fooled: list[tuple[str, ...]]
+
+    def where(self, holds: Callable[[float], bool]) -> "Answers":
+        """Those counterfactuals alone whose share of the difference at the change is so."""
+        kept = [k for k, at in enumerate(self.at_change) if at is not None and holds(at)]
+        right, at_change = ([each[k] for k in kept] for each in (self.right, self.at_change))
+        return replace(self, right=right, at_change=at_change)
 
 
 def rules(given: argparse.Namespace) -> dict[str, Any]:
@@ -107,7 +115,9 @@ def taught(name: str, kind: str, given: argparse.Namespace) -> tuple[Graphormer,
     if kind == "all rules":
         table = read_rule_table(given.rules / "molecules.csv")
         test = [(table.smiles[k], bool(table.of(name)[k])) for k in table.split.test]
-        return load_checkpoint(given.rules / "run" / "model"), balanced(test, given.limit)
+        return load_checkpoint(given.rules / "run" / "model"), balanced(
+            test, given.limit, given.skip
+        )
     smiles = local_smiles(given.data)
     dataset = rule_dataset(smiles, name, size=SIZE, seed=0)
     folder, size = given.out / f"{name}, {kind}", SIZE
@@ -120,13 +130,13 @@ def taught(name: str, kind: str, given: argparse.Namespace) -> tuple[Graphormer,
             resume=True,
         )  # fmt: skip
     test = [(dataset.smiles[k], bool(dataset.labels[k])) for k in dataset.split.test]
-    return load_checkpoint(folder / "model"), balanced(test, given.limit)
+    return load_checkpoint(folder / "model"), balanced(test, given.limit, given.skip)
 
 
-def balanced(test: Sequence[tuple[str, bool]], limit: int) -> list[str]:
-    """The first test molecules with each answer, half of `limit` each."""
+def balanced(test: Sequence[tuple[str, bool]], limit: int, skip: int = 0) -> list[str]:
+    """The first test molecules with each answer after `skip`, half of `limit` each."""
     sides = ([smiles for smiles, answer in test if answer == side] for side in (True, False))
-    return [smiles for side in sides for smiles in side[: limit // 2]]
+    return [smiles for side in sides for smiles in side[skip : skip + limit // 2]]
 
 
 def neighbours(dataset: RuleDataset) -> list[str]:
@@ -165,6 +175,8 @@ def truths(model: Graphormer, rule: RuleTask, molecules: Sequence[str]) -> dict[
         "right": share(found),
         "right towards no": share([one for one in found if one.wish == "no"]),
         "right towards yes": share([one for one in found if one.wish == "yes"]),
+        "right, most at the change": share([one.where(lambda at: at >= HALF) for one in found]),
+        "right, less at the change": share([one.where(lambda at: at < HALF) for one in found]),
         "fooled": [row for one in found for row in one.fooled],
     }
 
@@ -175,9 +187,12 @@ def answers_of(model: Graphormer, rule: RuleTask, smiles: str, wish: str) -> Ans
         model, smiles, f"{rule.name}: {wish}", n=6, predictions=300, progress=False
     )
     reached = [one for one in result if one.reached]
+    shares = [s for one, s in zip(result, result.at_change, strict=True) if one.reached]
     right = [("yes" if rule.label(one.smiles) else "no") == wish for one in reached]
     pairs = zip(reached, right, strict=True)
-    return Answers(wish, right, [(smiles, one.changes, one.smiles) for one, ok in pairs if not ok])
+    return Answers(
+        wish, right, shares, [(smiles, one.changes, one.smiles) for one, ok in pairs if not ok]
+    )
 
 
 def share(found: Sequence[Answers]) -> dict[str, float]:
@@ -308,6 +323,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--rules", type=Path)
+    parser.add_argument("--skip", type=int, default=0, help="of each answer, the first N")
     parser.add_argument("--names", nargs="+", choices=list(RULES), help="rules; default: all")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--parts", nargs="+", default=["pairs", "orders", "rules"])

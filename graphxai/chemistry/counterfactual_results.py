@@ -20,6 +20,7 @@ from graphxai.explanation.html import page_html, table_html
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Result
 from graphxai.visualization.resonance import averaged
+from graphxai.visualization.text import minus_signs
 
 from .contrast import NO_MOLECULE, Contrast, contrast
 from .matching import NoCommonPartError, common_part
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from graphxai.visualization import Scale
 
+AT_CHANGE = "of it at the changed atoms"
 Way = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
 
 
@@ -165,11 +167,29 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         molecule = self.explanation.smiles
         return contrast(self.model, molecule, self.found[index].smiles, method, target=target)
 
+    @cached_property
+    def at_change(self) -> tuple[float | None, ...]:
+        """By counterfactual, the share of the output's difference that lies at the changed atoms.
+
+        From the relevance (`lrp`) of the molecule and the counterfactual: that of the atoms without
+        a counterpart, over all terms of the contrast (see `Account`). The rest lies at atoms that
+        both have, and in the graph token. Where models of rules were fooled, the share was small
+        (benchmarks/counterfactuals.md). None without a common part, or without a difference.
+        """
+        if not self.found:
+            return ()
+        first, *others = self.explanations
+        return tuple(_at_change(first, other) for other in others)
+
     def to_frame(self) -> "pd.DataFrame":
         """One row per counterfactual."""
         import pandas as pd
 
-        return pd.DataFrame([one.columns for one in self.found])
+        return pd.DataFrame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        pairs = zip(self.found, self.at_change, strict=True)
+        return [one.columns | {"at_change": share} for one, share in pairs]
 
     @cached_property
     def explanations(self) -> list[Explanation]:
@@ -251,23 +271,32 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         """
         first, *others = self.explanations
         yield first.to_sdf(title="the molecule", **properties)
-        for one, e in zip(self.found, others, strict=True):
-            cells = {name: value for name, value in one.columns.items() if value is not None}
+        for one, row, e in zip(self.found, self._rows(), others, strict=True):
+            cells = {name: value for name, value in row.items() if value is not None}
             yield e.to_sdf(title=one.changes, **properties, **cells)
 
     def _sections(self, options: dict[str, Any]) -> Iterator[str]:
         """The picture and a table, then each counterfactual with its contrast."""
-        head = ("change", "SMILES", "prediction", "predicted change", "measured", "alerts")
+        head = (
+            "change",
+            "SMILES",
+            "prediction",
+            "predicted change",
+            AT_CHANGE,
+            "measured",
+            "alerts",
+        )
         rows = [
             (
                 one.changes,
                 one.smiles,
                 one.prediction.in_full,
                 one.change_in_full,
+                percent(share),
                 one.measured.sentence if one.measured else "",
                 "; ".join(one.alerts),
             )
-            for one in self.found
+            for one, share in zip(self.found, self.at_change, strict=True)
         ]
         yield f"{_image(self.svg(**options), self.summary)}{table_html(head, rows)}"
         for index, one in enumerate(self.found):
@@ -277,6 +306,20 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
                 yield f"<p>{escape(f'{one.changes}: {error}')}</p>"
             else:
                 yield f"<p>{escape(one.changes)}</p>{_image(found.svg(), found.headline)}"
+
+
+def percent(share: float | None) -> str:
+    """A share as "52 %"; empty if there is none."""
+    return "" if share is None else minus_signs(f"{100 * share:.0f} %")
+
+
+def _at_change(first: Explanation, other: Explanation) -> float | None:
+    try:
+        part = common_part(first.atoms(NO_MOLECULE), other.atoms(NO_MOLECULE), timeout=1)
+    except NoCommonPartError:
+        return None
+    account = Contrast(first, other, part).account
+    return (account.changed_a - account.changed_b) / account.output if account.output else None
 
 
 def _image(svg: str, text: str) -> str:

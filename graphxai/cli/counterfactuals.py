@@ -135,19 +135,22 @@ def _print(found: "Counterfactuals") -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
+    from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
+
     title = f"{found.explanation.prediction.in_full}, towards {found.wish}"
     shown = Table(
         Column("change", overflow="fold"),
         Column("SMILES", overflow="fold"),
         "prediction",
         "predicted change",
+        AT_CHANGE,
         "similarity",
         *(["measured"] if any(one.measured for one in found) else []),
         title=escape(printable(title)),
         title_justify="left",
     )
-    for one in found:
-        cells = [one.changes, one.smiles, str(one.prediction), one.change_in_full]
+    for one, share in zip(found, found.at_change, strict=True):
+        cells = [one.changes, one.smiles, str(one.prediction), one.change_in_full, percent(share)]
         cells += [f"{one.similarity:.2f}", *([one.measured.sentence] if one.measured else [])]
         shown.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(shown)

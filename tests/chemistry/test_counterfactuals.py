@@ -1,5 +1,7 @@
 """What to change in a molecule so that the model predicts something else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rdkit import Chem
@@ -80,6 +82,22 @@ def test_what_was_measured_stands_on_the_result_and_in_its_files(model, found, t
     structures = list(Chem.SDMolSupplier(str(tmp_path / "found.sdf")))
     assert [Chem.MolToSmiles(mol) for mol in structures[1:]] == [one.smiles for one in again]
     assert structures[1].GetProp("measured") == "7.25"
+
+
+def test_the_share_at_the_changed_atoms_is_that_of_the_contrast(found):
+    frame = found.to_frame()
+    assert len(found) > 0
+    for k, share in enumerate(found.at_change):
+        account = found.contrast(k).account
+        expected = (account.changed_a - account.changed_b) / account.output
+        assert share == pytest.approx(expected, rel=1e-4)
+        assert frame.at_change[k] == share
+
+
+def test_a_search_without_a_result_has_no_shares(model, found):
+    nothing = replace(found, found=())
+    assert nothing.at_change == ()
+    assert nothing.to_frame().empty
 
 
 def test_the_same_call_finds_the_same(model, found):
