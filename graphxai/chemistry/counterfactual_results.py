@@ -173,7 +173,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
 
         From the relevance (`lrp`) of the molecule and the counterfactual: that of the atoms without
         a counterpart, over all terms of the contrast (see `Account`). The rest lies at atoms that
-        both have, and in the graph token. Where models of rules were fooled, the share was small
+        both have, and in the graph token. What a small share says was measured on models of rules
         (benchmarks/counterfactuals.md). None without a common part, or without a difference.
         """
         if not self.found:
