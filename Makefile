@@ -25,9 +25,10 @@ demo: $(READY)
 	$(BIN)/graphxai demo --out demo
 
 # One process a core, each with one thread; with worksteal, tests of a file mostly stay together,
-# so that what they share is made once.
+# so that what they share is made once. Compiled files are kept even where the environment says
+# otherwise: hundreds of processes are started, and each would compile the library anew.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 # Strange inputs for MINUTES; a fault is added to tests/data/hostile.jsonl, which the tests run.
 MINUTES ?= 5

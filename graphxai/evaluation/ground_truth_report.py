@@ -19,6 +19,7 @@ from graphxai.datasets.writing import write_whole
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
 from graphxai.models.graphormer import Graphormer, load_checkpoint
+from graphxai.models.graphormer.checkpoint import CONFIG
 from graphxai.models.graphormer.training.fit import predict
 from graphxai.models.graphormer.training.objectives import score_task
 
@@ -142,16 +143,20 @@ def benchmark_rules(
 ) -> None:
     """Train one model on all rules of a table; explain test molecules that it answers correctly.
 
-    names: the rules to explain; None takes all of the table. limit: molecules in which something is
-    true; limit_nothing: molecules in which nothing is. Results that are already in `folder` are not
+    folder: a model that is already in its sub-folder `run/model` is taken as it is. names: the
+    rules to explain; None takes all of the table. limit: molecules in which something is true;
+    limit_nothing: molecules in which nothing is. Results that are already in `folder` are not
     computed again.
     """
-    from graphxai.models.graphormer.recipes.rules import train_rules
+    checkpoint = folder / "run" / "model"
+    if not (checkpoint / CONFIG).exists():
+        from graphxai.models.graphormer.recipes.rules import train_rules
 
-    run = train_rules(
-        folder / "run", table, seed=seed, resume=True, accelerator="cpu", progress=bool(progress)
-    )
-    model = load_checkpoint(run)
+        train_rules(
+            checkpoint.parent, table, seed=seed, resume=True, accelerator="cpu",
+            progress=bool(progress),
+        )  # fmt: skip
+    model = load_checkpoint(checkpoint)
     test = list(table.split.test)
     texts = [table.smiles[k] for k in test]
     outputs = answers_of(model, texts)
