@@ -37,16 +37,21 @@ def packed(fingerprints: Sequence[ExplicitBitVect]) -> Words:
     return np.stack([np.frombuffer(BitVectToBinaryText(one), np.uint64) for one in fingerprints])
 
 
-def tanimoto(own: Words, others: Words) -> NDArray[np.float64]:
+def tanimoto(
+    own: Words, others: Words, sizes: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
     """Tanimoto similarity of packed bits own (w,) to each row of others (n, w), (n,).
 
-    The values of RDKit's `BulkTanimotoSimilarity`, several times faster.
+    sizes: `set_bits(others)`, if known. The values of RDKit's `BulkTanimotoSimilarity`, several
+    times faster.
     """
-    common, all_bits = _set_bits(own & others), _set_bits(own | others)
+    common = set_bits(own & others)
+    all_bits = set_bits(own) + (set_bits(others) if sizes is None else sizes) - common
     return np.divide(common, all_bits, out=np.zeros(len(common)), where=all_bits > 0)
 
 
-def _set_bits(words: Words) -> NDArray[np.int64]:
+def set_bits(words: Words) -> NDArray[np.int64]:
+    """How many bits are set in each row of packed bits (..., w), (...)."""
     if hasattr(np, "bitwise_count"):  # NumPy 2
         return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
     return np.unpackbits(words.view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64)

@@ -97,7 +97,7 @@ class TrainingSet:
         similarities = self._similarities(mol)
         first = int(similarities.argmax())
         similarity = float(similarities[first])
-        if similarity == 1 and (own := Chem.MolToSmiles(mol)) in self.smiles:
+        if similarity == 1 and (own := Chem.MolToSmiles(mol)) in self._known:
             return Nearness("training compound", 1.0, own)
         nearest = self.smiles[first]
         unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
@@ -115,20 +115,26 @@ class TrainingSet:
         """ECFP4 Tanimoto similarity to every compound, (n,)."""
         from .fingerprints import ecfp4_bits, packed, tanimoto
 
-        return tanimoto(packed([ecfp4_bits(mol)])[0], self._packed)
+        return tanimoto(packed([ecfp4_bits(mol)])[0], *self._packed)
 
     @cached_property
-    def _packed(self) -> NDArray[np.uint64]:
-        from .fingerprints import packed
+    def _packed(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The bits of all compounds (n, w), and how many are set in each (n,)."""
+        from .fingerprints import packed, set_bits
 
-        return packed(self.fingerprints)
+        bits = packed(self.fingerprints)
+        return bits, set_bits(bits)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.smiles)
 
     def part(self, mol: Mol) -> str:
         """Where a molecule was: "training", "validation" or "test"; empty if it was in none."""
         from rdkit import Chem
 
         own = Chem.MolToSmiles(mol)
-        return "training" if own in self.smiles else self.held_out.get(own, "")
+        return "training" if own in self._known else self.held_out.get(own, "")
 
 
 def training_set_of(model: Any) -> TrainingSet | None:

@@ -477,7 +477,7 @@ class Explanation(Result):
         return files.write_pictures([self.svg(**options)], path)
 
 
-@lru_cache(maxsize=256)  # what is asked of a batch of explanations, one after the other
+@lru_cache(maxsize=1024)  # several things are asked of each molecule of a table, some at its end
 def _read(smiles: str) -> "Mol | None":
     from rdkit import Chem, rdBase
 

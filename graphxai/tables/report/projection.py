@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem
 
-from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
+from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
 
 FEWEST = 5  # molecules that make a map
 WIDTH = 1000  # of the map, in its units
@@ -32,7 +32,9 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     from threadpoolctl import threadpool_limits
 
     bits = packed([ecfp4_bits(mol) for mol in molecules])
-    distances = np.stack([1 - tanimoto(own, bits) for own in bits]).astype(np.float32)  # (n, n)
+    sizes = set_bits(bits)
+    distances = np.stack([1 - tanimoto(own, bits, sizes) for own in bits])  # (n, n)
+    distances = distances.astype(np.float32)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
             metric="precomputed",
