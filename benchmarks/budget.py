@@ -25,7 +25,10 @@ BUDGETS = (1, 2, 4, 8, 16, 32)
 SEEDS = range(5)
 OPERATORS = ("mask", "zero", "delete")
 MEASURES = ("auac", "srg", "au_mse")
-NAMED = ("lrp", "lrp_path", "occlusion", "gradient_input", "rollout", "random", "gnn_explainer")
+NAMED = (
+    "lrp", "lrp_path", "path_marginals", "order_marginals", "learned", "occlusion",
+    "gradient_input", "rollout", "random", "gnn_explainer",
+)  # fmt: skip
 
 
 def shapley(orders: int, seed: int) -> Explainer:
