@@ -130,7 +130,12 @@ def draw(cases: dict[str, tuple[Report, Report, float]], path: Path) -> None:
                 at = passes(name, nodes), interval.mean
                 axis.plot(*at, marker=".", color="#d62728" if name in NAMED else "#aaaaaa")
                 if name in NAMED:
-                    axis.annotate(name, at, fontsize=8, xytext=(5, 2), textcoords="offset points")
+                    left = name == "occlusion"  # the others of that height are on its right
+                    below = name == "order_marginals"
+                    axis.annotate(
+                        name, at, fontsize=8, xytext=(-5 if left else 5, -9 if below else 2),
+                        ha="right" if left else "left", textcoords="offset points",
+                    )  # fmt: skip
             axis.set(xscale="log", title=f"{title}: {metric}", xlabel="passes for a graph")
             if not METRICS[metric].higher_is_better:
                 axis.invert_yaxis()
