@@ -33,8 +33,8 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
 
     bits = packed([ecfp4_bits(mol) for mol in molecules])
     sizes = set_bits(bits)
-    distances = np.stack([1 - tanimoto(own, bits, sizes) for own in bits])  # (n, n)
-    distances = distances.astype(np.float32)
+    rows = [1 - tanimoto(own, bits, sizes) for own in bits]
+    distances = np.stack(rows).astype(np.float32)  # (n, n)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
             metric="precomputed",
