@@ -518,7 +518,7 @@ def report_start(best: dict[str, float]) -> str:
         "## Start-up",
         "",
         "A new process from a warm disk cache, one thread: processor time in seconds, each the best"
-        " of seven runs that take turns. Look at the ratios.",
+        " of seven runs that take turns. Trust the ratios more than the times.",
         "",
         "| | seconds | of `import torch` |",
         "|---|---|---|",
