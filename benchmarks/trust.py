@@ -1,4 +1,4 @@
-"""Which signs foretell a wrong prediction or a wrong explanation, and how well the verdict holds.
+"""Which signs warn of a wrong prediction or a wrong explanation, and how well the verdict holds.
 
     python benchmarks/trust.py --out runs/trust --data FOLDER [--tasks bace-random indole ...]
 

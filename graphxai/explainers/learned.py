@@ -1,7 +1,7 @@
 """A learned explainer: an order of the nodes from a small network, with the values of `lrp_path`.
 
-What one order of the nodes is worth, its activation curve says; which features of a node foretell
-a good order, the curves of other graphs can teach (`fitting`).
+The activation curve says how good an order is. The curves of other graphs can teach which features
+of a node predict its place in a good order (`fitting`).
 """
 
 from copy import deepcopy

@@ -36,7 +36,7 @@ RULE = (
     " sign is a caution; else unknown if any could not be measured; otherwise nothing measured"
     " speaks against it. The model's own test score is stated once and decides nothing here. Of"
     " held-out molecules, predictions were wrong for 13 % (nothing speaks against it), 18 %"
-    " (caution) and 38 % (warning); no sign reliably foretold a wrong explanation."
+    " (caution) and 38 % (warning); no sign reliably predicted a wrong explanation."
 )
 STYLE: dict[Level, str] = {
     "good": "color: #14532d; background: #e8f5ec",

@@ -1,4 +1,4 @@
-"""Train the network that draws hidden atoms: hide any share of them, foretell their types."""
+"""Train the network that draws hidden atoms: hide any share of them, predict their types."""
 
 from collections.abc import Sequence
 from typing import Any
