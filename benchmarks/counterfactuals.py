@@ -6,9 +6,10 @@
 1. BACE test compounds: how many neighbours are predicted until the first that reaches the other
    class, in the order that relevance suggests and in random order (one change at most).
 2. Rules ("indole", "halogen" and others): whether counterfactuals lose or gain what the rule asks
-   for. Three models are asked: the one that `benchmarks/ground_truth.py` trains on all rules
-   (`--rules` is its folder `rules`), one that learns the rule alone from 4,000 molecules, half of
-   them with each answer, and one that also learns it on neighbours of its training molecules.
+   for. Three models are asked: the one that `benchmarks/ground_truth.py` trains on all rules, or
+   `benchmarks/taught_rules.py` (`--rules` is the folder `rules` of either), one that learns the
+   rule alone from 4,000 molecules, half of them with each answer, and one that also learns it on
+   neighbours of its training molecules.
 3. Matched pairs of BACE: predicted against measured change of pIC50, and how often intervals of the
    change hold. Pairs with compounds that the model was trained on are reported apart.
 4. Counterfactual sets (`sets`): the superpixels of MNIST test images, and the atoms of BACE test
