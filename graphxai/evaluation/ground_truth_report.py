@@ -160,7 +160,7 @@ def benchmark_rules(
     test = list(table.split.test)
     texts = [table.smiles[k] for k in test]
     outputs = answers_of(model, texts)
-    for name in names or [rule.name for rule in table.rules]:
+    for name in [rule.name for rule in table.rules] if names is None else names:
         if (folder / name / SCORES).exists():
             continue
         labels = table.of(name)[test]
