@@ -88,8 +88,8 @@ def report(best: dict[str, dict[str, float]], options: argparse.Namespace) -> st
         "",
         f"`python benchmarks/pictures.py`: {options.molecules} molecules of BACE, the bundled"
         f" model, one thread. Processor milliseconds per molecule, the least of {options.repeats}"
-        " processes that take turns. A PNG has two pixels per SVG pixel. Trust the ratios"
-        " more than the times."
+        " processes that take turns. A PNG has two pixels per SVG pixel. Compare the ratios, not"
+        " the times."
         f" Load average of {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}.",
         "",
         "| | " + ("before | now | now / before | " if before else "now | ") + "now / explaining |",

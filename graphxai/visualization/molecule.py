@@ -311,7 +311,7 @@ def _highlights(
     ends = bonded(mol)  # (B, 2)
     colors = scale.hex(np.concatenate([values, values[ends].mean(axis=1)]))
     colors, means = colors[: len(values)], colors[len(values) :]
-    key = "m" + digest(scale, values.tolist(), points.round(3).tolist())
+    key = "m" + digest(scale, values.tobytes(), points.round(3).tobytes())
     start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
     along = end - start
     length = np.linalg.norm(along, axis=1, keepdims=True)

@@ -10,6 +10,7 @@ grows exponentially.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from .layout import atoms_of, bonds_of
 
 if TYPE_CHECKING:
-    from rdkit.Chem import Mol
+    from rdkit.Chem import Mol, QueryAtom
 
 
 def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
@@ -53,15 +54,25 @@ def _has_other_forms(mol: Mol) -> bool:
     then differ by a ring in which such bonds alternate, and RDKit draws aromatic ones in one form.
     An ammonium has no electrons to move.
     """
-    from rdkit.Chem import BondType
-
-    for atom in atoms_of(mol):
-        charge = atom.GetFormalCharge()
-        ammonium = charge == 1 and atom.GetAtomicNum() == 7 and atom.GetTotalDegree() == 4
-        if (charge and not ammonium) or atom.GetNumRadicalElectrons():
+    charged, radical, multiple_in_ring = _queries()
+    for atom in mol.GetAtomsMatchingQuery(charged):
+        ammonium = atom.GetFormalCharge() == 1 and atom.GetAtomicNum() == 7
+        if not (ammonium and atom.GetTotalDegree() == 4):
             return True
-    plain = (BondType.SINGLE, BondType.AROMATIC)
-    return any(bond.GetBondType() not in plain and bond.IsInRing() for bond in bonds_of(mol))
+    return bool(mol.GetAtomsMatchingQuery(radical)) or mol.HasSubstructMatch(multiple_in_ring)
+
+
+@cache
+def _queries() -> tuple[QueryAtom, QueryAtom, Mol]:
+    """What to look for: atoms with a charge, atoms with a radical, multiple bonds in a ring."""
+    from rdkit import Chem
+    from rdkit.Chem import rdqueries
+
+    return (
+        rdqueries.FormalChargeEqualsQueryAtom(0, negate=True),
+        rdqueries.NumRadicalElectronsEqualsQueryAtom(0, negate=True),
+        Chem.MolFromSmarts("*!-!:@*"),
+    )
 
 
 def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
