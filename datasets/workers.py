@@ -7,7 +7,8 @@ has written. Neither this file nor what it imports needs torch, so a process tha
 in a fraction of a second.
 
 Every process has a pipe of its own. The pools of `concurrent.futures` and loky share one: a process
-that is killed while it sends leaves half a message there, and the pool waits for the rest forever.
+that is killed while it sends leaves half a message there, and the pool waits for the rest forever
+(the tests have this case).
 """
 
 from __future__ import annotations

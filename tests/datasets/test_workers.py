@@ -14,7 +14,7 @@ import pytest
 import graphxai
 from graphxai.datasets import workers
 from graphxai.datasets.workers import Lost, free_cores, in_workers, work_through
-from toiling import DiesOn, doubled, odd, slowly, strict, where
+from toiling import DiesOn, DiesSending, doubled, odd, slowly, strict, where
 
 PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
@@ -56,6 +56,13 @@ def test_a_process_that_is_killed_is_replaced_and_its_piece_done_whole(tmp_path)
     work = DiesOn([5], tmp_path / "once")
     parts = found(in_workers(work, PIECES, 2))
     assert parts == [(piece, work(piece)) for piece in PIECES if piece]
+
+
+@posix
+def test_a_process_that_is_killed_while_it_sends_costs_nothing(tmp_path):
+    """The pools of `concurrent.futures` and loky wait forever for the rest of the answer."""
+    work = DiesSending(5, tmp_path / "once")
+    assert found(in_workers(work, PIECES, 2)) == [(piece, piece) for piece in PIECES if piece]
 
 
 @posix
