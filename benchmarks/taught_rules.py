@@ -11,7 +11,8 @@ A rule labels any molecule for nothing. So the training part grows by
    that change none;
 3. in every round, counterfactuals of training molecules, found by the model of the round before:
    with the rules' answers, whatever that model thought of them. After the first round, only those
-   of rules that the model gets wrong on more than 1 % of the validation molecules;
+   of rules that the model gets wrong on more than 1 % of the validation molecules, or those named
+   by `--again`: `--again pains:no` asks molecules without PAINS what would make one;
 4. where rings of more than six atoms are among these rules, training molecules with a ring made
    larger, smaller, opened or closed.
 
@@ -54,8 +55,8 @@ KEPT = 8  # neighbours of a molecule that are taught, half of which change an an
 MOST_ATOMS = 60  # as in the table
 WRONG = 0.01  # of the validation molecules: the rules that are asked for again
 RESIZING = ("ring larger by CH2", "ring smaller by CH2", "ring opened", "ring closed by CH2")
-RESIZED = 60_000  # training molecules whose rings are resized in a round
 PIECE = 20  # molecules that a process takes at a time
+REACHED = 60  # counterfactuals of a molecule that are taught at most
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ def fooling(smiles: Sequence[str], folder: Path, name: str) -> list[str]:
         if gx.predict(model, text)[name].label != answer:
             continue  # already wrong, and among the training molecules
         wish = f"{name}: {'no' if answer == 'yes' else 'yes'}"
-        result = gx.counterfactuals(model, text, wish, n=12, predictions=200, progress=False)
+        result = gx.counterfactuals(model, text, wish, n=REACHED, predictions=300, progress=False)
         found += [one.smiles for one in result if one.reached]
     return found
 
@@ -173,9 +174,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--epochs", type=int, nargs=2, default=(6, 3), help="first, later rounds")
+    parser.add_argument("--epochs", type=int, nargs="+", default=(6, 3), help="by round")
     parser.add_argument("--per-answer", type=int, default=350, help="sources of neighbours")
     parser.add_argument("--asked", type=int, default=50, help="molecules a round, rule and answer")
+    parser.add_argument("--again", nargs="*", metavar="RULE:ANSWER", help="see step 3")
+    parser.add_argument("--resized", type=int, default=60_000, help="see step 4: molecules")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -191,14 +194,14 @@ def main() -> None:
         ),
     )
     for k in range(given.rounds):
-        before = table
+        before, epochs = table, given.epochs[min(k, len(given.epochs) - 1)]
         table = made_once(given.out / f"round-{k}.csv", partial(grown, before, model, k, given))
         print(
             f"round {k}: {len(before.smiles):,} molecules, then {len(table.smiles):,}", flush=True
         )
         model = train_rules(
-            given.out / f"round-{k}", table, start=start, epochs=given.epochs[min(k, 1)],
-            resume=True, accelerator="cpu",
+            given.out / f"round-{k}", table, start=start, epochs=epochs, resume=True,
+            accelerator="cpu",
         )  # fmt: skip
         start = str(model)
         print(json.loads((model / "config.json").read_text())["metadata"]["summary"], flush=True)
@@ -210,19 +213,22 @@ def grown(table: RuleTable, model: Path, k: int, given: argparse.Namespace) -> R
     """The table with what a round adds, see the steps 3 and 4 above."""
     first = read_rule_table(given.rules / "molecules.csv")
     rules = PRESENCE if k == 0 else unsure(first, model)
+    asked = {(rule.name, answer) for rule in rules for answer in ("no", "yes")}
+    if k and given.again:
+        asked = {(name, answer) for name, _, answer in (one.partition(":") for one in given.again)}
     found = list[str]()
-    for rule in rules:
-        chosen, labels = list[str](), first.of(rule.name)
-        rng = random.Random(f"{k} {rule.name}")
-        for side in (0, 1):
+    for rule in PRESENCE:
+        labels, rng = first.of(rule.name), random.Random(f"{k} {rule.name}")
+        for side, answer in enumerate(("no", "yes")):
             among = [first.smiles[j] for j in first.split.train if labels[j] == side]
-            chosen += rng.sample(among, min(given.asked, len(among)))
-        ask = partial(fooling, folder=model, name=rule.name)
-        found += in_parallel(ask, chosen, given.workers)
-        print(f"round {k}, {rule.name}: {len(found):,} counterfactuals", flush=True)
-    if k and RULES["large-ring"] in rules:
+            chosen = rng.sample(among, min(given.asked, len(among)))
+            if (rule.name, answer) in asked:
+                ask = partial(fooling, folder=model, name=rule.name)
+                found += in_parallel(ask, chosen, given.workers)
+                print(f"round {k}, {rule.name}: {len(found):,} counterfactuals", flush=True)
+    if k and any(name == "large-ring" for name, _ in asked):
         train = [table.smiles[j] for j in table.split.train]
-        some = random.Random(k).sample(train, min(RESIZED, len(train)))
+        some = random.Random(k).sample(train, min(given.resized, len(train)))
         found += in_parallel(partial(resized, seed=k), some, given.workers)
     return extended(table, found, given.workers)
 
