@@ -130,6 +130,7 @@ def passes(name: str, nodes: float) -> float:
         "occlusion": nodes,
         "path_marginals": 4 + 2 * number,
         "order_marginals": 4 + number * nodes,
+        "learned": 8,
         "shapley": number * nodes,
     }[method]
 
@@ -178,20 +179,24 @@ def registration() -> dict[str, Any]:
     }
 
 
-def require_registration() -> None:
-    """Exit unless the registration is committed and is what this script would run."""
-    wanted = json.dumps(registration(), indent=1) + "\n"
-    if not REGISTRATION.exists() or REGISTRATION.read_text() != wanted:
-        sys.exit(f"{REGISTRATION.name} does not say what this script does: register, then commit.")
+def register(path: Path, what: dict[str, Any]) -> None:
+    """Write down what a test will do, to be committed before it is run."""
+    path.write_text(json.dumps(what, indent=1) + "\n")
+
+
+def require_registration(path: Path, what: dict[str, Any]) -> None:
+    """Exit unless the registration is committed and is what the script would run."""
+    if not path.exists() or path.read_text() != json.dumps(what, indent=1) + "\n":
+        sys.exit(f"{path.name} does not say what this script does: register, then commit.")
     found = subprocess.run(
-        ["git", "status", "--porcelain", "--ignored", "--", REGISTRATION.name],
-        cwd=REGISTRATION.parent,
+        ["git", "status", "--porcelain", "--ignored", "--", path.name],
+        cwd=path.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     if found.returncode or found.stdout.strip():
-        sys.exit(f"{REGISTRATION.name} is not committed: commit it before the test is run.")
+        sys.exit(f"{path.name} is not committed: commit it before the test is run.")
 
 
 def graphs_of(case: Case, split: dict[str, list[int]], part: str) -> Source:
@@ -289,7 +294,9 @@ def way(reports: list[Report], best: list[dict[str, float]]) -> dict[str, float]
     return {name: float((np.mean(v) - low) / (high - low)) for name, v in reached.items()}
 
 
-def section(title: str, reports: list[Report], best: list[dict[str, float]]) -> Iterator[str]:
+def section(
+    title: str, reports: list[Report], best: list[dict[str, float]], primary: str = PRIMARY
+) -> Iterator[str]:
     """Yield the lines about one data set: all methods, tests, and single models."""
     whole, reach = merged(reports), way(reports, best)
     nodes = float(np.mean([unit.nodes for unit in whole.units]))
@@ -312,13 +319,13 @@ def section(title: str, reports: list[Report], best: list[dict[str, float]]) -> 
     yield "| method | minus | measure | difference [95 %] | p |\n|---|---|---|---|---|"
     for column in columns:
         unseen = ["order_marginals 2", "order_marginals 4"] if column != ("auac", "mask") else []
-        for name in filter(first.__contains__, [PRIMARY, *unseen]):
+        for name in filter(first.__contains__, [primary, *unseen]):
             for other in filter(first.__contains__, (SHAPLEY, "shapley 32/0", "lrp_path")):
                 (c,) = compare_pairs(values[column], [(name, other)])
                 yield f"| {name} | {other} | {' '.join(column)} | {c.difference} | {c.p:.2g} |"
     yield "\nEach model alone (AUAC / AU-MSE):\n"
-    wanted = ("random", "lrp_path", SHAPLEY, "shapley 32/0", PRIMARY, "order_marginals 2")
-    shown = [name for name in wanted if name in first]
+    wanted = ("random", "lrp_path", SHAPLEY, "shapley 32/0", PRIMARY, primary, "order_marginals 2")
+    shown = [name for name in dict.fromkeys(wanted) if name in first]
     yield f"| model | {' | '.join(shown)} |\n{'|---' * (len(shown) + 1)}|"
     for report in reports:
         alone = [of_methods(report, m, "mask") for m in ("auac", "au_mse")]
@@ -327,15 +334,15 @@ def section(title: str, reports: list[Report], best: list[dict[str, float]]) -> 
     yield ""
 
 
-def primary(sets: dict[str, Report]) -> Iterator[str]:
+def registered(sets: dict[str, Report], primary: str = PRIMARY) -> Iterator[str]:
     """Yield the four registered tests, Holm-corrected together."""
-    yield f"## The registered tests: {PRIMARY} minus {SHAPLEY}\n"
+    yield f"## The registered tests: {primary} minus {SHAPLEY}\n"
     values: dict[str, NDArray[np.float64]] = {}
     pairs = []
     for title, report in sets.items():
         for metric in ("auac", "au_mse"):
             found, what = of_methods(report, metric, "mask"), f"{title} {metric}"
-            values |= {f"{what} ours": found[PRIMARY], f"{what} theirs": found[SHAPLEY]}
+            values |= {f"{what} ours": found[primary], f"{what} theirs": found[SHAPLEY]}
             pairs.append((f"{what} ours", f"{what} theirs"))
     yield "| data, measure | difference [95 %] | p (Holm) | |\n|---|---|---|---|"
     for c in compare_pairs(values, pairs):
@@ -381,7 +388,7 @@ def run(part: str, out: Path, only: str | None) -> None:
             sets[title] = merged(reports)
             lines += section(title, reports, [best for _, best in mine])
     if part == "test" and len(found) == len(CASES):
-        lines += primary(sets)
+        lines += registered(sets)
     (out / f"{part}.md").write_text("\n".join(lines), encoding="utf-8")
     draw(sets, out / f"{part}.png")
     print("\n".join(lines))
@@ -395,7 +402,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.stage == "register":
-        REGISTRATION.write_text(json.dumps(registration(), indent=1) + "\n")
+        register(REGISTRATION, registration())
         return
     if options.stage == "train":
         for name in CASES if options.only is None else [options.only]:
@@ -406,7 +413,7 @@ def main() -> None:
                 (train_bace if kind == "bace" else train_digits)(folder, int(which), True)
         return
     if options.stage == "test":
-        require_registration()
+        require_registration(REGISTRATION, registration())
     run(options.stage, options.out, options.only)
 
 
