@@ -6,7 +6,8 @@
 Trains on each table as `graphxai train` does, with its defaults. The forests' scores are the run's
 own. chemprop is trained with its defaults on the same training, validation and test molecules. It
 belongs in an environment of its own; COMMAND starts it (`chemprop`). What is there already is not
-trained again; `--report` trains nothing. Prints the table of own_data.md.
+trained again; `--report` trains nothing. The scores of every run are kept in own_data.json, so that
+the runs can be made on several days. Prints the tables of own_data.md.
 
 FOLDER contains `bace/raw/bace.csv` and the tables of `benchmarks/zoo.py`.
 """
@@ -18,7 +19,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ FloatArray = NDArray[np.float64]
 Interval = tuple[float, float, float]  # value, low, high
 NAMES = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}
 RIVALS = ("forest", "descriptor_forest", "chemprop")
+RESULTS = Path(__file__).with_suffix(".json")
 BACE = "../bace/raw/bace.csv"
 CLASSES = {"0": "inactive", "1": "active"}
 TABLES = {
@@ -141,6 +143,7 @@ class Row:
 
     table: str
     split: str
+    seed: int
     target: str
     n: int
     metric: str
@@ -153,6 +156,7 @@ def rows_of_run(run: Path) -> list[Row]:
     known = json.loads((run / "model" / "config.json").read_text())["metadata"]
     kept = run / "chemprop.json"
     rival = json.loads(kept.read_text())["targets"] if kept.exists() else {}
+    split, seed = run.name.rsplit("-", 1)
     found = []
     for target, own in known["scores"].items():
         metric = next(iter(own["scores"]["graphormer"]))
@@ -161,7 +165,7 @@ def rows_of_run(run: Path) -> list[Row]:
         gaps = {**own["differences"], **more["differences"]}
         found.append(
             Row(
-                run.parent.name, run.name, target, own["n"], metric,
+                run.parent.name, split, int(seed), target, own["n"], metric,
                 {key: scores[key][metric][0] for key in ("graphormer", *RIVALS) if key in scores},
                 {key: tuple(gaps[key][metric]) for key in RIVALS if key in gaps},
             )
@@ -169,37 +173,79 @@ def rows_of_run(run: Path) -> list[Row]:
     return found
 
 
-def cells(rows: list[Row], name: str) -> list[str]:
-    """A row of the printed table: the mean over targets, or one target with an interval."""
-    mean = {
-        key: float(np.mean([row.values[key] for row in rows]))
+def keep(out: Path, results: Path) -> list[Row]:
+    """Add the runs in a folder to the file of results; return all rows that it has then."""
+    rows = [Row(**row) for row in json.loads(results.read_text())] if results.exists() else []
+    for path in sorted(out.glob("*/*/model/scores.json")):
+        found = rows_of_run(path.parent.parent)
+        runs = {(row.table, row.split, row.seed) for row in found}
+        rows = [row for row in rows if (row.table, row.split, row.seed) not in runs] + found
+    rows.sort(key=lambda row: (list(TABLES).index(row.table), row.split, row.seed))
+    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    results.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    return rows
+
+
+Run = list[Row]  # the targets of one run
+
+
+def mean_scores(runs: Sequence[Run]) -> dict[str, float]:
+    """By model, the mean over runs of the mean over targets, where every run has the model."""
+    return {
+        key: float(np.mean([np.mean([row.values[key] for row in run]) for run in runs]))
         for key in ("graphormer", *RIVALS)
-        if all(key in row.values for row in rows)
+        if all(key in row.values for run in runs for row in run)
     }
-    best = max((key for key in RIVALS if key in mean), key=mean.__getitem__)
-    gap = f"{mean['graphormer'] - mean[best]:+.3f}"
-    if len(rows) == 1:
-        gap = "{:+.3f} ({:+.3f} to {:+.3f})".format(*rows[0].gaps[best])
-    shown = [f"{mean[key]:.3f}" if key in mean else "" for key in ("graphormer", *RIVALS)]
-    count = f"{rows[0].n:,}" if len(rows) == 1 else f"{len(rows)} targets"
-    return [name, rows[0].split, rows[0].metric, count, *shown, f"{NAMES.get(best, best)}: {gap}"]
 
 
-def report(out: Path, tables: Sequence[str]) -> None:
-    """Print a row for every run, and the targets of tables that have many."""
-    names = ["table", "split, seed", "score", "test", "network"]
+def gap_to(rival: str, runs: Sequence[Run]) -> str:
+    """The network minus another model: with an interval where there is one target.
+
+    Over several runs, the interval has the means of their ends: it takes the errors of test
+    molecules as the same in all runs, and so is rather too wide.
+    """
+    if len(runs[0]) == 1:
+        value, low, high = np.mean([run[0].gaps[rival] for run in runs], axis=0)
+        return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
+    scores = mean_scores(runs)
+    return f"{scores['graphormer'] - scores[rival]:+.3f}"
+
+
+def cells(runs: Sequence[Run], seeds: str) -> list[str]:
+    """A row of a printed table."""
+    first, scores = runs[0], mean_scores(runs)
+    best = max((key for key in RIVALS if key in scores), key=scores.__getitem__)
+    shown = [f"{scores[key]:.3f}" if key in scores else "" for key in ("graphormer", *RIVALS)]
+    count = f"{first[0].n:,}" if len(first) == 1 else f"{len(first)} targets"
+    gap = f"{gap_to(best, runs)}, {NAMES.get(best, best)}"
+    return [first[0].table, first[0].split, seeds, first[0].metric, count, *shown, gap]
+
+
+def report(rows: Sequence[Row]) -> None:
+    """Print the means over seeds of every table and split, then every run, then single targets."""
+    runs: dict[tuple[str, str, int], Run] = {}
+    for row in rows:
+        runs.setdefault((row.table, row.split, row.seed), []).append(row)
+    pooled: dict[tuple[str, str], list[Run]] = {}
+    for (table, split, _), run in runs.items():
+        pooled.setdefault((table, split), []).append(run)
+    tables = [
+        [cells(several, f"mean of {len(several)}") for several in pooled.values()],
+        [cells([run], str(seed)) for (*_, seed), run in runs.items()],
+        [
+            [row.target, *cells([[row]], str(row.seed))[1:]]
+            for run in runs.values()
+            if len(run) > 1
+            for row in run
+        ],
+    ]
+    names = ["table", "split", "seed", "score", "test", "network"]
     names += [NAMES.get(key, key) for key in RIVALS]
     header = [*names, "network minus the best of the other three"]
-    details: list[list[str]] = []
-    print("|", " | ".join(header), "|\n" + "|---" * len(header) + "|")
-    for name in tables:
-        for path in sorted((out / name).glob("*/model/scores.json")):
-            rows = rows_of_run(path.parent.parent)
-            print("|", " | ".join(cells(rows, name)), "|")
-            details += [cells([row], row.target) for row in rows] if len(rows) > 1 else []
-    print("\n|", " | ".join(header), "|\n" + "|---" * len(header) + "|")
-    for row in details:
-        print("|", " | ".join(row), "|")
+    for lines in filter(None, tables):
+        print("\n|", " | ".join(header), "|\n" + "|---" * len(header) + "|")
+        for line in lines:
+            print("|", " | ".join(line), "|")
 
 
 def main() -> None:
@@ -223,7 +269,8 @@ def main() -> None:
             seconds = train_chemprop(run, known, args.chemprop)
             content = {"seconds": seconds, "targets": compared(run, known)}
             (run / "chemprop.json").write_text(json.dumps(content, indent=1))
-    report(args.out, args.tables)
+        keep(args.out, RESULTS)
+    report(keep(args.out, RESULTS))
 
 
 if __name__ == "__main__":
