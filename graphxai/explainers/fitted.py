@@ -29,7 +29,7 @@ from .node_features import NodeFeatures, num_values
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
 MAX_BYTES = 1 << 24
-CLIPPED = 5.0  # standard deviations: what lies farther out counts as this
+CLIPPED = 5.0  # standard deviations: what lies farther out is clipped to this
 FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
 
 
