@@ -1,4 +1,4 @@
-"""Write files whole or not at all, sync what is written, and keep two runs out of one place."""
+"""Write files whole or not at all, sync what is written, and keep two runs out of one folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _waiting: ContextVar[list[Path] | None] = ContextVar("files to sync at the end",
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Return where a file to be written is; symbolic links are followed.
+    """Return where a file is to be written; symbolic links are followed.
 
     Raises:
         OSError: there is a folder, a device, a pipe, a file without write permission, or a link
@@ -203,7 +203,7 @@ def alone(out: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         holder.unlink(missing_ok=True)
-        with suppress(OSError):  # Windows removes no open file
+        with suppress(OSError):  # Windows does not remove open files
             lock.unlink()
         held.release()
 

@@ -1,8 +1,8 @@
 """A model of the data that draws hidden atoms, given the other atoms and all bonds.
 
 An atom's type is the whole row of its features, so that they agree with each other. The network
-reads the types that are shown, the degrees of all atoms, and distances and bonds as Graphormer's
-structural bias does (Ying 2021), and gives each hidden atom a distribution over the types met in
+reads the visible types, the degrees of all atoms, and distances and bonds as Graphormer's
+structural bias does (Ying 2021), and gives each hidden atom a distribution over the types seen in
 training (masked attributes, Hu 2020). Hidden atoms are drawn in `ROUNDS` groups, each given those
 drawn before.
 
@@ -46,9 +46,9 @@ STRUCTURE = (  # what a network and the model it draws for must share
 
 
 class Network(nn.Module):
-    """Logits (B, N, V) of V types for every atom, from those that are shown.
+    """Logits (B, N, V) of V types for every atom, from the visible ones.
 
-    types (V, F): the rows of features met in training. config: of the structure, and the sizes.
+    types (V, F): the rows of features seen in training. config: of the structure, and the sizes.
     """
 
     types: Tensor
@@ -144,7 +144,7 @@ class MaskedAtoms:
         self, batch: GraphBatch, graphs: "Sequence[Data]", draws: int, seed: int,
         rounds: int = ROUNDS,
     ) -> "Sampler":  # fmt: skip
-        """What draws atoms of encoded graphs and their batch; the same for the same seed."""
+        """The sampler of atoms for encoded graphs and their batch; the same for the same seed."""
         device, n = batch.x.device, batch.x.shape[1]
         self.network.to(device)
         chance = torch.zeros(draws, len(graphs), n, dtype=torch.double)
@@ -219,12 +219,12 @@ class Sampler:
 
     @torch.no_grad()
     def __call__(self, owner: Tensor, keep: Tensor) -> tuple[GraphBatch, Tensor, Tensor]:
-        """Graphs in which the atoms that do not stay are drawn, each different one once.
+        """Graphs with their removed atoms redrawn, each distinct graph once.
 
         owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at padding.
         Returns R graphs to embed, without structure; their owners (R,); and which of them each draw
         is, (draws, K). A graph's atoms are drawn from the same random numbers whatever stays, so
-        that choices differ by what stays and not by chance.
+        that choices differ by what stays, not by chance.
         """
         n = keep.shape[1]
         mask = self.batch.mask[owner, :n]

@@ -135,7 +135,7 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
 
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
     """Write row, canonical SMILES and labels of the training molecules, for finding neighbours."""
-    y, numbers = table.y, table.rows  # both are gathered anew each time they are asked for
+    y, numbers = table.y, table.rows  # both are collected afresh at every access
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = ([numbers[k], table.canonical[k], *_cells(table.targets, y[k])] for k in chosen)
     _write(path, header, rows)
@@ -232,7 +232,7 @@ def _split_text(parts: Split) -> str:
 
 
 def _lessons(metadata: dict[str, Any]) -> str:
-    """Describe what was learned from a teacher; empty if none was asked."""
+    """Describe what was learned from a teacher; empty if there was none."""
     shares = metadata["teacher_share"]
     if not shares:
         return ""
