@@ -35,7 +35,7 @@ def _catalog() -> FilterCatalog:
 
 @cache
 def _scorer() -> Any:
-    """RDKit's own script, which lies outside its package."""
+    """RDKit's own script, which is not in its package."""
     path = Path(RDConfig.RDContribDir) / "SA_Score" / "sascorer.py"
     spec = importlib.util.spec_from_file_location("sascorer", path) if path.is_file() else None
     if spec is None or spec.loader is None:

@@ -1,4 +1,4 @@
-"""Shapley values of the fragments of a molecule, which join and leave as wholes.
+"""Shapley values of a molecule's fragments, each of which joins and leaves as a whole.
 
 A molecule of N atoms has 2^N coalitions of atoms, but only 2^M of its M fragments. For up to
 `EXACT` fragments all of them are evaluated, and the values are exact. For more, the gain of a
@@ -21,7 +21,7 @@ from graphxai.contract.model import evaluating
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 
-NAME = "fragment_shapley"  # the method that explanations by such values name
+NAME = "fragment_shapley"  # the method's name in explanations by such values
 EXACT = 10  # fragments: 1,024 coalitions
 ORDERS = 64  # sampled orders of more fragments; every second one is the reverse of the one before
 SAME = 1e-3  # relative difference between the model's output and the explained one

@@ -285,7 +285,7 @@ def _chunks(
 
 
 def _digest(data: Data) -> str:
-    """Short hash of a graph's nodes and edges, by which a resumed run recognises it."""
+    """Short hash of a graph's nodes and edges, so that a resumed run recognises it."""
     content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
     if data.edge_index is not None:  # plain rows of tokens have no edges
         content.update(data.edge_index.contiguous().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""The parts that the page of the server and the view of a notebook are made of."""
+"""The files that make up the server's page and the notebook's view."""
 
 import re
 from importlib.resources import files

@@ -128,7 +128,7 @@ async def _body(request: Request) -> Body:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise HTTPException(400, "the request is no JSON object.")
+        raise HTTPException(400, "the request is not a JSON object.")
     return Body(fields)
 
 
@@ -165,7 +165,7 @@ async def _lines(
 
 
 def _failed(error: Exception) -> JSONResponse:
-    """A refusal in words; an error that is nobody's input is logged, too."""
+    """A refusal in words; an error that no input caused is logged, too."""
     if isinstance(error, EXPECTED):
         return JSONResponse({"error": reason(error)}, 400)
     log.error("a request failed", exc_info=error)

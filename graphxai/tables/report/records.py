@@ -96,7 +96,7 @@ def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:
 
 
 def _value(explanation: Explanation) -> tuple[float, str]:
-    """The value by which molecules are sorted and filtered, and its name."""
+    """The value that sorts and filters molecules, and its name."""
     prediction = explanation.prediction
     if prediction.value is not None:
         return rounded([prediction.value])[0], prediction.heading
