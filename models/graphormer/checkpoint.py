@@ -29,6 +29,7 @@ CONFORMAL = "conformal.json"
 TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 PRETRAINED = Path(__file__).parent / "pretrained"
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SMALL_FILE = 1 << 24  # bytes of the files beside the weights
 SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
@@ -260,6 +261,16 @@ def _plain(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
     return path
+
+
+def small_file(path: Path) -> bytes:
+    """The content of a file of up to `SMALL_FILE` bytes.
+
+    Raises OSError if it is not a regular file or cannot be read, ValueError if it is larger.
+    """
+    if _plain(path).stat().st_size > SMALL_FILE:
+        raise ValueError(f"it is larger than {SMALL_FILE} bytes")
+    return path.read_bytes()
 
 
 def _corrupt(path: Path, error: Exception) -> CheckpointError:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from graphxai.datasets.writing import folder_at, synced_together, write_whole
 
-from .checkpoint import NUMBERS
+from .checkpoint import NUMBERS, small_file
 from .config import GraphormerConfig, Task
 from .encoding import GraphBatch
 from .layers import EncoderLayer, LayerNorm, StructuralBias
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 NETWORK, CARD = "masked_atoms.safetensors", "masked_atoms.json"
 FORMAT = "graphxai-masked-atoms"
-MAX_BYTES = 1 << 24
 LAYERS, WIDTH, HEADS = 3, 64, 8
 ROUNDS = 4
 FIT = "gx.fit_masked_atoms(model, graphs).save(folder), or graphxai fit-masked-atoms --model FOLDER"
@@ -184,7 +183,7 @@ class MaskedAtoms:
         """Read both files of a folder; ValueError names the file and what is wrong with it."""
         card, path = Path(folder) / CARD, Path(folder) / NETWORK
         try:
-            content = json.loads(_bytes_of(card).decode("utf-8"))
+            content = json.loads(small_file(card).decode("utf-8"))
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
             if not isinstance(content.get("card"), dict):
@@ -194,7 +193,7 @@ class MaskedAtoms:
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{card}: cannot be read as masked atoms: {error}.") from error
         try:
-            raw = _bytes_of(path)
+            raw = small_file(path)
             if hashlib.sha256(raw).hexdigest() != content.get("network_sha256"):
                 raise ValueError(f"it is not the network that {CARD} describes")
             network = _network_of(load_tensors(raw), content.get("structure"))
@@ -293,14 +292,6 @@ def _checksum(graph: Any, seed: int) -> int:
     if graph.edge_index is not None:
         found = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), found)
     return found
-
-
-def _bytes_of(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return path.read_bytes()
 
 
 def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:

@@ -413,8 +413,8 @@ def _data(
         "limit": rounded([limit])[0],
         "quantile": SATURATED,
         "ticks": list(Scale(limit, one_sided=bool(explainer.unsigned)).ticks()),
-        "palettes": {name: _arms(Scale(1.0, name)) for name in PALETTES},
-        "unsigned_colours": _arms(Scale(1.0, one_sided=True)),
+        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
+        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
         "molecules": contents.molecules,
         "neighbours": contents.neighbours,
         "map": similarity_map([explanation.atoms() for _, explanation in contents.explained]),
@@ -448,11 +448,6 @@ def _intro(contents: Contents, explainer: Explainer) -> str:
             " doubles the odds."
         )
     return f"Colours show relevance: {relevance}. {output}"
-
-
-def _arms(scale: Scale) -> list[str]:
-    """Colours of a scale at equal steps from -1 to 1."""
-    return scale.hex(Scale(1.0).stops())
 
 
 def _card(model: Model) -> str:
