@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SYNCED_EVERY = 1.0  # seconds
-# a list of numbers as JSON indents it; a line break never stands inside a text
+# a list of numbers as JSON indents it; JSON text never contains a line break
 _NUMBERS = re.compile(r"\[\n\s*((?:-?\d[^\s,]*,\n\s*)*-?\d[^\s,]*)\n\s*\]")
 _waiting: ContextVar[list[Path] | None] = ContextVar("files to sync at the end", default=None)
 
@@ -179,7 +179,7 @@ class Appended:
 
 @contextmanager
 def alone(out: str | os.PathLike[str]) -> Iterator[None]:
-    """Refuse to write to a folder or file to which another process is writing.
+    """Refuse to write to a folder or file that another process is writing to.
 
     The system releases the lock when the process that holds it ends, however it ends.
 

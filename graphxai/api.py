@@ -476,7 +476,7 @@ def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
 def _nearness_when_read(
     item: Input, training: TrainingSet | None
 ) -> Nearness | Callable[[], Nearness] | None:
-    """How near a molecule is to the training set, once it is asked for: that takes a while."""
+    """How near a molecule is to the training set, found when first read: that takes a while."""
     if item.molecule is None and item.smiles is None:
         return None
     if training is None:
@@ -589,7 +589,7 @@ def _explanation(
 def _further(
     of: Sequence[str], item: Input, attribution: Attribution, found: _Numbers, row: int
 ) -> tuple[Arrays, Arrays]:
-    """Relevance by input, if more than the nodes' features were asked for, or by type of node."""
+    """Relevance by input, if more than the nodes' features are explained, or by type of node."""
     relevance: Arrays = {}
     features: Arrays = {}
     own = found.relevance[row, : item.num_nodes]

@@ -206,7 +206,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
-        """The molecule and its counterfactuals, drawn alike, coloured by relevance for the wish.
+        """The molecule and its counterfactuals, aligned and coloured by relevance for the wish.
 
         Atoms that the molecule does not have are outlined. Options as for `molecule_svg`.
         """

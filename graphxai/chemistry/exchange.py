@@ -148,7 +148,7 @@ def _side(mol: Chem.Mol, first: int, behind: int) -> frozenset[int]:
 
 
 def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
-    """The molecule without these atoms, of which `joint` becomes a dummy atom."""
+    """The molecule without these atoms, except that `joint` becomes a dummy atom."""
     piece = Chem.RWMol(mol)
     for atom in piece.GetAtoms():
         if atom.GetIdx() not in without:

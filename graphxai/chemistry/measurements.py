@@ -1,4 +1,4 @@
-"""What a table of measured values says about a change: its product, and pairs changed alike."""
+"""What a table of measured values says about a change: the product, and pairs with the change."""
 
 import math
 import warnings

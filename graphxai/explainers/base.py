@@ -125,7 +125,7 @@ class Explainer(ABC):
             passes = [with_leaves(one, further, self.of_codes) for one in passes_of(model, batch)]
             try:
                 found = [self._attribute(model, one, wanted) for one in passes]
-            except OneGraphAtATime:  # of this batch, or of one that the method made of it
+            except OneGraphAtATime:  # of this batch, or of one that the method made from it
                 if len(batch) == 1:
                     raise
                 alone = (passed.of_rows(row) for passed in passes for row in range(len(passed)))

@@ -35,7 +35,7 @@ FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer -
 class Network(nn.Module):
     """A score for every node, from its own features and their mean and maximum over the graph.
 
-    It begins at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
+    It starts at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
     inputs and reduce the states to `components`, so that the parameters are all that is stored.
     """
 

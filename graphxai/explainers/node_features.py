@@ -84,7 +84,7 @@ def _one_pass(
     """The recording of a pass under the rules, its outputs, and what the backward pass gives.
 
     The last has the shape (B, N, values): marginals by layer and head, through the graph token's
-    row (which in the last layer is the only one), and gradient x state by layer.
+    row (the only one in the last layer), and gradient x state by layer.
     """
     with conservative(**vars(rules)), record(attention_gradients=True) as tape:
         outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)

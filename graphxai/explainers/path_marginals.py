@@ -164,8 +164,8 @@ def _coalition(
 ) -> tuple[Tensor, Any, Tensor | None]:
     """Tokens, batch and `keep` of a pass with only the present nodes.
 
-    Graphs of a wrapped model lose the others, so that recorded attention is that of a smaller
-    batch; other models hide them.
+    Graphs of a wrapped model lose the others, so that the attention recorded is a smaller batch's;
+    other models hide them.
     """
     if not hasattr(model, "read_of_graphs") or batch.graphs is None:
         return tokens, batch, present

@@ -255,7 +255,7 @@ class Explanation(Result):
 
     @property
     def errors(self) -> str:
-        """What stands behind ± in a list of scores; empty if no errors are known."""
+        """What ± means in a list of scores; empty if no errors are known."""
         if self.members is not None and self.spread is not None:
             return f" ± standard deviation over {len(self.members)} models"
         return "" if self.spread is None else " ± standard error"

@@ -184,8 +184,8 @@ def read_outputs(
     """Predictions of every task from one graph's outputs (num_outputs,).
 
     nearness: how near the graph is to the training set, or a function that returns it; conformal:
-    the model's scores by task. Raises NotFiniteError if an output, or a value made of it, is not a
-    finite number.
+    the model's scores by task. Raises NotFiniteError if an output, or a value computed from it, is
+    not a finite number.
     """
     start, found = 0, []
     for task in config.tasks:

@@ -294,7 +294,7 @@ def _worked(
 ) -> Generator[list[Any], None, None]:
     """What a batch function makes of each chunk of rows, in their order.
 
-    lost: what stands for a row that ended its process. total: rows, roughly.
+    lost: what takes the place of a row that ended its process. total: rows, roughly.
     """
     with closing(work_through(on_rows(batch), chunks, workers, total)) as done:
         for parts in done:

@@ -94,9 +94,9 @@ class Network(nn.Module):
         chance: Tensor,
         turn: Tensor,
     ) -> Tensor:
-        """Features (B, N, F) in which hidden atoms are drawn; arguments as for `forward`.
+        """Features (B, N, F) with hidden atoms drawn; arguments as for `forward`.
 
-        chance (B, N), in [0, 1): which type is drawn; turn (B, N): the round in which.
+        chance (B, N), in [0, 1): decides the type; turn (B, N): the round it is drawn in.
         """
         x = x.clone()
         for now in range(int(turn.max()) + 1 if turn.numel() else 0):

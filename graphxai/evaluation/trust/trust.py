@@ -167,7 +167,7 @@ def trust_prepared(
         explanation = explanations[key]
         prediction = explanation.prediction
         near = explanation.nearness
-        if near is None or near.word == "unknown":  # it may not have been asked for
+        if near is None or near.word == "unknown":  # it may not have been requested
             near = nearness_of(item, training)
         distance = distance_sign(near)
         if item.image is not None and near is None:

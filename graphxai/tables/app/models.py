@@ -1,4 +1,4 @@
-"""The models that the page offers, loaded when they are first asked for."""
+"""The models that the page offers, loaded when they are first used."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 def application(models: Models, token: str, port: int) -> Guard:
     """The page and what it asks for, as an ASGI application."""
-    turn = asyncio.Lock()  # molecules are explained one after the other, in the order asked for
+    turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 
     async def page(request: Request) -> Response:
         text, policy = _page()

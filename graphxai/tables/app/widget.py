@@ -22,7 +22,7 @@ from .models import Models
 from .molecules import read
 from .page import filled, part_of
 
-# Molecules are explained one after the other, in the order asked for; the kernel stays free.
+# Molecules are explained one at a time, in the order requested; the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
 log = logging.getLogger(__name__)
 

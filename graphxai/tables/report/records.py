@@ -33,7 +33,7 @@ def record(
     if mol is None:
         raise ValueError("a report shows molecules, but this explanation has none.")
     value, value_name = _value(explanation)
-    # the task that is explained first, as its value stands beside what was measured
+    # the explained task first, so that its value is beside the measured one
     predictions = sorted(
         explanation.predictions, key=lambda p: p.task != explanation.prediction.task
     )

@@ -96,7 +96,8 @@ def _mean_of(count: int) -> str:
 def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
     """Return the mean leading score of each predictor over the targets of a kind.
 
-    Metric, number of targets, means by predictor; only targets for which all of them have a score.
+    Metric, number of targets, means by predictor; only targets that all predictors have a score
+    for.
     """
     kinds: dict[str, list[dict[str, float]]] = {}
     for found in scores.values():

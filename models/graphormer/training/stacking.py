@@ -428,7 +428,7 @@ def _flat(readings: FloatArray) -> FloatArray:
 
 
 def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
-    """Return readings (n,) or (n, C) minus labels y (n,), of which none is missing."""
+    """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
     return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
 
 
