@@ -395,7 +395,7 @@ class _Sender(pickle.Pickler):
             raise pickle.PicklingError(f"{given.__qualname__} is defined in the running script")
         if type(given).__name__ == "Generator" and type(given).__module__.startswith("torch"):
             raise pickle.PicklingError(
-                "a torch.Generator gives other numbers in every process; a seed does not"
+                "a torch.Generator gives different numbers in every process; a seed does not"
             )
         return NotImplemented
 
