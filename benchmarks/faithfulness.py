@@ -249,10 +249,10 @@ def measured(name: str, part: str, out: Path) -> tuple[Report, dict[str, float]]
     )
     searched = part == "test" and not name.startswith("gps")
     path = out / part / f"{name}-best.json"
-    return report, ceilings(name, model, source, path) if searched else {}
+    return report, best_found(name, model, source, path) if searched else {}
 
 
-def ceilings(name: str, model: Any, source: Source, path: Path) -> dict[str, float]:
+def best_found(name: str, model: Any, source: Source, path: Path) -> dict[str, float]:
     """Search the best AUAC of the first graphs, from the orders of two methods."""
     found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     task = model.config.tasks[0]
@@ -279,18 +279,18 @@ def of_methods(report: Report, metric: str, operator: str) -> dict[str, NDArray[
 
 def way(reports: list[Report], best: list[dict[str, float]]) -> dict[str, float]:
     """Return how far each method gets from random scores (0) to the best ordering found (1)."""
-    ceiling: list[float] = []
+    searched: list[float] = []
     reached: dict[str, list[float]] = {}
     for report, found in zip(reports, best, strict=True):
-        ceiling += found.values()
+        searched += found.values()
         for unit in report.units:
             if str(unit.graph) in found:
                 value = unit.values["mask"]["auac"]
                 name = SHAPLEY if unit.method.startswith("shapley 8/") else unit.method
                 reached.setdefault(name, []).append(value)
-    if not ceiling:
+    if not searched:
         return {}
-    low, high = np.mean(reached["random"]), np.mean(ceiling)
+    low, high = np.mean(reached["random"]), np.mean(searched)
     return {name: float((np.mean(v) - low) / (high - low)) for name, v in reached.items()}
 
 

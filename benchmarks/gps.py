@@ -1,4 +1,4 @@
-"""GPS (Rampasek 2022) for BACE and MNIST superpixels, as models of others: trained here, wrapped.
+"""GPS (Rampasek 2022) for BACE and MNIST superpixels, as wrapped models, trained here.
 
 Two layers of width 64: a GINE convolution and global attention side by side, batch normalisation,
 mean pooling. Trained by AdamW with a one-cycle schedule; the epoch with the best validation loss is

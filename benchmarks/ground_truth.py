@@ -7,7 +7,7 @@ One Graphormer learns all rules on 20,000 molecules, another sees planted shapes
 the bundled model. Writes a folder for every group, with `rows.csv` and `scores.json` for every
 task, then `tables.md`. What is there already is not computed again. FOLDER contains
 `molecules/*.csv` and `mnist/`. The method `learned`, if it is named, is fitted to the model of the
-rules, for each rule anew; the digits have the bundled one, and the shapes have none.
+rules, for each rule separately; the digits have the bundled one, and the shapes have none.
 """
 
 import argparse

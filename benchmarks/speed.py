@@ -676,7 +676,7 @@ def peak_memory(run: Callable[[], object]) -> float:
 
 def report_wrapped(found: dict[str, dict[str, float]]) -> str:
     lines = [
-        "## Models of others",
+        "## Wrapped models",
         "",
         "A GPS of width 64 (PyG), one thread: processor milliseconds of `gx.explain` with LRP and"
         " its ledger, beside a plain batched Gradient x Input, and how much memory the tensors of"
@@ -707,7 +707,7 @@ def main() -> None:
     parser.add_argument("--only-many", action="store_true", help="leave out all other rows")
     parser.add_argument("--only-backward", action="store_true", help="only the backward pass")
     parser.add_argument("--only-start", action="store_true", help="measure only the start-up")
-    parser.add_argument("--only-wrapped", action="store_true", help="only models of others")
+    parser.add_argument("--only-wrapped", action="store_true", help="only wrapped models")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

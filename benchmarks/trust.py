@@ -338,7 +338,13 @@ def tables(frame: pd.DataFrame) -> str:
     lines = ["## Tasks", "", "| task | question | wrong |", "|---|---|---|"]
     for name, group in frame.groupby("task_of"):
         lines.append(f"| {name} | {group.question.iloc[0]} | {rate(group.wrong)} |")
-    lines += ["", "## Signs", "", 'ROC-AUC for "wrong" within tasks; 0.5 tells nothing.', ""]
+    lines += [
+        "",
+        "## Signs",
+        "",
+        'ROC-AUC for "wrong" within tasks; 0.5 is no better than chance.',
+        "",
+    ]
     lines += ["| question | sign | fitting half | other half |", "|---|---|---|---|"]
     for question, group in frame.groupby("question"):
         for sign in (*SMALLER_IS_WORSE, *LARGER_IS_WORSE):

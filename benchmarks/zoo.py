@@ -128,7 +128,9 @@ def train(name: str, model: Model, data: Path, out: Path) -> Path:
     )
     card = folder / "README.md"
     _, _, rest = card.read_text(encoding="utf-8").partition("\n\n")
-    made = f"The table was made of `{model.file}` by `benchmarks/zoo.py`, which names the columns."
+    made = (
+        f"The table was made from `{model.file}` by `benchmarks/zoo.py`, which names the columns."
+    )
     card.write_text(f"# {model.title}\n\n{model.about} {made}\n\n{rest}", encoding="utf-8")
     seconds = {"seconds": round(time.process_time() - begun)}
     (out / f"{name}.json").write_text(json.dumps(seconds), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Downloads from official sources, checked against their digests and never left half-written."""
+"""Download from official sources; digests are checked, and no file is left half-written."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _syntax_problem(smiles: str) -> str:
     for opening, closing in ("()", "[]"):
         missing = smiles.count(opening) - smiles.count(closing)
         if missing:
-            return f"{abs(missing)} {opening if missing < 0 else closing!r} too few"
+            return f"{abs(missing)} {opening if missing < 0 else closing!r} missing"
     foreign = re.search(r"[^A-Za-z0-9@+\-\[\]()=#$:/\\.%*~<>{}|,;&!^?\s]", smiles)
     if foreign:
         return f"{foreign.group()!r} at position {foreign.start() + 1} is not SMILES"
@@ -215,7 +215,7 @@ def _syntax_problem(smiles: str) -> str:
     labels = re.findall(r"%\(\d+\)|%\d\d|\d", outside)
     unclosed = sorted({label for label in labels if labels.count(label) % 2})
     if unclosed:
-        return f"ring {unclosed[0]} is opened and not closed"
+        return f"ring {unclosed[0]} is opened but never closed"
     unknown = re.search(r"[^BCNOPSFIbcnosplr0-9@+\-\[\]()=#$:/\\.%*~<>{}|,;&!^?\s]", outside)
     if unknown:
         return f"{unknown.group()!r} is not an element allowed outside brackets"

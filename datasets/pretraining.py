@@ -60,7 +60,7 @@ def collect(
 
     Args:
         tables: CSV files with a column `smiles`, in any case.
-        exclude: SMILES that must not be met.
+        exclude: SMILES that must not be seen.
         max_atoms: largest number of heavy atoms.
         per_table: the most rows taken from a table, at random; None takes all.
         seed: the same seed takes the same rows.

@@ -38,7 +38,7 @@ SHAPES: dict[str, Edges] = {
     "wheel": (*_ring(5), *((k, 5) for k in range(5))),
     "clique": tuple(combinations(range(4), 2)),
 }
-# What no label asks for, so that "there is some ring" answers nothing.
+# Shapes that no label is about, so that "there is some ring" answers nothing.
 DECOYS: dict[str, Edges] = {"square": _ring(4)}
 
 
@@ -46,8 +46,8 @@ DECOYS: dict[str, Edges] = {"square": _ring(4)}
 class ShapeGraph:
     """One graph with what is planted in it.
 
-    edges (M, 2): each edge once; shape_of_node (N,), shape_of_edge (M,): the name of the shape to
-    which it belongs, "" for the tree and the joints.
+    edges (M, 2): each edge once; shape_of_node (N,), shape_of_edge (M,): the name of the shape it
+    belongs to, "" for the tree and the joints.
     """
 
     edges: NDArray[np.int64]

@@ -20,7 +20,7 @@ def standardised(molecule: str | Chem.Mol) -> str | Chem.Mol:
     """Return the parent of a molecule: cleaned, without counter-ions, neutral, one tautomer.
 
     The steps are those of `STEPS`, in this order. A SMILES gives a canonical SMILES. What RDKit
-    cannot read or standardise is returned as it is, so that reading it says what is wrong.
+    cannot read or standardise is returned unchanged, so that reading it says what is wrong.
     """
     if isinstance(molecule, str):
         return _standardised(molecule) if len(molecule) <= MAX_CHARACTERS else molecule

@@ -17,7 +17,7 @@ from .standardise import standardised
 
 __all__ = ["Molecule", "Rows", "read_rows"]
 
-LARGEST = 5000  # atoms of a molecule that is read to say how many it has
+LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
 
 
 @dataclass(eq=False)

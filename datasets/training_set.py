@@ -163,7 +163,7 @@ def _elements(mol: Mol) -> set[str]:
     """The elements of a molecule's atoms, from its formula: ten times faster than atom by atom."""
     from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
-    if mol.GetNumAtoms() > mol.GetNumHeavyAtoms():  # hydrogens of which some are atoms, or dummies
+    if mol.GetNumAtoms() > mol.GetNumHeavyAtoms():  # some hydrogens are atoms, or there are dummies
         return {atom.GetSymbol() for atom in mol.GetAtoms()}
     return set(re.findall("[A-Z][a-z]?", CalcMolFormula(mol))) - {"H"}
 

@@ -44,7 +44,7 @@ Item = TypeVar("Item")
 
 
 class Lost(NamedTuple):
-    """Stands for the result of an item that ended its process twice when it was alone there."""
+    """In place of the result of an item that ended its process twice when it was alone there."""
 
     reason: str
 
@@ -84,13 +84,13 @@ def work_through(
     workers: int | None,
     total: int,
 ) -> Generator[list[Part], None, None]:
-    """Call a function on each piece of work; yields what became of each piece, in order.
+    """Call a function on each piece of work; yields the result of each piece, in order.
 
     workers: processes; 1 works here. None takes the free cores if that is faster: the first piece
     is done here, and processes start if the rest, at its speed, would take them less time,
     `STARTING` included. total: items in all pieces, roughly. A piece gives one part, several if it
-    ended its process, or none if it is empty. A daemon of multiprocessing, which may start no
-    process, works alone with a warning. Errors as for `in_workers`.
+    ended its process, or none if it is empty. A daemon of multiprocessing, which may not start
+    processes, works alone with a warning. Errors as for `in_workers`.
     """
     if workers is not None:
         checked_workers(workers)
@@ -115,14 +115,14 @@ def work_through(
 
 
 def _allowed(workers: int | None) -> int:
-    """How many processes may work: as many as are wanted, unless none may be started."""
+    """How many processes may work: as many as wanted, unless none may be started."""
     count = free_cores() if workers is None else workers
     if count == 1 or not multiprocessing.current_process().daemon:
         return count
     if workers is not None:
         warnings.warn(
-            "this process is a daemon of multiprocessing, which may start no others: it works"
-            " alone; give workers=1 to say so.",
+            "this process is a daemon of multiprocessing, which may not start others: it works"
+            " alone; give workers=1 to avoid this warning.",
             stacklevel=3,
         )
     return 1
@@ -146,8 +146,8 @@ def in_workers(
     """Call a function on each piece in other processes; yields as `work_through` does.
 
     The pieces are read only far enough ahead to keep the processes busy. They end with the
-    generator. What the function raises is raised here, in its place; its warnings are issued here.
-    The processes import neither the script nor the notebook that runs, which so needs no guard
+    generator. An error that the function raises is raised here; its warnings are issued here.
+    The processes import neither the script nor the notebook that is running, so it needs no guard
     ``if __name__ == "__main__":``.
 
     Raises ValueError, which says what to do, if the function cannot be sent to a process.
@@ -238,10 +238,10 @@ class _Worker:
         self.changing = threading.Lock()
 
     def work(self, piece: Sequence[Any]) -> list[Part]:
-        """What the function makes of a piece; if it ends the process, of its items too.
+        """The function's result for a piece; if it ends the process, for its items too.
 
-        Items are then done one by one, to find those that are to blame, and the rest together, as
-        without them.
+        Items are then done one by one to find those to blame, and the rest together, as if those
+        were not there.
         """
         places: Sequence[int] = range(len(piece))
         with suppress(_DiedError):
@@ -396,13 +396,13 @@ class _Sender(pickle.Pickler):
             raise pickle.PicklingError(f"{given.__qualname__} is defined in the running script")
         if type(given).__name__ == "Generator" and type(given).__module__.startswith("torch"):
             raise pickle.PicklingError(
-                "a torch.Generator gives other numbers in every process; a seed does not"
+                "a torch.Generator gives different numbers in every process; a seed does not"
             )
         return NotImplemented
 
 
 def _sent(value: Any) -> bytes:
-    """A value as bytes for another process; ValueError, which says what to do, if it has none."""
+    """A value as bytes for another process; ValueError says what to do if there are none."""
     with io.BytesIO() as file:
         try:
             _Sender(file, pickle.HIGHEST_PROTOCOL).dump(value)

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, sync what is written, and keep two runs out of one place."""
+"""Write files whole or not at all, sync what is written, and keep two runs out of one folder."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 SYNCED_EVERY = 1.0  # seconds
-# a list of numbers as JSON indents it; a line break never stands inside a text
+# a list of numbers as JSON indents it; JSON text never contains a line break
 _NUMBERS = re.compile(r"\[\n\s*((?:-?\d[^\s,]*,\n\s*)*-?\d[^\s,]*)\n\s*\]")
 _waiting: ContextVar[list[Path] | None] = ContextVar("files to sync at the end", default=None)
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Return where a file to be written is; symbolic links are followed.
+    """Return where a file is to be written; symbolic links are followed.
 
     Raises:
         OSError: there is a folder, a device, a pipe, a file without write permission, or a link
@@ -179,7 +179,7 @@ class Appended:
 
 @contextmanager
 def alone(out: str | os.PathLike[str]) -> Iterator[None]:
-    """Refuse to write to a folder or file to which another process is writing.
+    """Refuse to write to a folder or file that another process is writing to.
 
     The system releases the lock when the process that holds it ends, however it ends.
 
@@ -203,7 +203,7 @@ def alone(out: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         holder.unlink(missing_ok=True)
-        with suppress(OSError):  # Windows removes no open file
+        with suppress(OSError):  # Windows does not remove open files
             lock.unlink()
         held.release()
 

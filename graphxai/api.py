@@ -115,8 +115,8 @@ def explain(
     workers: processes for a list of more than 512 inputs; None takes the free cores if that is
     faster (see `datasets.workers.work_through`). Each computes with one thread, as this process
     does during the call, and the result is the same for any number of them. Model, method and
-    inputs are sent to them, so own ones must be defined in a module; ValueError if they cannot be.
-    device: where to compute, such as "cuda"; the model is moved there and stays there.
+    inputs are sent to them, so your own must be defined in a module; ValueError if they cannot be
+    sent. device: where to compute, such as "cuda"; the model is moved there and stays there.
 
     Returns an Explanation, or for a list Explanations of the same length. If one input of a list
     cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
@@ -189,9 +189,9 @@ def pairs(
     also flows through queries and keys, which is not a sum over pairs: ValueError. The model, from
     `load` or `wrap`, needs attention between nodes; ValueError if it has none.
 
-    through: instead of what was read in each layer, follow walks through so many layers of a
-    Graphormer: relevance that began at one token and was in another one there (GNN-LRP, Schnake
-    2021). Summed over the latter, it is the relevance of the former, exactly.
+    through: instead of what was read in each layer, follow walks through this many layers of a
+    Graphormer: relevance that began at one token and is then in another (GNN-LRP, Schnake 2021).
+    Summed over the latter, it is the relevance of the former, exactly.
     """
     model, explainer = _loaded(model), get_explainer(method)
     rules, training = rules_of(explainer), training_set_of(model)
@@ -265,7 +265,7 @@ def _loaded(model: "Model | str | Path") -> "Model":
 
 
 def _conformal_of(model: "Model") -> Mapping[str, Conformal]:
-    """A model's conformal scores by task; empty for models of others."""
+    """A model's conformal scores by task; empty for wrapped models."""
     return model.conformal if isinstance(model, Graphormer | Ensemble) else {}
 
 
@@ -388,7 +388,9 @@ def explain_prepared(
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, of)
-        if nothing is None or not isinstance(model, Graphormer):  # whose are always the same
+        if nothing is None or not isinstance(
+            model, Graphormer
+        ):  # a Graphormer's are always the same
             nothing = _outputs_without_nodes(model, batch)
         empty = _without_nodes(model, nothing, attribution.outputs, wanted)
         found = _in_numbers(attribution)
@@ -466,7 +468,7 @@ def tell_nearness(found: Explanation, training: TrainingSet | None) -> None:
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
-    """How near a molecule is to the training set; None for a graph that is no molecule."""
+    """How near a molecule is to the training set; None for a graph that is not a molecule."""
     found = _nearness_when_read(item, training)
     return found() if callable(found) else found
 
@@ -474,7 +476,7 @@ def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
 def _nearness_when_read(
     item: Input, training: TrainingSet | None
 ) -> Nearness | Callable[[], Nearness] | None:
-    """How near a molecule is to the training set, once it is asked for: that takes a while."""
+    """How near a molecule is to the training set, found when first read: that takes a while."""
     if item.molecule is None and item.smiles is None:
         return None
     if training is None:
@@ -587,7 +589,7 @@ def _explanation(
 def _further(
     of: Sequence[str], item: Input, attribution: Attribution, found: _Numbers, row: int
 ) -> tuple[Arrays, Arrays]:
-    """Relevance by input, if more than the nodes' features were asked for, or by type of node."""
+    """Relevance by input, if more than the nodes' features are explained, or by type of node."""
     relevance: Arrays = {}
     features: Arrays = {}
     own = found.relevance[row, : item.num_nodes]

@@ -3,11 +3,11 @@
 * `mask`: attention ignores the node's key, as it ignores padding; the structure of the rest is
   unchanged.
 * `zero`: the node's embedding becomes zero; its token stays.
-* `delete`: the induced subgraph is encoded anew, with its own degrees and shortest paths.
+* `delete`: the induced subgraph is encoded again, with its own degrees and shortest paths.
 * `resample`: other atoms are drawn in the node's place from a model of the data, given the atoms
   that stay and all bonds; the outputs of several draws are averaged.
 
-Edges are removed in one way: the graph is encoded anew without them.
+Edges are removed in one way: the graph is encoded again without them.
 """
 
 import math
@@ -43,9 +43,9 @@ class Resampling:
     """How the operator `resample` draws atoms.
 
     atoms: the model of the data, from `fit_masked_atoms`; None takes the one beside the model's
-    checkpoint. draws: whose outputs are averaged. seed: the same one draws the same atoms of a
-    graph, whatever else is measured. rounds: atoms are drawn in so many groups, each given those
-    before.
+    checkpoint. draws: number of draws whose outputs are averaged. seed: the same seed draws the
+    same atoms of a graph, whatever else is measured. rounds: atoms are drawn in this many groups,
+    each given those before.
     """
 
     atoms: MaskedAtoms | None = None
@@ -69,7 +69,7 @@ class Resampling:
             )
         if not model.config.node_cardinalities:
             raise ValueError(
-                "operator 'resample' draws among the atoms met in training, and the nodes of this"
+                "operator 'resample' draws among the atoms seen in training, and the nodes of this"
                 " model (superpixels, say) have continuous features: use 'mask', 'zero' or"
                 " 'delete'."
             )
@@ -142,7 +142,7 @@ def outputs_of_many(
 def outputs_without_edges(
     model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Outputs (K, num_outputs) of encoded graphs for K choices of edges each, encoded anew.
+    """Outputs (K, num_outputs) of encoded graphs for K choices of edges each, encoded again.
 
     keeps: (K, E) for each graph, True for the columns of `edge_index` that stay. Raises ValueError
     for a wrapped model that may read edges from a matrix.
@@ -355,7 +355,7 @@ def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
     """The nodes that stay, keep (N,), as a graph for training a Graphormer.
 
     data: encoded. `mask`: the encoding of the whole graph, restricted to these nodes; `delete`: a
-    graph to be encoded anew. Raises ValueError for other operators, which leave no graph.
+    graph to encode again. Raises ValueError for other operators, which leave no graph.
     """
     if operator not in ("mask", "delete"):
         raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")

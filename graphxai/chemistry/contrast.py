@@ -170,7 +170,7 @@ class Contrast(Result):
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
-        """Both molecules, with the common part drawn alike, on one colour scale.
+        """Both molecules, with the common part drawn in the same way, on one colour scale.
 
         Colours show what differs: an atom's relevance minus that of its counterpart, or all of it
         for an atom without one, which is outlined. difference: False colours the relevance itself.

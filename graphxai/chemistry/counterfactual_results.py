@@ -38,10 +38,10 @@ Way = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """A neighbour of the molecule that was asked about.
+    """A neighbour of the molecule in question.
 
-    change, source: what was done last and where it comes from; way: the changes before, each with
-    the SMILES it led to. atoms: what was changed in the molecule before. predicted_change: of the
+    change, source: the last change and where it comes from; way: the earlier changes, each with the
+    SMILES it led to. atoms: the atoms changed in the molecule before. predicted_change: of the
     value, or of the probability of the wished class, from `before`, the first molecule's
     prediction. distance: how far beyond the wish, see `Wish.distance`; reached: whether it is
     beyond. similarity: ECFP4 Tanimoto similarity to the first molecule. front: 0 for the Pareto
@@ -72,7 +72,7 @@ class Counterfactual:
 
     @property
     def change_interval(self) -> tuple[float, float] | None:
-        """From where to where the change of a value lies, see `Prediction.change_since`.
+        """The range of a value's change, see `Prediction.change_since`.
 
         None for a class, for which `prediction.classes` says what cannot be excluded.
         """
@@ -162,7 +162,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         return f"{tried}, {self.successes:,} reach {self.wish}, the first was number {self.first}"
 
     def contrast(self, index: int, method: Method = "lrp") -> Contrast:
-        """What the model makes of a change: the molecule against the counterfactual."""
+        """What a change does in the model: the molecule against the counterfactual."""
         target = self.wish.target
         molecule = self.explanation.smiles
         return contrast(self.model, molecule, self.found[index].smiles, method, target=target)
@@ -171,9 +171,9 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     def at_change(self) -> tuple[float | None, ...]:
         """By counterfactual, the share of the output's difference that lies at the changed atoms.
 
-        From the relevance (`lrp`) of the molecule and the counterfactual: that of the atoms without
-        a counterpart, over all terms of the contrast (see `Account`). The rest lies at atoms that
-        both have, and in the graph token. What a small share says was measured on models of rules
+        From the relevance (`lrp`) of both molecules: the atoms without a counterpart, divided by
+        all terms of the contrast (see `Account`). The rest lies at atoms that both have, and in the
+        graph token. What a small share says was measured on models of rules
         (benchmarks/counterfactuals.md). None without a common part, or without a difference.
         """
         if not self.found:
@@ -206,7 +206,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
-        """The molecule and its counterfactuals, drawn alike, coloured by relevance for the wish.
+        """The molecule and its counterfactuals, aligned and coloured by relevance for the wish.
 
         Atoms that the molecule does not have are outlined. Options as for `molecule_svg`.
         """
@@ -323,6 +323,6 @@ def _at_change(first: Explanation, other: Explanation) -> float | None:
 
 
 def _image(svg: str, text: str) -> str:
-    """A picture as a document of its own, because two may use the same ids."""
+    """A picture as a separate document, because two may use the same ids."""
     code = b64encode(svg.encode()).decode()
     return f'<p><img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}"></p>'

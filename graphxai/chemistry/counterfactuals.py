@@ -66,9 +66,9 @@ def counterfactuals(
     how many neighbours are predicted at most. steps: if fewer than n reach the wish, the neighbours
     of those nearest to it are tried, too, up to this many changes. guided: whether neighbours that
     change what speaks against the wish come first; otherwise in random order. seed: for the order
-    among equals, and SELFIES. measured: a CSV file with the columns `smiles` and one called like
-    the wish's task, or like another task of the model; or values by SMILES. Each result then says
-    whether it is in the table, and what was measured of pairs with the same exchange.
+    among equals, and SELFIES. measured: a CSV file with the columns `smiles` and one named after
+    the wish's task, or after another task of the model; or values by SMILES. Each result then says
+    whether it is in the table, and what was measured for pairs with the same exchange.
 
     Those that reach the wish come first, by Pareto front (distance beyond the wish, similarity to
     the molecule, similarity to the training set), with at most two for the same atoms unless there
@@ -100,8 +100,8 @@ def search(
 ) -> Iterator[Counterfactuals]:
     """The best counterfactuals so far, at first none, then after each batch of predictions.
 
-    Arguments and errors as for `counterfactuals`, whose result is the last one. The search does no
-    more work than is asked for: who stops iterating cancels it.
+    Arguments and errors as for `counterfactuals`, whose result is the last one. The search works
+    only as far as you iterate: stop iterating to cancel it.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
     options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
@@ -123,7 +123,7 @@ def _searched(
     seed: int,
     measured: Measured | None,
 ) -> Iterator[tuple[int, Callable[[], Counterfactuals]]]:
-    """How many were predicted, and what returns the best of them; at first, then by batch."""
+    """How many were predicted, and a function for the best of them; at first, then by batch."""
     model = load(model) if isinstance(model, str | Path) else model
     wish = Wish.of(towards, model)
     source = _Search(
@@ -157,7 +157,7 @@ def _searched(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """Proposes neighbours in the order in which they are worth a prediction, and predicts them."""
+    """Proposes neighbours, the most promising first, and predicts them."""
 
     model: Model
     wish: Wish
@@ -177,7 +177,7 @@ class _Search:
         keep: Collection[int] | Chem.Mol,
         known: set[str],
     ) -> list[tuple[Change, Way]]:
-        """New neighbours of all origins with the way to them, the most promising first."""
+        """New neighbours of all origins and how each was reached, the most promising first."""
         found = []
         for explanation, way in origins:
             mol = explanation.atoms(NO_MOLECULE)
@@ -280,8 +280,8 @@ def _chosen(tried: Sequence[Counterfactual], n: int) -> list[Counterfactual]:
 def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
     """The front of each row of values (n, criteria), larger is better, (n,).
 
-    Front 0 has the rows than which no other is as good in all and better in one; front 1 those of
-    which this holds without front 0; and so on.
+    A row is in front 0 if no other is at least as good in all criteria and better in one; in front
+    1 if that is so once front 0 is removed; and so on.
     """
     one, other = values[:, None], values[None]
     better = np.logical_and((one >= other).all(-1), (one > other).any(-1))  # (n, n)

@@ -27,7 +27,7 @@ _Pieces = frozenset[tuple[str, str]]  # kinds of bond and fragments
 
 
 def exchanged(mol: Chem.Mol, fragments: Fragments, keep: Collection[int] = ()) -> Iterator[Change]:
-    """Molecules in which a fragment at one BRICS bond is another one of the same kind, each once.
+    """Molecules with a fragment at one BRICS bond exchanged for one of its kind, each once.
 
     keep: as for `transformed`.
     """
@@ -138,7 +138,7 @@ def _cuts(mol: Chem.Mol) -> Iterator[_Cut]:
 
 
 def _side(mol: Chem.Mol, first: int, behind: int) -> frozenset[int]:
-    """The atoms that hang together with `first` without the bond to `behind`."""
+    """The atoms still connected to `first` once the bond to `behind` is cut."""
     found, todo = {first, behind}, [first]  # no ring runs through the bond
     while todo:
         near = {atom.GetIdx() for atom in mol.GetAtomWithIdx(todo.pop()).GetNeighbors()} - found
@@ -148,7 +148,7 @@ def _side(mol: Chem.Mol, first: int, behind: int) -> frozenset[int]:
 
 
 def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
-    """The molecule without these atoms, of which `joint` becomes a dummy atom."""
+    """The molecule without these atoms, except that `joint` becomes a dummy atom."""
     piece = Chem.RWMol(mol)
     for atom in piece.GetAtoms():
         if atom.GetIdx() not in without:

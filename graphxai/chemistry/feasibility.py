@@ -12,7 +12,7 @@ from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 def accessibility(mol: Chem.Mol) -> float | None:
     """Synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009; None without RDKit's Contrib.
 
-    Raises nothing for a molecule without atoms, for which RDKit has no score: None.
+    None for a molecule without atoms too, which RDKit cannot score.
     """
     scorer = _scorer()
     if scorer is None or not mol.GetNumAtoms():
@@ -35,7 +35,7 @@ def _catalog() -> FilterCatalog:
 
 @cache
 def _scorer() -> Any:
-    """RDKit's own script, which lies outside its package."""
+    """RDKit's own script, which is not in its package."""
     path = Path(RDConfig.RDContribDir) / "SA_Score" / "sascorer.py"
     spec = importlib.util.spec_from_file_location("sascorer", path) if path.is_file() else None
     if spec is None or spec.loader is None:

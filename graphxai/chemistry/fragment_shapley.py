@@ -1,4 +1,4 @@
-"""Shapley values of the fragments of a molecule, which join and leave as wholes.
+"""Shapley values of a molecule's fragments, each of which joins and leaves as a whole.
 
 A molecule of N atoms has 2^N coalitions of atoms, but only 2^M of its M fragments. For up to
 `EXACT` fragments all of them are evaluated, and the values are exact. For more, the gain of a
@@ -21,7 +21,7 @@ from graphxai.contract.model import evaluating
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 
-NAME = "fragment_shapley"  # the method that explanations by such values name
+NAME = "fragment_shapley"  # the method's name in explanations by such values
 EXACT = 10  # fragments: 1,024 coalitions
 ORDERS = 64  # sampled orders of more fragments; every second one is the reverse of the one before
 SAME = 1e-3  # relative difference between the model's output and the explained one
@@ -65,7 +65,9 @@ def fragment_values(
 ) -> FragmentValues:
     """Shapley values of parts (atom indices) of a molecule; other arguments as for `fragments`."""
     loaded = _model_of(explanation, model)
-    data = prepare_for(loaded, _molecule(explanation) if graph is None else graph).data
+    if graph is None:
+        graph = explanation.smiles if explanation.mol is None else explanation.mol
+    data = prepare_for(loaded, graph).data
     members = torch.zeros(len(parts), int(data.num_nodes or 0))  # (M, N)
     for row, atoms in zip(members, parts, strict=True):
         row[list(atoms)] = 1
@@ -163,12 +165,8 @@ def _model_of(explanation: Explanation, model: "Model | str | None") -> Any:
     name = explanation.provenance.get("model")
     if model is None and name not in pretrained_models():
         raise ValueError(
-            f"{name!r}, whose output is explained, is no bundled model: pass it, as in"
+            f"{name!r}, whose output is explained, is not a bundled model: pass it, as in"
             ' fragments(explanation, method="shapley", model=model).'
         )
     chosen = name if model is None else model
     return load(chosen) if isinstance(chosen, str) else chosen
-
-
-def _molecule(explanation: Explanation) -> Any:
-    return explanation.smiles if explanation.mol is None else explanation.mol

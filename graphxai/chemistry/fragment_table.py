@@ -1,7 +1,7 @@
 """The contribution of each fragment over a set of molecules: mean, spread, interval, examples.
 
 Molecules are added one by one and not kept. Memory grows with the number of distinct fragments,
-plus 8 bytes per compound for a hash by which duplicates are recognised.
+plus 8 bytes per compound for a hash that recognises duplicates.
 """
 
 import hashlib
@@ -57,8 +57,8 @@ class Running:
         """95 % interval of the mean (Student 1908); NaN for a single value.
 
         mean ± t(n - 1) sd / sqrt(n). A bootstrap would be too narrow for the few molecules that
-        most fragments occur in: of two, it is the distance between them, which holds the mean in
-        half of all cases.
+        most fragments occur in: for two, it spans the distance between them, which holds the mean
+        in half of all cases.
         """
         if self.n < 2:
             return math.nan, math.nan
@@ -115,7 +115,7 @@ class Tally:
 class FragmentTable:
     """Relevance of every fragment seen so far; see `fragment_table`.
 
-    `molecules`: how many different ones.
+    `molecules`: how many different ones it holds.
     """
 
     def __init__(self, scheme: Scheme = "brics") -> None:

@@ -259,7 +259,7 @@ def _summed(
 def _named(name: str | None, smiles: str, scheme: str) -> str:
     """The name of a part, or else its structure in words.
 
-    Side chains of a table are told apart by their names, so an unknown one keeps its SMILES.
+    A table distinguishes side chains by name, so one without a name keeps its SMILES.
     """
     if scheme == "scaffold" and name == "side chain":
         return f"{name}: {name_in_words(smiles) or smiles}"

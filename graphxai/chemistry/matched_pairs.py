@@ -52,7 +52,7 @@ def matched_pairs(
 ) -> dict[tuple[int, int], MatchedPair]:
     """The matched pairs (i, j), i < j, among molecules, each with its largest core.
 
-    wanted: tells of i and j whether the pair is of interest.
+    wanted: whether the pair (i, j) is of interest.
     """
     parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core: what molecule i has there
     by_name: dict[str, list[int]] = defaultdict(list)
@@ -94,7 +94,7 @@ def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_Cut]:
     for begin, end in mol.GetSubstructMatches(_CUT):
         bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
         for kept, cut in ((begin, end), (end, begin)):
-            # an acyclic bond splits the atoms by which end they are nearer to
+            # an acyclic bond splits the atoms: each is nearer to one of its ends
             core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
             part = np.flatnonzero(distance[cut] < distance[kept]).tolist()
             if len(part) > LARGEST_VARIABLE or len(core) < CORE_RATIO * len(part):

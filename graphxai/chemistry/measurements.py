@@ -1,4 +1,4 @@
-"""What a table of measured values says about a change: its product, and pairs changed alike."""
+"""What a table of measured values says about a change: the product, and pairs with the change."""
 
 import math
 import warnings
@@ -20,11 +20,11 @@ from .matched_pairs import Exchange, matched_pairs
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a change from one molecule to another.
+    """What was measured for a change from one molecule to another.
 
     name: of the measured value. before, after: the two values, None if not in the table. exchange:
-    what was exchanged, None if the two are no matched pair. changes: measured changes of the pairs
-    in the table with the same exchange at the same kind of atom, this pair among them.
+    what was exchanged, None if the two are not a matched pair. changes: measured changes of the
+    pairs in the table with the same exchange at the same kind of atom, this pair among them.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Measurements:
         return cls(name, {smiles: float(np.mean(values)) for smiles, values in found.items()})
 
     def about(self, before: str, after: str) -> Measured:
-        """What was measured of a change between two molecules, canonical SMILES."""
+        """What was measured for a change between two molecules, canonical SMILES."""
         exchange = _exchange(before, after)
         changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
         return Measured(

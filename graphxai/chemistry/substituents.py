@@ -32,7 +32,7 @@ _MORE = (
     ("adamantan-1-yl", "*C12CC3CC(CC(C3)C1)C2"),
 )
 _ALKYL = ("methyl", "ethyl", "propyl", "butyl", "pentyl", "hexyl", "heptyl", "octyl", "nonyl")
-# Names that stand in a longer one without brackets.
+# Names that need no brackets in a longer one.
 _PLAIN_NAMES = """
 methyl ethyl propyl butyl isopropyl isobutyl sec-butyl tert-butyl vinyl ethynyl fluoro chloro bromo
 iodo hydroxy amino nitro cyano oxo methoxy ethoxy propoxy butoxy isopropoxy tert-butoxy phenoxy
@@ -113,8 +113,8 @@ _RINGS: tuple[tuple[str, str, str], ...] = (
 def substituent_name(smiles: str) -> str | None:
     """The name of a substituent, given as SMILES with one `*` where it is attached.
 
-    None if it has none here. Covers listed groups, rings and chains, and what common atoms join of
-    these ("(pyridin-2-yl)methyl").
+    None if it has no name here. Covers listed groups, rings and chains, and those joined by common
+    atoms ("(pyridin-2-yl)methyl").
     """
     from rdkit import Chem, rdBase
 
@@ -136,7 +136,7 @@ def substituent_name(smiles: str) -> str | None:
 
 
 def exchange_name(old: str, new: str) -> str:
-    """What became of what, in words: "pyridin-3-yl to thiazol-2-yl"; by formula without a name."""
+    """An exchange in words: "pyridin-3-yl to thiazol-2-yl"; by formula where there is no name."""
     names = [substituent_name(s) or described(_flat(s)) for s in (old, new)]
     if names[0] != names[1]:
         return f"{names[0]} to {names[1]}"
@@ -310,7 +310,7 @@ def _bracketed(name: str) -> str:
 
 
 def _alphabetical(name: str) -> str:
-    """The letters by which prefixes are sorted."""
+    """The letters that sort prefixes."""
     return re.sub(r"^(tert-|sec-|[^a-z]+)", "", name)
 
 

@@ -1,4 +1,4 @@
-"""Neighbours of a molecule: what the transformations of medicinal chemists make of it."""
+"""Neighbours of a molecule: the results of transformations that medicinal chemists make."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Change:
 
     smiles: canonical. name: what was changed; source: where the change comes from. atoms: atoms of
     the first molecule that are gone, or have other neighbours, hydrogens or charge. origin: for
-    each atom, in the order of `smiles`, the atom of the first molecule that it was, or -1 for a new
+    each atom, in the order of `smiles`, the atom that it was in the first molecule, or -1 for a new
     one; empty where that is not known.
     """
 
@@ -49,7 +49,7 @@ def transformed(
 
 
 class Changes:
-    """Tells what a product changed in a molecule, and lets every new molecule pass once."""
+    """Says what a product changed in a molecule, and passes every new molecule on once."""
 
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
         self.keep = frozenset(keep)
@@ -96,7 +96,7 @@ def _reaction(smarts: str) -> Any:
 
 
 def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
-    """A copy whose bracket atoms lose and gain hydrogens as others do; aromatic N-H stays."""
+    """A copy whose bracket atoms lose and gain hydrogens like any other; aromatic N-H stays."""
     mol = Chem.Mol(mol)
     for atom in mol.GetAtoms():
         if atom.GetAtomicNum() in _ORGANIC and not (atom.GetIsAromatic() and atom.GetTotalNumHs()):
@@ -109,7 +109,8 @@ def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
 def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
     """The canonical SMILES of a product in one piece, and its atoms in the order of the SMILES.
 
-    None if it is no valid molecule; no order if hydrogens that were atoms are none in the SMILES.
+    None if it is not a valid molecule; no order if hydrogens that were atoms are implicit in the
+    SMILES.
     """
     try:
         Chem.SanitizeMol(product)

@@ -54,7 +54,7 @@ class Wish:
         return Target(self.label, self.task)
 
     def columns(self, model: Model) -> list[str]:
-        """The names of the model's tasks, that of the wish first."""
+        """The names of the model's tasks, the wish's first."""
         return sorted((task.name for task in model.config.tasks), key=lambda n: n != self.task)
 
     def value(self, prediction: Prediction) -> float:

@@ -11,7 +11,7 @@ def app(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name of a bundled model, or a checkpoint folder; several to compare them"
+            help="Name of a bundled model, or a checkpoint folder; repeat to compare several"
             " [default: bace]."
         ),
     ] = None,

@@ -25,7 +25,9 @@ DeviceOption = Annotated[
 ]
 ExcelOption = Annotated[
     bool,
-    typer.Option("--excel-safe", help="Put ' before text that a spreadsheet takes for a formula."),
+    typer.Option(
+        "--excel-safe", help="Put ' before text that spreadsheets would read as formulas."
+    ),
 ]
 WorkersOption = Annotated[
     int | None,
@@ -38,14 +40,14 @@ WorkersOption = Annotated[
 LevelOption = Annotated[
     float | None,
     typer.Option(
-        help="Share of molecules for which an interval or set of classes is to hold [default: 0.9]."
+        help="Share of molecules whose interval or set of classes should hold [default: 0.9]."
     ),
 ]
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
 def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "Trained":
-    """Load a model to a device; warn on standard error if it is of no use by its test scores."""
+    """Load a model to a device; warn on standard error if its test scores say it is of no use."""
     from graphxai.api import load
     from graphxai.contract.device import on_device
     from graphxai.models.graphormer.checkpoint import require_purpose
@@ -60,7 +62,7 @@ def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> 
 
 
 def level_for(model: "Trained", level: float | None) -> float:
-    """The level that was asked for, or 0.9; say so on standard error if the model has no intervals.
+    """The level given, or 0.9; say so on standard error if the model has no intervals.
 
     Raises ValueError unless it lies between 0 and 1.
     """
@@ -68,8 +70,8 @@ def level_for(model: "Trained", level: float | None) -> float:
 
     if level is not None and not model.conformal:
         echo(
-            f"model {model.origin.name!r} has no intervals: no errors on molecules that it did not"
-            " learn from are stored with its weights (`graphxai train` stores them)",
+            f"model {model.origin.name!r} has no intervals: its weights come without its errors on"
+            " molecules it did not learn from (`graphxai train` stores them)",
             err=True,
         )
     return LEVEL if level is None else require_level(level)

@@ -214,7 +214,7 @@ def _benchmark_rules(
     rules = _listed(rule, "indole,halogen,logp")
     rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(methods, "lrp,gradient_input")
-    if names == "all":  # nothing is fitted to the models trained here
+    if names == "all":  # models trained here have no fitted explainers
         names = [name for name, cls in REGISTRY.items() if not cls.needs_fit]
     chosen = [get_explainer(name) for name in names]
     molecules = None

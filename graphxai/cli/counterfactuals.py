@@ -18,22 +18,23 @@ def counterfactuals(
         str, typer.Option(help="What the model should say: a class, '>6.5' or '<6.5'.")
     ],
     n: Annotated[int, typer.Option("-n", min=1, help="How many to find for a molecule.")] = 12,
-    keep: Annotated[str, typer.Option(help="SMARTS pattern that stays as it is.")] = "",
+    keep: Annotated[str, typer.Option(help="SMARTS pattern to leave unchanged.")] = "",
     model: Annotated[
         str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
     ] = "bace",
     sources: Annotated[
-        str, typer.Option(help="Any of transformations, fragments and selfies, with commas.")
+        str,
+        typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
     ] = "transformations,fragments",
     predictions: Annotated[
-        int, typer.Option(min=1, help="How many neighbours of a molecule to predict at most.")
+        int, typer.Option(min=1, help="Predict at most this many neighbours of a molecule.")
     ] = 1000,
-    steps: Annotated[int, typer.Option(min=1, help="How many changes in a row at most.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="At most this many changes in a row.")] = 2,
     measured: Annotated[
         Path | None, typer.Option(help="Table with measured values, to compare the changes with.")
     ] = None,
     measured_column: Annotated[
-        str | None, typer.Option(help="Column of these values [default: called like a task].")
+        str | None, typer.Option(help="Column of these values [default: named after a task].")
     ] = None,
     smiles_column: ColumnOption = "smiles",
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,

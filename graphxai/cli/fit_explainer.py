@@ -29,7 +29,7 @@ def fit_explainer(
         str | None, typer.Option(help="Task to explain [default: the first with classes].")
     ] = None,
     graphs: Annotated[
-        int, typer.Option(min=1, help="How many graphs to draw; a tenth is only measured.")
+        int, typer.Option(min=1, help="How many graphs to draw; a tenth is held out to measure.")
     ] = 1000,
     shapley_orders: Annotated[
         int | None,
@@ -40,19 +40,19 @@ def fit_explainer(
         ),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=1, help="How often the activation curve of a graph is followed.")
+        int, typer.Option(min=1, help="Passes over the activation curves of the graphs.")
     ] = 6,
     smiles_column: ColumnOption = "smiles",
-    seed: Annotated[int, typer.Option(help="Seed of the draw and of the training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the draw and the training.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the two files [default: beside the model's checkpoint]."),
     ] = None,
     device: DeviceOption = None,
 ) -> None:
-    """Fit the explanation method `learned` to a model, on graphs that no test needs.
+    """Fit the explanation method `learned` to a model, on graphs that no test uses.
 
-    Then `--method learned` finds it beside the checkpoint. It takes some minutes; nothing is
+    Then `--method learned` finds it beside the checkpoint. It takes a few minutes; nothing is
     written before the end.
 
     **Examples**

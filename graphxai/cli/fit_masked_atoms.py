@@ -21,7 +21,7 @@ def fit_masked_atoms(
     ] = "bace",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the molecules.")] = 30,
     smiles_column: ColumnOption = "smiles",
-    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the training.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the two files [default: beside the model's checkpoint]."),
@@ -63,7 +63,7 @@ def fit_masked_atoms(
     measured = fitted.card["held_out"]
     if measured["graphs"]:
         echo(
-            f"of {measured['graphs']} held-out molecules with half their atoms hidden,"
-            f" {measured['right with 50% hidden']:.0%} of these are the most probable ones"
+            f"in {measured['graphs']} held-out molecules with half their atoms hidden, the most"
+            f" probable atom is the true one for {measured['right with 50% hidden']:.0%} of them"
         )
     echo(f"written: {folder}; use it with --operators resample")

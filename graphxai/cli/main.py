@@ -108,7 +108,7 @@ def main() -> None:
     """Run the command line; an error is one readable line and a non-zero exit status."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
-    # --debug may stand anywhere on the line
+    # --debug may be anywhere on the line
     arguments = [argument for argument in arguments if argument != "--debug"]
     warnings.formatwarning = _printable_warning
     if debug:

@@ -23,7 +23,7 @@ def report(
     measured: Annotated[
         list[str] | None,
         typer.Option(
-            help="TASK=COLUMN with measured values [default: columns called like a task]."
+            help="TASK=COLUMN with measured values [default: columns named after a task]."
         ),
     ] = None,
     model: Annotated[

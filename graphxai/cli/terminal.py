@@ -1,4 +1,4 @@
-"""Text for the terminal, without control characters that others may have put into it."""
+"""Text for the terminal, without control characters that someone may have put into it."""
 
 import sys
 from typing import Any

@@ -62,7 +62,7 @@ def train(
     ] = None,
     split_column: Annotated[
         str | None,
-        typer.Option(help="Table: column that says train, valid or test of each molecule."),
+        typer.Option(help="Table: column that says train, valid or test for each molecule."),
     ] = None,
     time_column: Annotated[
         str | None,
@@ -70,13 +70,16 @@ def train(
     ] = None,
     replicates: Annotated[
         int,
-        typer.Option(min=1, help="Table: models to train, with seeds one apart; mean and spread."),
+        typer.Option(
+            min=1,
+            help="Table: models to train, from consecutive seeds; mean and spread.",
+        ),
     ] = 1,
     ensemble: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Table: networks to average; relevance then has a spread over them.",
+            help="Table: number of networks to average; relevance then has a spread over them.",
         ),
     ] = 1,
     standardise: Annotated[
@@ -104,7 +107,7 @@ def train(
         bool,
         typer.Option(
             "--keep-teacher",
-            help="Table: store the teacher too; predictions then show its own beside.",
+            help="Table: store the teacher too; predictions then show the teacher's as well.",
         ),
     ] = False,
     learning_curve: Annotated[
@@ -236,7 +239,7 @@ def _split_of(
     given = {"--split": split, "--split-column": split_column, "--time-column": time_column}
     both = [name for name, value in given.items() if value is not None]
     if len(both) > 1:
-        raise typer.BadParameter(f"{' and '.join(both)} exclude each other: give one of them.")
+        raise typer.BadParameter(f"{' and '.join(both)} cannot be combined: give one of them.")
     if split_column is not None:
         return {"split": "column", "split_column": split_column}
     if time_column is not None:

@@ -8,7 +8,8 @@ AnyModel = TypeVar("AnyModel", bound=Any)
 
 
 def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
-    """Move a model, as `model.to(device)` does: in place, and for good; None leaves it.
+    """Move a model, as `model.to(device)` does: in place and permanently; None leaves it where it
+    is.
 
     Its inputs follow it, and results come back to the CPU. Raises ValueError if this machine has
     no such device.

@@ -37,8 +37,8 @@ class InputError(ValueError):
 class Input:
     """One encoded graph, with what is needed to draw it.
 
-    Without `molecule`, the atoms are in the order in which RDKit reads `smiles`. graph: as it was
-    given, or made without PyG; `data` is the same as PyG's `Data`.
+    Without `molecule`, the atoms are in RDKit's order for `smiles`. graph: as given, or made
+    without PyG; `data` is the same as PyG's `Data`.
     """
 
     graph: "Data | Graph"

@@ -52,8 +52,8 @@ class Target:
     value of a regression. It may also name a task. `task`: the task's name if it is not the first.
     A single logit counts as two classes: +logit for the second, -logit for the first.
 
-    In a model with several tasks, a class whose name alone would not tell what is meant (another
-    task has it too, or it has no letters) is called by its task, "CT_TOX: 0"; `choice` takes that.
+    In a model with several tasks, a class whose name alone is ambiguous (another task has it too,
+    or it has no letters) is named with its task, "CT_TOX: 0"; `choice` takes that.
 
     The ends of a pair are two classes of one task (f_c is the difference of their logits) or
     belong to two tasks; each end is then a class, a task, or (task, class). Two regressions in the
@@ -198,7 +198,7 @@ class _Side:
 
 
 def _named(config: TaskSet, task: Task, name: str) -> str:
-    """A class in words: preceded by its task where its name alone would not tell which is meant."""
+    """A class in words: preceded by its task where its name alone is ambiguous."""
     elsewhere = any(name in other.classes for other in config.tasks if other is not task)
     unclear = elsewhere or not any(character.isalpha() for character in name)
     return f"{task.name}: {name}" if len(config.tasks) > 1 and unclear else name

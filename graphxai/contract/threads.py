@@ -19,7 +19,7 @@ _own = threading.local()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread within the block, and with as many as before after it.
+    """Let torch compute with one thread within the block, and afterwards with as many as before.
 
     Blocks may be nested, and entered by several threads of a program at once.
     """

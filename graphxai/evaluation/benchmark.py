@@ -90,7 +90,7 @@ def evaluate(
     if "resample" in plan.operators:
         plan = replace(plan, resampling=(resampling or Resampling(seed=seed)).of(model))
     if judge is not None and refit is not None:
-        raise ValueError("give judge= or refit=, which trains one, not both.")
+        raise ValueError("give either judge= or refit= (which trains a judge), not both.")
     judged = judge is not None or refit is not None
     if judged and task.kind == "multiclass" and wanted.target.choice is None:
         # the class predicted by the model explained, not by its judge
@@ -285,7 +285,7 @@ def _chunks(
 
 
 def _digest(data: Data) -> str:
-    """Short hash of a graph's nodes and edges, by which a resumed run recognises it."""
+    """Short hash of a graph's nodes and edges, so that a resumed run recognises it."""
     content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
     if data.edge_index is not None:  # plain rows of tokens have no edges
         content.update(data.edge_index.contiguous().numpy().tobytes())

@@ -1,6 +1,6 @@
 """How good could an ordering be? The best one found by a local search on the curve itself.
 
-This is not an explanation method: it optimises the very curve by which methods are measured. The
+This is not an explanation method: it optimises the very curve that methods are measured by. The
 result bounds the best possible area from one side, because the search is not exhaustive.
 """
 

@@ -50,8 +50,8 @@ class CounterfactualSet(Drawing):
     of: "nodes" or "edges"; members: node numbers, or the two nodes of each edge, ascending; empty
     if no such set was found. explanation: of the class predicted before, which also holds the
     graph's picture; after: the prediction without the members. proven: True if all smaller sets
-    were tried, so that none is smaller (without members: that there is none); otherwise only no
-    single member can be left out. predictions: how many the search took.
+    were tried, so that none is smaller (without members: that there is none); otherwise it is only
+    certain that no single member can be left out. predictions: how many the search took.
     """
 
     of: Kind
@@ -130,10 +130,10 @@ def counterfactual_set(
 
     model, inputs, on_error, progress: as for `explain`. of: "nodes", such as superpixels, removed
     by `operator` as `evaluate` removes them, where at least one stays; or "edges", which are taken
-    out of `edge_index` in both directions together, and the graph is encoded anew (self loops
-    stay). task: of several, by name. method: whose relevance gives the search an order to begin
-    with. exhaustive: all sets of 2, of 3, ... members are tried as long as there are no more of
-    a size than this; beyond, sets grow from the best of the size before.
+    out of `edge_index` in both directions together, and the graph is encoded again (self loops
+    stay). task: of several, by name. method: its relevance gives the search an order to start from.
+    exhaustive: all sets of 2, of 3, ... members are tried while there are no more than this of a
+    size; larger sets grow from the best of the size before.
 
     Returns a CounterfactualSet, or for a list one of each (None for an input that could not be
     used). Graphs of a list share passes. Every set is checked by a prediction of its own. Raises
@@ -198,7 +198,7 @@ def _explained(
 def _together(
     searches: Mapping[int, Search], graphs: Mapping[int, Data], removed: Removed
 ) -> Iterator[tuple[int, CounterfactualSet]]:
-    """The result of each search, by key; in each round all of them are answered together."""
+    """The result of each search, by key; each round answers all of them together."""
     answers: dict[int, Tensor | None] = dict.fromkeys(searches)
     while answers:
         asked = {}

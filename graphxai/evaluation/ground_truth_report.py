@@ -143,7 +143,7 @@ def benchmark_rules(
 ) -> None:
     """Train one model on all rules of a table; explain test molecules that it answers correctly.
 
-    folder: a model that is already in its sub-folder `run/model` is taken as it is. names: the
+    folder: a model that is already in its sub-folder `run/model` is used as it is. names: the
     rules to explain; None takes all of the table. limit: molecules in which something is true;
     limit_nothing: molecules in which nothing is. Results that are already in `folder` are not
     computed again.

@@ -33,7 +33,7 @@ def fit_masked_atoms(
     model: whose encoding of atoms and bonds is used, not its weights. graphs: what `explain` takes,
     those that the model was trained on; those that cannot be used are left out with a warning.
     epochs: passes over them; each hides other atoms, any share of them. held_out: share of the
-    graphs that are only measured. data: what the graphs are, in words, for the card. progress: as
+    graphs held out to measure on. data: what the graphs are, in words, for the card. progress: as
     for `explain`.
 
     A thousand molecules take one or two minutes. Returns MaskedAtoms, which `save(folder)` stores

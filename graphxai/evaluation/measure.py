@@ -29,8 +29,8 @@ Item = tuple[Key, Input]
 class Plan:
     """What to measure on every graph.
 
-    judges: by operator, models that measure others' methods; resampling: of `resample`, if that is
-    among the operators.
+    judges: by operator, models that measure the methods in place of the one explained; resampling:
+    of `resample`, if that is among the operators.
     """
 
     explainers: tuple[Explainer, ...]

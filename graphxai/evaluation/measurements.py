@@ -45,8 +45,8 @@ class Measurements:
         return self.table().rename(index=self.labelled).to_html()
 
     def labelled(self, method: str) -> str:
-        """A method's name for a table, with a note if it evaluates the curves by which it is
-        measured (see `Explainer.searches_curve`).
+        """A method's name for a table, with a note if it evaluates the curves that it is measured
+        by (see `Explainer.searches_curve`).
         """
         searching = method in self.settings.get("searches_curve", ())
         return f"{method} ({SEARCHES})" if searching else method
@@ -159,7 +159,7 @@ class Measurements:
         """Tests of the method with the best mean against every other.
 
         The data that test it have also picked it, so Holm's correction counts all pairs of methods,
-        among which any could have been picked.
+        any of which could have been picked.
         """
         values = self.values(metric, operator)
         best = self.ranking(metric, operator)[0]

@@ -7,9 +7,9 @@ rather than poorer. Two ways around this, both with the labels of training graph
   model trained further on these measures all methods; the one explained stays as it is. The paper
   removes at most a tenth. Here the share is uniform between 0 and 1, so that every point of a
   curve is a graph of a kind that was trained on.
-* `roar` (Hooker 2019; Amara 2023 as GInX-Eval, which also trains further instead of anew): a method
-  removes the most relevant share of the nodes from all training graphs and all measured ones. What
-  a model trained on these still predicts was not removed.
+* `roar` (Hooker 2019; Amara 2023 as GInX-Eval, which also trains further instead of from scratch):
+  a method removes the most relevant share of the nodes from all training graphs and all measured
+  ones. What a model trained on these still predicts was not removed.
 """
 
 import copy

@@ -20,11 +20,11 @@ Search = Generator[Tensor, Tensor, tuple[Tensor | None, bool]]
 
 
 def smallest_set(relevance: Tensor, largest: int, most: int) -> Search:
-    """Yield sets as rows (K, n) of members to remove; is sent their margins (K,).
+    """Yield sets as rows (K, n) of members to remove; `send` takes their margins (K,).
 
-    A margin is the logit of the class before less that of the best other: below 0 where the class
-    changed. relevance (n,): members that speak for the class come first; largest: members that a
-    set may have; most: all sets of a size are tried if there are no more than this.
+    A margin is the logit of the original class minus that of the best other: below 0 where the
+    class changed. relevance (n,): members that speak for the class come first; largest: members
+    that a set may have; most: all sets of a size are tried if there are no more than this.
 
     Returns the set (n,), None if none was found, and whether all smaller ones (if none was found,
     all) were tried.
@@ -43,7 +43,7 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> Search:
     if bool((margins < -ROUNDING).any()):
         changing = prefixes[margins < -ROUNDING]
         best = yield from _pruned(changing[changing.sum(1).argmin()])
-    size, tried, beam = 2, 1, singles[effects[:BEAM]]  # tried: sizes of which all sets were
+    size, tried, beam = 2, 1, singles[effects[:BEAM]]  # tried: the sizes whose sets were all tried
     while size < (min(largest, DEEPEST) + 1 if best is None else int(best.sum())):
         every = tried == size - 1 and math.comb(n, size) <= most
         sets = _all_sets(n, size) if every else _grown(beam)
@@ -64,7 +64,7 @@ def _changing(sets: Tensor, margins: Tensor) -> Tensor | None:
 
 
 def _pruned(found: Tensor) -> Generator[Tensor, Tensor, Tensor]:
-    """The set without members that it does not need, one after the other."""
+    """The set without the members that it does not need, dropped one by one."""
     while True:
         members = found.nonzero()[:, 0]
         smaller = found.repeat(len(members), 1)
@@ -87,6 +87,6 @@ def _all_sets(n: int, size: int) -> Tensor:
 
 
 def _grown(beam: Tensor) -> Tensor:
-    """All sets (K, n) with one member more than one of these."""
+    """All sets (K, n) that add one member to one of these."""
     made = beam[:, None, :] | torch.eye(beam.shape[1], dtype=torch.bool)
     return torch.unique(made[~beam], dim=0)

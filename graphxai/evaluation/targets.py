@@ -20,7 +20,7 @@ Unlabelled: TypeAlias = list[tuple[Key, str]]  # graphs without a label, with th
 
 @dataclass(frozen=True)
 class Followed:
-    """The tracked output: `target`, or the class of its task that `own` stands for."""
+    """The tracked output: `target`, or each graph's class of its task, as `own` says."""
 
     target: Target
     own: OwnClass | None = None

@@ -75,7 +75,7 @@ def _check_batching(
 
 
 def check_sign(model: Graphormer, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
-    """A method that says what its scores measure instead of a sign gives no negative score."""
+    """A method whose scores have no sign, but measure something, gives no negative score."""
     explainer = get_explainer(method)
     if explainer.unsigned:
         batch = model.collate(_graphs(model, inputs))

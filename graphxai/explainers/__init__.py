@@ -62,8 +62,8 @@ __all__ = [
     "register",
 ]
 
-# Every file of this folder that registers a method is found by itself; the bridges to PyG's
-# explainers are loaded when they are asked for.
+# Every file in this folder that registers a method is found automatically; the bridges to PyG's
+# explainers are loaded when they are first used.
 for _found in iter_modules(__path__):
     if not _found.name.startswith("pyg"):
         import_module(f"{__name__}.{_found.name}")

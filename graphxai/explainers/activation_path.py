@@ -48,9 +48,9 @@ class LrpPath(Explainer):
     in units of the output, but do not add up to any single output.
 
     Scores for f and for -f are not opposite (mean r -0.86 on BACE test molecules): the middle of
-    the path keeps the nodes that speak for f in one case and those against it in the other. The
-    mean of both is antisymmetric, but costs a third pass and was less faithful on 70 BACE
-    validation molecules (AUAC lower by 0.009, AU-MSE higher by 0.11).
+    the path keeps the nodes that speak for f in one case and those against it in the other. Their
+    antisymmetric mean costs a third pass and was less faithful on 70 BACE validation molecules
+    (AUAC lower by 0.009, AU-MSE higher by 0.11).
     """
 
     name = "lrp_path"

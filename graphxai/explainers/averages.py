@@ -20,7 +20,7 @@ def mean_size(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_and_error(samples: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard error (B, N) of samples (K, B, N), of which those where known count.
+    """Mean and standard error (B, N) of the samples (K, B, N) that are `known`.
 
     A node with a single sample gets the standard deviation of its graph's other nodes (root mean
     square), a node without samples a mean of zero.

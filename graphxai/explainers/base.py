@@ -26,7 +26,7 @@ from .wrapped import (
     with_leaves,
 )
 
-SEARCHES = "searches the curve"  # said of a method in every table of measurements
+SEARCHES = "searches the curve"  # said about a method in every table of measurements
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Attribution:
     `baseline="mean"`, what as many average nodes would get, (B,), otherwise None; others: shares
     (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`); spread
     (B, N): how far each score may be off, or None; members (K, B, N): relevance by each model of an
-    ensemble, or None; inputs: by name the relevance of further inputs that were asked for, one
+    ensemble, or None; inputs: by name the relevance of further inputs to explain, one
     tensor for each graph, in the input's own shape (rows, ...) where it is split by feature,
     otherwise (rows,).
     """
@@ -90,14 +90,16 @@ class Explainer(ABC):
     cost: ClassVar[str] = "1 forward, 1 backward"
     additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
     of_output: ClassVar[bool] = False  # whether they are in its units, but do not add up to it
-    caveat: ClassVar[str] = ""  # what a reader of its scores has to know, shown beside them
-    unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says of a node
+    caveat: ClassVar[str] = ""  # what readers of its scores must know, shown beside them
+    unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says about a node
     sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
     searches_curve: ClassVar[bool] = False  # whether it evaluates the curve that AUAC integrates
     needs_fit: ClassVar[bool] = False  # whether it needs a file of its own beside the checkpoint
     by_gradient: ClassVar[bool] = False  # whether it needs gradients back to the nodes
     names_cuts: ClassVar[bool] = False  # whether its own passes name where those are cut off
-    of_inputs: ClassVar[bool] = False  # whether it explains inputs beside the nodes' features, too
+    of_inputs: ClassVar[bool] = (
+        False  # whether it also explains inputs other than the nodes' features
+    )
     of_codes: ClassVar[bool] = False  # whether these may be integers, such as types of bonds
 
     def attribute(
@@ -123,7 +125,7 @@ class Explainer(ABC):
             passes = [with_leaves(one, further, self.of_codes) for one in passes_of(model, batch)]
             try:
                 found = [self._attribute(model, one, wanted) for one in passes]
-            except OneGraphAtATime:  # of this batch, or of one that the method made of it
+            except OneGraphAtATime:  # of this batch, or of one that the method made from it
                 if len(batch) == 1:
                     raise
                 alone = (passed.of_rows(row) for passed in passes for row in range(len(passed)))
@@ -144,7 +146,7 @@ class Explainer(ABC):
         )
 
     def applies_to(self, model: Any) -> bool:
-        """Whether the method has what it needs of this model; most need nothing of their own."""
+        """Whether this model gives the method what it needs; most need nothing special."""
         return True
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -49,12 +49,12 @@ def edge_shapley(
 ) -> list[EdgeShapley]:
     """Mean gain of f_c when an edge joins those before it, over random orders of the edges.
 
-    Without some edges a graph is encoded anew, as for counterfactual sets: its nodes keep their
-    features, while degrees, shortest paths and the edges along them are those of what is left, and
-    nodes may be unreachable. EdgeSHAPer draws an order and a random set of edges for every edge;
-    here one order serves all edges, which costs M + 1 passes an order and makes the values sum to
-    the output. Every second order is the reverse of the one before. Orders depend on `seed` and the
-    graph's features. inputs, target: as for `explain`.
+    Without some edges a graph is encoded again, as for counterfactual sets: its nodes keep their
+    features, while degrees, shortest paths and the edges along them are those of the edges left,
+    and nodes may be unreachable. EdgeSHAPer draws an order and a random set of edges for every
+    edge; here one order serves all edges, which costs M + 1 passes an order and makes the values
+    sum to the output. Every second order is the reverse of the one before. Orders depend on `seed`
+    and the graph's features. inputs, target: as for `explain`.
 
     Raises ValueError for fewer than one permutation, an input that cannot be used, a target that
     the model does not have, and a wrapped model that may read edges from a matrix.

@@ -21,22 +21,21 @@ from torch import Tensor, nn
 
 from graphxai.datasets.writing import folder_at, synced_together, write_whole
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.checkpoint import NUMBERS
+from graphxai.models.graphormer.checkpoint import NUMBERS, small_file
 from graphxai.models.graphormer.config import Task
 
 from .node_features import NodeFeatures, num_values
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
-MAX_BYTES = 1 << 24
-CLIPPED = 5.0  # standard deviations: what lies farther out counts as this
+CLIPPED = 5.0  # standard deviations: what lies farther out is clipped to this
 FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
 
 
 class Network(nn.Module):
     """A score for every node, from its own features and their mean and maximum over the graph.
 
-    It begins at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
+    It starts at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
     inputs and reduce the states to `components`, so that the parameters are all that is stored.
     """
 
@@ -121,13 +120,13 @@ class FittedExplainer:
         """Read both files of a folder; ValueError names the file and what is wrong with it."""
         card, path = Path(folder) / CARD, Path(folder) / NETWORK
         try:
-            content = _content(_bytes_of(card))
+            content = _content(small_file(card))
         except FileNotFoundError:
             raise ValueError(f"{card}: no such file; make it with {FIT}.") from None
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{card}: cannot be read as a fitted explainer: {error}.") from error
         try:
-            raw = _bytes_of(path)
+            raw = small_file(path)
             if hashlib.sha256(raw).hexdigest() != content["network_sha256"]:
                 raise ValueError(f"it is not the network that {CARD} describes")
             network = _network_of(load_tensors(raw))
@@ -153,14 +152,6 @@ class FittedExplainer:
                     f"the explainer was fitted to other weights; fit again with {FIT}."
                 )
         raise ValueError(f"the explainer was fitted to a model of another kind; use {FIT}.")
-
-
-def _bytes_of(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return path.read_bytes()
 
 
 def _content(raw: bytes) -> dict[str, Any]:

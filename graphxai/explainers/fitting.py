@@ -54,7 +54,7 @@ MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Some graphs of similar size, and what is known of their nodes; teacher: of those to learn."""
+    """Some graphs of similar size, what is known about their nodes, and the teacher's scores."""
 
     batch: GraphBatch
     target: ResolvedTarget
@@ -100,14 +100,13 @@ def fit_explainer(
     data: str = "",
     progress: bool | None = None,
 ) -> FittedExplainer:
-    """Fit the explainer `learned` to a Graphormer, on graphs that are not needed for tests.
+    """Fit the explainer `learned` to a Graphormer, on graphs that no test uses.
 
     graphs: what `explain` takes, a thousand or so; those that cannot be used are left out with a
     warning. task: with classes, by default the first such. shapley_orders: the teacher is Shapley
-    sampling over so many orders; None takes `path_marginals`, which costs a fraction. epochs: how
-    often the activation curve of every graph is followed. held_out: share of the graphs, at most
-    100, that are only measured. data: what the graphs are, in words, for the card. progress: as for
-    `explain`.
+    sampling over this many orders; None takes `path_marginals`, which costs a fraction. epochs:
+    passes over the graphs' activation curves. held_out: share of the graphs, at most 100, held out
+    to measure on. data: what the graphs are, in words, for the card. progress: as for `explain`.
 
     In half of the graphs the predicted class is explained, in the others any, drawn at random.
     Returns a FittedExplainer, which `save(folder)` stores beside the checkpoint; the same seed
@@ -177,8 +176,8 @@ def _task_of(model: Graphormer, name: str | None) -> Task:
     elif found := [task for task in model.config.tasks if task.classes]:
         return found[0]
     raise ValueError(
-        "a learned explainer follows the probability of a class, but there is a regression alone:"
-        " use 'path_marginals'."
+        "a learned explainer follows the probability of a class, but this model has only"
+        " regressions: use 'path_marginals'."
     )
 
 
@@ -210,7 +209,7 @@ def _known(
     generator: torch.Generator,
     tick: Tick,
 ) -> _Part:
-    """What is known of some graphs, after their classes were drawn."""
+    """What is known about some graphs, after their classes were drawn."""
     batch = model.collate([item.data for item in items]).to(model.graph_token.device)
     with torch.no_grad():
         outputs = model(batch)
@@ -314,8 +313,8 @@ def _follow_curves(
         shares = torch.rand(THRESHOLDS, len(part), generator=generator)
         spread = (torch.arange(THRESHOLDS)[:, None] + shares) / THRESHOLDS
         presence = soft_presence(standardised(scores, mask), mask, spread.to(scores), tau)
-        slopes = slopes_of_probability(model, part.batch, part.target, presence.detach())
-        presence.backward(-slopes / (THRESHOLDS * len(part)))
+        gradients = gradients_of_probability(model, part.batch, part.target, presence.detach())
+        presence.backward(-gradients / (THRESHOLDS * len(part)))
         tick(len(part))
 
     _train(network, parts, epochs, CURVE_RATE, generator, step)
@@ -346,7 +345,7 @@ def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> T
     return F.logsigmoid((scores - threshold[..., None]) / tau).masked_fill(~mask, 0.0)
 
 
-def slopes_of_probability(
+def gradients_of_probability(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
 ) -> Tensor:
     """Gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""

@@ -5,8 +5,8 @@ keys share the row, so that the counts do not depend on the order of the nodes.
 
 In a Graphormer distances are its distance codes, the largest of which covers everything at that
 distance or farther. In wrapped models they are shortest paths along the graph's edges, or |i - j|
-in a sequence of tokens. Keys farther than `FARTHEST` count as unreachable, because they are not
-all at the same distance.
+in a sequence of tokens. Keys farther than `FARTHEST` count as unreachable, since they are not all
+at one distance.
 """
 
 from collections.abc import Sequence

@@ -19,6 +19,7 @@ from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.datasets.writing import write_whole
+from graphxai.models.graphormer.checkpoint import small_file
 from graphxai.models.graphormer.encoding import GraphBatch
 
 from .head_counts import (
@@ -46,7 +47,6 @@ __all__ = [
 
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
 FORMAT = "graphxai-heads"
-MAX_BYTES = 1 << 24
 GRAPHS_AT_A_TIME = 32
 
 
@@ -105,9 +105,7 @@ class HeadStatistics:
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
-            if path.stat().st_size > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(small_file(path).decode("utf-8"))
             return cls(**_fields(content))
         except FileNotFoundError:
             raise ValueError(

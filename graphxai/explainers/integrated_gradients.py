@@ -19,7 +19,7 @@ class IntegratedGradients(Explainer):
     """`R_t = sum_d x_td * integral_0^1 d f_c(a x) / d x_td da`, from the zero embedding to x.
 
     All tokens start from zero, including the graph token. The ledger's `biases` are f_c at zero:
-    what parameters and structure give without any token. So `unexplained` is only the error of the
+    what parameters and structure give without any tokens. So `unexplained` is only the error of the
     quadrature, Gauss-Legendre with `steps` points.
 
     LayerNorm removes the length of tokens, so the output changes most close to zero. The points

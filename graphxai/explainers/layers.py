@@ -67,7 +67,7 @@ def layers_of(model: Any, count: int, passed: Callable[[], Pass]) -> Layers:
 
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
-    """What a model is made of; the same for its copies."""
+    """The parts of a model; the same for its copies."""
     return *map(type, module.modules()), *(p.shape for p in module.parameters())
 
 

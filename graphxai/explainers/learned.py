@@ -30,15 +30,15 @@ from .registry import register
 class Learned(Explainer):
     """The order of the nodes that a network learned on other graphs of the same model.
 
-    The network reads what four passes tell about each node (`node_features`) and corrects the
-    scores of `lrp_path`. Its own numbers have neither a zero nor a unit, so only their order is
-    used: the most relevant node gets the largest score of `lrp_path` in its graph, the next the
-    second largest, and so on; equivalent nodes share theirs. Scores are therefore in units of the
-    output, but do not add up to it.
+    The network reads what four passes say about each node (`node_features`) and corrects the scores
+    of `lrp_path`. Its own numbers have neither a zero nor a unit, so only their order is used: the
+    most relevant node gets the largest score of `lrp_path` in its graph, the next the second
+    largest, and so on; equivalent nodes share theirs. Scores are therefore in units of the output,
+    but do not add up to it.
 
     fitted: from `fit_explainer`, or a folder with its files; None takes the files beside the
     model's checkpoint. Explains the classes of the task it was fitted to, in Graphormers: other
-    targets and wrapped models raise ValueError, as does a model to which none was fitted.
+    targets and wrapped models raise ValueError, as does a model without a fitted explainer.
     """
 
     name = "learned"

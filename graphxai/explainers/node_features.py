@@ -1,13 +1,13 @@
-"""What a few passes of a Graphormer tell about every node: the input of a learned explainer.
+"""What a few passes of a Graphormer say about every node: the input of a learned explainer.
 
-One pass as it is and one under the rules of LRP, each with its way back from v, the log-odds of
-the class explained, give by layer and head
+One plain pass and one under the rules of LRP, each with a backward pass from v, the log-odds of the
+class explained, give by layer and head
 
 * what v loses if the node leaves the softmax (`path_marginals.by_query`), through all queries and
   through the graph token's row alone;
 * gradient times state of the node at the entry of each layer;
 
-and from the pass as it is, the graph token's attention and the states. What has the units of v is
+and, from the plain pass, the graph token's attention and the states. What has the units of v is
 given in units of the graph's mean |score of `lrp_path`|, and compressed by asinh.
 """
 
@@ -68,7 +68,7 @@ def node_features(
 
 
 def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
-    """Share (B, N) of the graph's nodes that a node exceeds; those of like scores count half."""
+    """Share (B, N) of the graph's nodes that a node exceeds; those with equal scores count half."""
     above = torch.sigmoid(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
     return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
 
@@ -81,24 +81,24 @@ def _one_pass(
     target: ResolvedTarget,
     rules: Rules,
 ) -> tuple[Tape, Tensor, Tensor]:
-    """The recording of a pass under the rules, its outputs, and what its way back tells.
+    """The recording of a pass under the rules, its outputs, and what the backward pass gives.
 
     The last has the shape (B, N, values): marginals by layer and head, through the graph token's
-    row (which in the last layer is the only one), and gradient x state by layer.
+    row (the only one in the last layer), and gradient x state by layer.
     """
     with conservative(**vars(rules)), record(attention_gradients=True) as tape:
         outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)
     states, layers = tape.hidden[:-1], len(tape.attention)
-    slopes = torch.autograd.grad(target.log_odds(outputs).sum(), [*tape.attention, *states])
+    gradients = torch.autograd.grad(target.log_odds(outputs).sum(), [*tape.attention, *states])
     present = bias.new_zeros(())
     gates = [
-        by_query(weights.detach(), slope, present)  # (B, H, Q, T)
-        for weights, slope in zip(tape.attention, slopes[:layers], strict=True)
+        by_query(weights.detach(), gradient, present)  # (B, H, Q, T)
+        for weights, gradient in zip(tape.attention, gradients[:layers], strict=True)
     ]
     by_head = [gate.sum(2) for gate in gates] + [gate[:, :, 0] for gate in gates[:-1]]
     along = [
-        (state.detach() * slope).sum(-1, keepdim=True)
-        for state, slope in zip(states, slopes[layers:], strict=True)
+        (state.detach() * gradient).sum(-1, keepdim=True)
+        for state, gradient in zip(states, gradients[layers:], strict=True)
     ]
     found = torch.cat([*(one.transpose(1, 2) for one in by_head), *along], dim=-1)
     return tape, outputs.detach(), found[:, 1:]

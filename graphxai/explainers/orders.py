@@ -41,7 +41,7 @@ def ranks(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-    """What each node adds (B, N) when it joins those of higher score; tied nodes share alike.
+    """What each node adds (B, N) when it joins those of higher score; tied nodes share equally.
 
     values (N + 1, B): of the first 0..N nodes of the order by `ranks`; scores (B, T).
     """
@@ -55,7 +55,7 @@ def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """The values (B, N) of a graph's nodes, given anew by rank in `order` (B, N), highest first."""
+    """The values (B, N) of a graph's nodes, reassigned by rank in `order` (B, N), highest first."""
     ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
     sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)
     return gains(sums.T, F.pad(order, (1, 0)), mask)

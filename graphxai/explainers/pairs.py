@@ -81,7 +81,7 @@ def walk_relevance(
 ) -> Tensor:
     """`W` (B, T, T): what began at token j (column) and was in token i (row) after some layers.
 
-    through: after how many layers. Takes one backward pass through them per token. Raises
+    through: after how many layers. Takes one backward pass through these layers per token. Raises
     ValueError for a wrapped model, and if the model has no layer after them.
     """
     if isinstance(model, Ensemble):
@@ -92,18 +92,17 @@ def walk_relevance(
         raise ValueError("walks follow the states of a Graphormer; leave out through=.")
     layers = model.config.num_layers
     if not 0 < through < layers:
-        raise ValueError(
-            f"through={through}: walks are told apart after layer 1"
-            + (f" to {layers - 1}." if layers > 2 else "." if layers > 1 else ", the only one.")
-        )
+        if layers == 1:
+            raise ValueError("walks need a model of at least two layers; this one has one.")
+        raise ValueError(f"through must be from 1 to {layers - 1} in this model, not {through}.")
     rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
     tokens = model.embed(batch).detach().requires_grad_()
     with explaining(model), conservative(**vars(rules)), record() as tape:
         outputs = model.encode(tokens, batch)
         states = tape.hidden[through]  # (B, T, D)
         f = Target.of(target).resolve(model.config, outputs)(outputs)
-        (slopes,) = torch.autograd.grad(f.sum(), states, retain_graph=True)
-        parts = (states * slopes).sum(-1)  # (B, T)
+        (gradients,) = torch.autograd.grad(f.sum(), states, retain_graph=True)
+        parts = (states * gradients).sum(-1)  # (B, T)
         rows = [
             torch.autograd.grad(part.sum(), tokens, retain_graph=True)[0]
             for part in parts.unbind(1)
@@ -114,7 +113,7 @@ def walk_relevance(
 def _mean(
     model: Ensemble, batch: Any, target: Any, found: Callable[[Graphormer, Target], Tensor]
 ) -> Tensor:
-    """The mean over the members of what is found for the target that the ensemble decides on."""
+    """The members' mean, each explained for the target that the ensemble decides on."""
     _, decided = decided_by(model, batch, Target.of(target))
     return torch.stack([found(member, decided) for member in model.members]).mean(0)
 

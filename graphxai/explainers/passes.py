@@ -1,4 +1,4 @@
-"""A method's pass through a model and its way back, explicit or through autograd."""
+"""A method's forward and backward pass through a model, explicit or through autograd."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def passed(
     rules: Rules,
     structure: bool = False,
 ) -> Pass:
-    """The outputs of tokens (B, T, D) under the rules, and the way back to the tokens.
+    """The outputs of tokens (B, T, D) under the rules, and the backward pass to the tokens.
 
     bias (B, H, T, T): of a Graphormer, else None. structure: return the gradient at the bias even
     where attention is constant. An unchanged Graphormer takes the explicit pass (see

@@ -1,7 +1,7 @@
 """Marginals of the nodes along their own activation path, from the attention they share.
 
 Activation curves (Ali 2022, section 5) add the nodes in the order of their scores, so what counts
-is the marginal of a node at the coalitions of that order: what the output changes by when the node
+is the marginal of a node at the coalitions of that order: how much the output changes when the node
 joins, or leaves, the nodes present. For one coalition, a single backward pass gives the marginals
 of all nodes, exact in every softmax and of first order in the rest of the network. With attention
 `A = softmax(e)` in layer l and head h, query i, key j, `dA = dv / dA` and the coalition's
@@ -12,7 +12,7 @@ normaliser `Z_i`,
 
 v is the log-odds of the class explained. In round k, the coalition is the first `u_k N` nodes of
 the present order, `u_k = frac(1/2 + 0.618 k)`; the rounds begin with the order of `lrp_path`, and
-each adds its marginals to the scores, which sorts the nodes anew.
+each adds its marginals to the scores, which re-sorts the nodes.
 """
 
 from dataclasses import replace
@@ -121,12 +121,12 @@ def through_attention(
         target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
     )
     pairs = zip(attention, gradients, strict=True)
-    found = [finite_marginals(weights.detach(), slope, presence) for weights, slope in pairs]
+    found = [finite_marginals(weights.detach(), gradient, presence) for weights, gradient in pairs]
     return torch.stack(found).sum(0)
 
 
 def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """What f_c changes by, (B, T), if a key joins or leaves one layer's softmax; linear in dA.
+    """How much f_c changes, (B, T), if a key joins or leaves one layer's softmax; linear in dA.
 
     attention, gradient (B, H, Q, T): A and dA; presence (B, 1, 1, T): zero for present keys, and
     the log presence of absent ones.
@@ -164,8 +164,8 @@ def _coalition(
 ) -> tuple[Tensor, Any, Tensor | None]:
     """Tokens, batch and `keep` of a pass with only the present nodes.
 
-    Graphs of a wrapped model lose the others, so that recorded attention is that of a smaller
-    batch; other models hide them.
+    Graphs of a wrapped model lose the others, so that the attention recorded is a smaller batch's;
+    other models hide them.
     """
     if not hasattr(model, "read_of_graphs") or batch.graphs is None:
         return tokens, batch, present

@@ -1,4 +1,5 @@
-"""What the output loses without a node: alone, over sampled orders, along an order of its own.
+"""What the output loses without a node: alone, over sampled orders, or along the method's own
+order.
 
 All only run the model, with one of two ways to remove nodes: `mask` excludes the node's key from
 every attention, `zero` sets its embedding to zero. The structure of the rest stays the same.
@@ -145,16 +146,17 @@ class ShapleySampling(_Removal):
 
 @register
 class OrderMarginals(_Removal):
-    """Gain of the class's log-odds when a node joins those before it, in an order that these make.
+    """Gain of the class's log-odds when a node joins those before it, in an order made from these
+    gains.
 
     A round follows the present order from the empty to the whole graph and adds each node's gain to
-    its score, which sorts the nodes anew. Scores are `z(start) + z(mean gain)`, `z(x) = x / mean
+    its score, which re-sorts the nodes. Scores are `z(start) + z(mean gain)`, `z(x) = x / mean
     |x|`. rounds: 1 to 4; start: the method that gives the first order. With `start="occlusion"` the
     model only runs forward. From two rounds on, the spread is the standard error of the mean gain,
     in the same unit.
 
     The rounds evaluate activation curves, the very thing that AUAC integrates: compare the method
-    by measures that it has not seen.
+    by other measures.
     """
 
     name = "order_marginals"

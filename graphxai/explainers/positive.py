@@ -120,7 +120,7 @@ def _last_layer(
 
 
 def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: RelevancePass) -> Tensor:
-    """Outputs of tokens. A wrapped model lets relevance pass by itself; a Graphormer does not."""
+    """Outputs of tokens. A wrapped model passes relevance back by itself; a Graphormer does not."""
     module: Any = model
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)

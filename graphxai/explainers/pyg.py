@@ -122,7 +122,7 @@ class Algorithm(ExplainerAlgorithm):
         return Explanation(node_mask=None if kind is None else nodes, edge_mask=edge_mask)
 
     def _inputs_of_edges(self, whole: Data) -> list[str]:
-        """Names of the inputs with one row per edge, if a mask of edges is asked for.
+        """Names of the inputs with one row per edge, if an edge mask is requested.
 
         Raises ValueError if there are none.
         """
@@ -137,7 +137,7 @@ class Algorithm(ExplainerAlgorithm):
         if not names:
             raise ValueError(
                 "an edge mask needs an input with a row for every edge, such as edge_attr: without"
-                " one the relevance of messages is that of the nodes they come from."
+                " one, the relevance of messages belongs to the nodes they come from."
             )
         return names
 
@@ -205,7 +205,7 @@ class Algorithm(ExplainerAlgorithm):
         wrapped = wrap(
             model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
         )
-        # what passes revealed about the model holds for all calls of this form
+        # what passes show about the model holds for all calls of this form
         known = self._padding.setdefault(model, {})
         wrapped.padding = known.setdefault((x.dim(), *_form(kwargs)), wrapped.padding)
         return wrapped

@@ -1,4 +1,4 @@
-"""Check that the explanation is of the model: same outputs under the rules, no randomness."""
+"""Check that it is this model that is explained: same outputs under the rules, no randomness."""
 
 import warnings
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ NODES_ONLY = ("x",)
 
 
 def further_inputs(of: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
-    """The inputs beside the nodes' features x that are to be explained.
+    """The inputs to explain beside the nodes' features x.
 
     Raises ValueError if there are any and the method does not explain them.
     """
@@ -40,7 +40,7 @@ def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
 
 
 def leaves_of(batch: Any) -> dict[str, Tensor]:
-    """The further inputs that are to be explained, by name."""
+    """The further inputs to explain, by name."""
     return dict(getattr(batch, "leaves", {}))
 
 

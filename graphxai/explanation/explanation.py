@@ -35,22 +35,21 @@ NO_MOLECULE = "this graph has no molecule: write .csv, .parquet or .json."
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Result):
-    """Relevance of every node of one graph for one output, with all that describes it.
+    """Relevance of every node of one graph for one output, and what describes it.
 
     relevance (N,), signed; target: the explained output, in words; wanted: the same as a `Target`,
     for explaining it again; prediction: for the target's task; predictions: for all tasks;
     additive: whether relevance is in units of the output, as the ledger assumes; unsigned: if no
-    score is negative, what a large one says of a node, otherwise empty; caveat: what to know about
-    the method's scores, if anything; features (N, F):
-    relevance split exactly by feature, one column for each of `feature_names`, or None; spread
-    (N,): the standard error of each score, in its unit, for methods that average over samples, or
-    its standard deviation over `members` (K, N), the relevance by each model of an ensemble;
-    otherwise None;
-    relevance_of, features_of: by name the relevance of each row (rows,) of the inputs that were
-    asked for, or of the nodes of each type of a heterogeneous graph, and its parts (rows, ...) in
-    the input's own shape, where the method splits by feature; smiles or
-    mol, or image (H, W) and segments (H, W), for the picture; provenance: model, checkpoint hash,
-    options, versions. Raises NotFiniteError if relevance or ledger are not finite.
+    score is negative, what a large one says about a node, otherwise empty; caveat: what to know
+    about the method's scores, if anything; features (N, F): relevance split exactly by feature, one
+    column for each of `feature_names`, or None; spread (N,): the standard error of each score, in
+    its unit, for methods that average over samples, or its standard deviation over `members` (K,
+    N), the relevance by each model of an ensemble; otherwise None; relevance_of, features_of: by
+    name the relevance of each row (rows,) of the inputs named in `of`, or of the nodes of
+    each type of a heterogeneous graph, and its parts (rows, ...) in the input's own shape, where
+    the method splits by feature; smiles or mol, or image (H, W) and segments (H, W), for the
+    picture; provenance: model, checkpoint hash, options, versions. Raises NotFiniteError if
+    relevance or ledger are not finite.
     """
 
     relevance: NDArray[np.floating]
@@ -256,7 +255,7 @@ class Explanation(Result):
 
     @property
     def errors(self) -> str:
-        """What stands behind ± in a list of scores; empty if no errors are known."""
+        """What ± means in a list of scores; empty if no errors are known."""
         if self.members is not None and self.spread is not None:
             return f" ± standard deviation over {len(self.members)} models"
         return "" if self.spread is None else " ± standard error"
@@ -477,7 +476,7 @@ class Explanation(Result):
         return files.write_pictures([self.svg(**options)], path)
 
 
-@lru_cache(maxsize=1024)  # several things are asked of each molecule of a table, some at its end
+@lru_cache(maxsize=1024)  # a table looks each molecule up several times, also at its end
 def _read(smiles: str) -> "Mol | None":
     from rdkit import Chem, rdBase
 

@@ -79,7 +79,7 @@ def write_pictures(svgs: Sequence[str], path: Path) -> Path:
 
 
 def write_json(content: Any, path: Path) -> Path:
-    """Write values as indented JSON; ValueError for NaN and infinity, which JSON has not."""
+    """Write values as indented JSON; ValueError for NaN and infinity, which JSON lacks."""
     return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 

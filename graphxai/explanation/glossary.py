@@ -28,7 +28,7 @@ def about_terms(explanation: Explanation) -> dict[str, str]:
         return {}
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
     meanings = {
-        "without nodes": f"what the model says of a graph without any {node}s",
+        "without nodes": f"what the model says about a graph without any {node}s",
         "change": f"what the {node}s changed in that, all of them together",
         "centrality": f"the {node}s' share that comes from their number of {links}",
         "graph token": f"an extra node, not one of the {node}s, from which the model reads its"

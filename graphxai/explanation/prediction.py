@@ -60,7 +60,7 @@ class Prediction:
         return vars(self) | {"_nearness": self.nearness}
 
     def tell(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
-        """Set how near the molecule is, or a function that tells it when it is first read."""
+        """Set how near the molecule is, or a function that finds out when it is first read."""
         object.__setattr__(self, "nearness", nearness)
 
     def at(self, level: float) -> "Prediction":
@@ -74,7 +74,7 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """From where to where the value lies, in a share `level` of cases; None if not known.
+        """The range that holds the value in a share `level` of cases; None if not known.
 
         It holds for molecules of the kind that the model was tested on, and is wider far from the
         training set; infinite if too few molecules were measured for this level.
@@ -84,11 +84,11 @@ class Prediction:
         return self.conformal.interval(self.value, self._similarity, self.level)
 
     def change_since(self, before: "Prediction") -> tuple[float, float] | None:
-        """From where to where the value's change since another prediction lies; None if not known.
+        """The range of the value's change since another prediction; None if not known.
 
-        Half as wide as the root of the sum of squares of both intervals' widths, on either side: as
-        if the two errors were independent. Those of similar molecules partly cancel, so it is
-        rather too wide. Unlike `interval`, it has no guarantee.
+        Each side is half the root of the sum of squares of both intervals' widths, as if the two
+        errors were independent. Those of similar molecules partly cancel, so it is rather wide.
+        Unlike `interval`, it has no guarantee.
         """
         own, other = self.interval, before.interval
         if own is None or other is None:
@@ -99,7 +99,7 @@ class Prediction:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The classes of which one is right in a share `level` of cases; None if not known.
+        """Classes that include the right one in a share `level` of cases; None if not known.
 
         The predicted class is always among them.
         """
@@ -183,9 +183,9 @@ def read_outputs(
 ) -> tuple[Prediction, ...]:
     """Predictions of every task from one graph's outputs (num_outputs,).
 
-    nearness: how near the graph is to the training set, or a function that tells; conformal: the
-    model's scores by task. Raises NotFiniteError if an output, or a value made of it, is not a
-    finite number.
+    nearness: how near the graph is to the training set, or a function that returns it; conformal:
+    the model's scores by task. Raises NotFiniteError if an output, or a value computed from it, is
+    not a finite number.
     """
     start, found = 0, []
     for task in config.tasks:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def provenance(model: Any, explainer: Any) -> dict[str, Any]:
-    """Provenance of every explanation of a model by an explainer."""
+    """The provenance shared by all explanations of a model by one explainer."""
     options = {
         name: value
         for name, value in vars(explainer).items()

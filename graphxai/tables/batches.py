@@ -1,8 +1,8 @@
 """Explain or predict a batch of molecules: SMILES with row numbers in, rows of a table out.
 
 `ExplainBatch` and `PredictBatch` know neither files nor processes. They can be pickled, so that a
-pool of processes, or an engine such as Ray, Spark or Dask, can call them wherever it likes. A
-batch is explained whole: in other batches, other roundings would occur.
+pool of processes, or an engine such as Ray, Spark or Dask, can call them wherever it likes. A batch
+is explained whole: split differently, results would be rounded differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,7 +91,7 @@ class ExplainBatch:
     model: the name of a bundled model or a checkpoint folder, which every process loads once, or a
     loaded model. method: see `graphxai.methods()`, or an explainer. target: see `Target`. pictures:
     what each row's picture looks like, if there is to be one. sdf: whether each row gets a record
-    of an SD file. level: how often the predictions' intervals and sets of classes are to hold.
+    of an SD file. level: how often the predictions' intervals and sets of classes should hold.
     """
 
     model: Trained | str | Path
@@ -240,7 +240,7 @@ class PredictBatch:
 
 
 def loaded(model: Trained | str | Path) -> Trained:
-    """The model itself, or the one of this name or folder, which a process loads once."""
+    """The model itself, or the one with this name or folder, which a process loads once."""
     if not isinstance(model, str | Path):
         return model
     folder = locate(model)
@@ -249,7 +249,7 @@ def loaded(model: Trained | str | Path) -> Trained:
 
 @lru_cache(maxsize=2)
 def _load(folder: Path, written: int) -> Trained:
-    """The model of a folder; written: when, so that one trained anew is loaded anew."""
+    """The model in a folder; written: its date, so that a retrained model is loaded again."""
     return load(folder)
 
 

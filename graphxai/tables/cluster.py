@@ -58,7 +58,7 @@ def explain_dataset(
     actors. smiles_column: any values; a row that cannot be explained has a `reason`. row_column,
     name_column: integers and names to carry along as `row` and `name`. actors: processes that
     explain, by default one for each core. They leave the share of one core of each machine to the
-    dataset's own reading, for which they would otherwise wait for ever. batch_size: rows that an
+    dataset's own reading, for which they would otherwise wait forever. batch_size: rows that an
     actor takes at a time.
 
     Raises ImportError without the extra `scale`, and ValueError for an unsuitable model, method or
@@ -220,7 +220,7 @@ def _start(ray: Any, address: str | None) -> bool:
     """Join the cluster, or start Ray on this machine, unless it is running; whether it was not."""
     if ray.is_initialized():
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to Ray's makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports nothing home
     options = {} if address or "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
     ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     return True

@@ -18,7 +18,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that Ex
 class AppendedCsv:
     """A CSV file open for appending.
 
-    excel_safe: put an apostrophe before text that a spreadsheet would take for a formula. Raises
+    excel_safe: put an apostrophe before text that a spreadsheet would read as a formula. Raises
     ValueError if the file has other columns, for example from another version.
     """
 
@@ -49,7 +49,7 @@ class AppendedCsv:
 
 
 def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in which an apostrophe stands before text that a spreadsheet takes for a formula."""
+    """A row with an apostrophe before text that a spreadsheet would read as a formula."""
     return {
         name: f"'{cell}" if str(cell).startswith(FORMULA) and not _is_numbers(cell) else cell
         for name, cell in record.items()

@@ -1,8 +1,7 @@
 """Explain data frames: the callable that Ray, Spark and Dask map over their parts.
 
 It can be pickled, takes an Arrow table or a pandas frame, and returns the same with one row for
-each row that came in. Nothing that stands in a cell stops it: a row that cannot be explained has
-its `reason`.
+each row that came in. Nothing in a cell stops it: a row that cannot be explained has a `reason`.
 """
 
 from collections.abc import Sequence

@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows done, left out, and done by an earlier run; rows done by the word of `Nearness`."""
+    """Rows done, left out, and done by an earlier run; rows done by their word of `Nearness`."""
 
     done: int = 0
     rejected: int = 0
@@ -98,8 +98,8 @@ def explain_table(
 
     `formats`: some of `FORMATS`; the CSV file is always written. `name_column`: column with
     compound names; they become the titles of an SD file, each in one line. `level`: how often
-    intervals and sets of classes are to hold. `excel_safe`: put an
-    apostrophe before text that a spreadsheet would take for a formula. `resume`: continue after
+    intervals and sets of classes should hold. `excel_safe`: put an
+    apostrophe before text that a spreadsheet would read as a formula. `resume`: continue after
     the rows that an earlier run with the same settings wrote. `tick` is called with the number of
     rows done since the last call. `workers`: processes; the files are the same for any number.
     None takes the free cores if that is faster, see `datasets.workers.work_through`.
@@ -294,7 +294,7 @@ def _worked(
 ) -> Generator[list[Any], None, None]:
     """What a batch function makes of each chunk of rows, in their order.
 
-    lost: what stands for a row that ended its process. total: rows, roughly.
+    lost: what takes the place of a row that ended its process. total: rows, roughly.
     """
     with closing(work_through(on_rows(batch), chunks, workers, total)) as done:
         for parts in done:

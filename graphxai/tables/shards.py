@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-READERS = 32  # footers read at a time: a store takes its time for each
+READERS = 32  # footers read at a time: a store is slow to return each
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,10 @@ class Scale:
         below = -np.linspace(1, 0, len(negative))[: 0 if self.one_sided else -1]
         return tuple((np.r_[below, np.linspace(0, 1, len(positive))] * self.limit).tolist())
 
+    def arms(self) -> list[str]:
+        """Return the colours at equal steps from minus to plus the limit."""
+        return self.hex(np.multiply(Scale(1.0).stops(), self.limit))
+
     def place(self, value: float) -> float:
         """Return where on a colour bar a relevance lies: 0 at its left end, 1 at its right."""
         return value / self.limit if self.one_sided else 0.5 + value / self.limit / 2

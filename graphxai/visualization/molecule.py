@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
 _ATOM_RADIUS = 0.34  # of a bond length
 _BOND_WIDTH = 0.42  # of a bond length
-_LINE = 2.0  # width of lines in a drawing where it shapes nothing, pixels
+_LINE = 2.0  # line width in drawings where it affects no shape, pixels
 _ZOOM = _LONGEST_BOND / 1.5  # pixels per Angstrom; a normalised bond is 1.5 Angstrom long
 _PADDING = 0.03  # of the picture, on each side
-_LABEL = 0.2  # how far a label reaches beyond its atom, Angstrom
+_LABEL = 0.2  # how far a label extends beyond its atom, Angstrom
 _OUTLINE = 0.07  # of a bond length
 _NOTE_ROOM = 28.0  # height of the note below a molecule and its halos, pixels
 _OUTLINE_COLOR = "#333333"

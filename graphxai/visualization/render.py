@@ -64,7 +64,7 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
 
 @cache
 def _add_our_font() -> None:
-    """Let libvips find our font, where the system may have none; drawing with it is the way."""
+    """Make our font known to libvips by drawing with it, as the system may have none."""
     import pyvips
 
     for bold in (False, True):

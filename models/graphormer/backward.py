@@ -1,13 +1,13 @@
-"""A Graphormer's pass and its way back in explicit matrix products, without autograd.
+"""A Graphormer's forward and backward pass in explicit matrix products, without autograd.
 
-`run` computes the outputs and keeps just what the way back needs. `Pass.back` takes the gradient
-of f_c from the outputs to the tokens and collects the shares of the ledger on its way. Both follow
-`rules.conservative` and equal autograd up to rounding. `applies` says for which models: those
-whose encoder is as `layers.py` and `model.py` build it.
+`run` computes the outputs and keeps just what the backward pass needs. `Pass.back` takes the
+gradient of f_c from the outputs to the tokens and collects the shares of the ledger as it goes.
+Both follow `rules.conservative` and equal autograd up to rounding. `applies` says for which models:
+those whose encoder is just as `layers.py` and `model.py` build it.
 
 Three things are saved. Nothing flows into factors that are constant; the constants of a LayerNorm
-go into the weight of the linear map behind it; and the last layer, of which only the graph token's
-row is read, needs no keys and values. With a head's query q and the tokens x,
+go into the weight of the linear map behind it; and the last layer, where only the graph token's row
+is read, needs no keys and values. With a head's query q and the tokens x,
 
     softmax(q (x W_k^T + b_k)^T) = softmax((q W_k) x^T),   A (x W_v^T + b_v) = (A x) W_v^T + b_v.
 """
@@ -47,12 +47,12 @@ _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
 }
 _FORWARD = {kind: kind.forward for kind in _PARTS}
 _ENCODE = Graphormer.encode
-_KEPT = 2**24  # weights of a layer's attention; more are computed again on the way back
+_KEPT = 2**24  # weights of a layer's attention; more are recomputed in the backward pass
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def applies(model: object) -> TypeGuard[Graphormer]:
-    """Whether `run` computes what the model computes: a Graphormer whose encoder nobody changed.
+    """Whether `run` computes what the model computes: a Graphormer with an unchanged encoder.
 
     In eval mode, in single or double precision, without autocast; no module of the encoder was
     replaced or has hooks, another `forward` or parametrized weights.
@@ -96,11 +96,11 @@ def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What the way back finds for f_c of each graph.
+    """What the backward pass finds for f_c of each graph.
 
     tokens (B, T, D): the gradient at the tokens. biases (B,): `sum b df/db` over all additive
     parameters. structure (B, H, T, T): the gradient at the structural bias, summed over the
-    layers, or None if attention is constant and it was not asked for. remainders (B,) by
+    layers, or None if attention is constant and it was not requested. remainders (B,) by
     operation: see `rules.remainders`. others (B,): of further constants by name, see
     `rules.conservative.Tape`. inputs: the gradient at each of a wrapped batch's leaves, by name.
     """
@@ -123,7 +123,7 @@ class Pass:
 
 @dataclass(eq=False)
 class _Ledger:
-    """What one way back collects. structure: None where it is not asked for."""
+    """What one backward pass collects. structure: None where it is not requested."""
 
     rules: Rules
     biases: Tensor  # (B,)
@@ -140,7 +140,7 @@ class _Ledger:
         self.remainders[name] = remainder if known is None else known + remainder
 
     def shared(self, gradient: Tensor) -> Tensor:
-        """What a factor of a product gets of its gradient: half under the rule for products."""
+        """The gradient that a factor of a product gets: half under the rule for products."""
         return gradient.div_(2) if self.rules.products else gradient
 
     def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _Ledger], Tensor]
 def run(
     model: Graphormer, tokens: Tensor, bias: Tensor, rules: Rules, structure: bool = False
 ) -> Pass:
-    """Outputs of tokens (B, T, D) with the structural bias (B, H, T, T), and the way back.
+    """Outputs of tokens (B, T, D) with the structural bias (B, H, T, T), and the backward pass.
 
     structure: return the gradient at the structural bias even where attention is constant: what
     arrives there in each layer, though it flows no further. Only for models that `applies` to.
@@ -226,12 +226,12 @@ def _layer(
 
 
 def _directly(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
-    """The way back where x enters as it is, without a LayerNorm."""
+    """The backward pass where x enters unchanged, without a LayerNorm."""
     return gradient if weight is None else gradient @ weight
 
 
 def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]:
-    """LayerNorm y of x (B, Q, D), and the way back to x."""
+    """LayerNorm y of x (B, Q, D), and the backward pass to x."""
     shape = x.shape[-1:]
     y, mean, scale = torch.native_layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
     if rules.layernorm:
@@ -242,7 +242,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
                 gradient = gradient * norm.weight
                 return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
             ledger.add_bias(weight @ norm.bias, gradient)
-            weight = weight * norm.weight  # centred and scaled here it is small
+            weight = weight * norm.weight  # small, once centred and scaled here
             return (gradient @ weight.sub_(weight.mean(-1, keepdim=True))).mul_(scale)
 
         return y, with_constant_scale
@@ -263,7 +263,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
 def _attend(
     part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
 ) -> tuple[Tensor, Back]:
-    """Attention from all tokens to all (B, T, D), and the way back to what is behind x."""
+    """Attention from all tokens to all (B, T, D), and the backward pass beyond x."""
     maps = part.query, part.key, part.value
     weight, shift = (torch.cat([getattr(m, n) for m in maps]) for n in ("weight", "bias"))
     q, k, v = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1)).unbind(2)
@@ -322,7 +322,7 @@ def _join(x: Tensor) -> Tensor:
 def _attend_from_graph_token(
     part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
 ) -> tuple[Tensor, Back]:
-    """The graph token's row of attention (B, 1, D), and the way back to what is behind x."""
+    """The graph token's row of attention (B, 1, D), and the backward pass beyond x."""
     heads = part.heads
     key, value = (m.weight.unflatten(0, (heads, -1)) for m in (part.key, part.value))  # (H, d, D)
     q = (
@@ -360,7 +360,7 @@ def _attend_from_graph_token(
 
 
 def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tuple[Tensor, Back]:
-    """The feed-forward map of x (B, Q, D), and the way back to what is behind x."""
+    """The feed-forward map of x (B, Q, D), and the backward pass beyond x."""
     active, through = _activate(_linear(part.expand, x), rules)
 
     def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
@@ -373,7 +373,7 @@ def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tup
 
 
 def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
-    """GELU of x (B, Q, D), and the way back to x."""
+    """GELU of x (B, Q, D), and the backward pass to x."""
     if rules.activation == "ratio":
         ratio = (x * math.sqrt(0.5)).erf_().add_(1.0).mul_(0.5)
         return x * ratio, lambda gradient, _: gradient * ratio

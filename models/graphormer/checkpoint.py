@@ -26,10 +26,11 @@ ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
 CONFORMAL = "conformal.json"
-TO_START = "weights to start from"  # the summary of a model that predicts nothing of use
+TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 PRETRAINED = Path(__file__).parent / "pretrained"
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SMALL = 2 * 10**7  # numbers in a model that may be made before its shapes are checked: 80 MB
+SMALL_FILE = 1 << 24  # bytes of the files beside the weights
+SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
@@ -247,7 +248,7 @@ def with_memory(outline: Graphormer) -> Graphormer:
 
 
 def _most_numbers(config: GraphormerConfig) -> int:
-    """More numbers than the parameters of a model hold: every matrix as wide as all together."""
+    """An upper bound on a model's number of parameters: every matrix as wide as all together."""
     waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
     width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
     width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs
@@ -256,10 +257,20 @@ def _most_numbers(config: GraphormerConfig) -> int:
 
 
 def _plain(path: Path) -> Path:
-    """The path of a regular file: a pipe would wait for ever, a device has no end."""
+    """The path of a regular file: a pipe would wait forever, a device has no end."""
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
     return path
+
+
+def small_file(path: Path) -> bytes:
+    """The content of a file of up to `SMALL_FILE` bytes.
+
+    Raises OSError if it is not a regular file or cannot be read, ValueError if it is larger.
+    """
+    if _plain(path).stat().st_size > SMALL_FILE:
+        raise ValueError(f"it is larger than {SMALL_FILE} bytes")
+    return path.read_bytes()
 
 
 def _corrupt(path: Path, error: Exception) -> CheckpointError:
@@ -313,7 +324,7 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a tensor as `dtype`; CheckpointError if it has other values than finite numbers."""
+    """Return a tensor as `dtype`; CheckpointError if any value is not a finite number."""
     if value.dtype not in NUMBERS:
         raise CheckpointError(
             f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"

@@ -1,9 +1,10 @@
-"""Intervals and sets of classes that hold (split conformal prediction: Vovk 2005, chapter 4).
+"""Intervals and sets of classes that hold at a set rate (split conformal: Vovk 2005, chapter 4).
 
 On molecules that a model did not learn from, each error is divided by how difficult its molecule
 was, which depends on the nearest training compound (Papadopoulos 2011). A new interval reaches as
-far as the errors of the wanted share of these molecules. If the new molecules are of the same kind,
-it holds at that rate, whatever the model. The scores are in `conformal.json` beside the weights.
+far as the errors of the required share of these molecules. If the new molecules are of the same
+kind, it holds at that rate, whatever the model. The scores are in `conformal.json` beside the
+weights.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Conformal:
     """How wrong a model is for one task, on molecules that it did not learn from.
 
     scores: by class the scores (n,) of the molecules measured in it, or under "" those of a
-    regression. A score is |measured - predicted|, in the unit, or the margin in logits by which the
-    best other class beats the measured one, divided by the molecule's difficulty. slope: how fast
+    regression. A score is |measured - predicted|, in the unit, or the logit margin of the best
+    other class over the measured one, divided by the molecule's difficulty. slope: how fast
     difficulty grows away from the training set.
     """
 

@@ -1,4 +1,4 @@
-"""Several Graphormers that were trained alike from different seeds, as one model."""
+"""Several Graphormers trained in the same way from different seeds, as one model."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def members_of(model: Trained) -> list[Graphormer]:
 def save_ensemble(
     model: Ensemble, folder: str | Path, *, card: str = "", metadata: dict[str, Any] | None = None
 ) -> Path:
-    """Write the members to `folder/members/0` and so on, and what belongs to all beside them."""
+    """Write the members to `folder/members/0` and so on, and beside them what belongs to all."""
     folder = folder_at(folder)
     places = [folder / MEMBERS / str(k) for k in range(len(model.members))]
     for member, place in zip(model.members, places, strict=True):

@@ -1,6 +1,6 @@
 """The parts of a Graphormer: structural bias, attention, feed-forward, encoder layer.
 
-Wherever a conservative rule may treat something as constant, the layer calls `rules.conservative`.
+Wherever a conservative rule may hold something constant, the layer calls `rules.conservative`.
 """
 
 import math
@@ -151,7 +151,7 @@ def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
 def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
     """The parts of B graphs of N nodes to look up at once: graphs, and rows of their pairs.
 
-    Everything, unless that needs much memory. Autograd takes it at once: on its way back it would
+    Everything, unless that needs much memory. Autograd takes it at once: its backward pass would
     copy the whole gradient for each part.
     """
     if b * n * n <= _PAIRS or torch.is_grad_enabled():

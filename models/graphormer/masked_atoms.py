@@ -1,8 +1,8 @@
 """A model of the data that draws hidden atoms, given the other atoms and all bonds.
 
 An atom's type is the whole row of its features, so that they agree with each other. The network
-reads the types that are shown, the degrees of all atoms, and distances and bonds as Graphormer's
-structural bias does (Ying 2021), and gives each hidden atom a distribution over the types met in
+reads the visible types, the degrees of all atoms, and distances and bonds as Graphormer's
+structural bias does (Ying 2021), and gives each hidden atom a distribution over the types seen in
 training (masked attributes, Hu 2020). Hidden atoms are drawn in `ROUNDS` groups, each given those
 drawn before.
 
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from graphxai.datasets.writing import folder_at, synced_together, write_whole
 
-from .checkpoint import NUMBERS
+from .checkpoint import NUMBERS, small_file
 from .config import GraphormerConfig, Task
 from .encoding import GraphBatch
 from .layers import EncoderLayer, LayerNorm, StructuralBias
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 NETWORK, CARD = "masked_atoms.safetensors", "masked_atoms.json"
 FORMAT = "graphxai-masked-atoms"
-MAX_BYTES = 1 << 24
 LAYERS, WIDTH, HEADS = 3, 64, 8
 ROUNDS = 4
 FIT = "gx.fit_masked_atoms(model, graphs).save(folder), or graphxai fit-masked-atoms --model FOLDER"
@@ -46,9 +45,9 @@ STRUCTURE = (  # what a network and the model it draws for must share
 
 
 class Network(nn.Module):
-    """Logits (B, N, V) of V types for every atom, from those that are shown.
+    """Logits (B, N, V) of V types for every atom, from the visible ones.
 
-    types (V, F): the rows of features met in training. config: of the structure, and the sizes.
+    types (V, F): the rows of features seen in training. config: of the structure, and the sizes.
     """
 
     types: Tensor
@@ -95,9 +94,9 @@ class Network(nn.Module):
         chance: Tensor,
         turn: Tensor,
     ) -> Tensor:
-        """Features (B, N, F) in which hidden atoms are drawn; arguments as for `forward`.
+        """Features (B, N, F) with hidden atoms drawn; arguments as for `forward`.
 
-        chance (B, N), in [0, 1): which type is drawn; turn (B, N): the round in which.
+        chance (B, N), in [0, 1): decides the type; turn (B, N): the round it is drawn in.
         """
         x = x.clone()
         for now in range(int(turn.max()) + 1 if turn.numel() else 0):
@@ -144,7 +143,7 @@ class MaskedAtoms:
         self, batch: GraphBatch, graphs: "Sequence[Data]", draws: int, seed: int,
         rounds: int = ROUNDS,
     ) -> "Sampler":  # fmt: skip
-        """What draws atoms of encoded graphs and their batch; the same for the same seed."""
+        """The sampler of atoms for encoded graphs and their batch; the same for the same seed."""
         device, n = batch.x.device, batch.x.shape[1]
         self.network.to(device)
         chance = torch.zeros(draws, len(graphs), n, dtype=torch.double)
@@ -184,7 +183,7 @@ class MaskedAtoms:
         """Read both files of a folder; ValueError names the file and what is wrong with it."""
         card, path = Path(folder) / CARD, Path(folder) / NETWORK
         try:
-            content = json.loads(_bytes_of(card).decode("utf-8"))
+            content = json.loads(small_file(card).decode("utf-8"))
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
             if not isinstance(content.get("card"), dict):
@@ -194,7 +193,7 @@ class MaskedAtoms:
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{card}: cannot be read as masked atoms: {error}.") from error
         try:
-            raw = _bytes_of(path)
+            raw = small_file(path)
             if hashlib.sha256(raw).hexdigest() != content.get("network_sha256"):
                 raise ValueError(f"it is not the network that {CARD} describes")
             network = _network_of(load_tensors(raw), content.get("structure"))
@@ -219,12 +218,12 @@ class Sampler:
 
     @torch.no_grad()
     def __call__(self, owner: Tensor, keep: Tensor) -> tuple[GraphBatch, Tensor, Tensor]:
-        """Graphs in which the atoms that do not stay are drawn, each different one once.
+        """Graphs with their removed atoms redrawn, each distinct graph once.
 
         owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at padding.
         Returns R graphs to embed, without structure; their owners (R,); and which of them each draw
         is, (draws, K). A graph's atoms are drawn from the same random numbers whatever stays, so
-        that choices differ by what stays and not by chance.
+        that choices differ by what stays, not by chance.
         """
         n = keep.shape[1]
         mask = self.batch.mask[owner, :n]
@@ -293,14 +292,6 @@ def _checksum(graph: Any, seed: int) -> int:
     if graph.edge_index is not None:
         found = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), found)
     return found
-
-
-def _bytes_of(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return path.read_bytes()
 
 
 def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:

@@ -105,7 +105,7 @@ def _by_frontiers(n: int, source: IntArray, target: IntArray) -> tuple[IntArray,
 
 
 def distance_bags(distance: IntArray, codes: Codes) -> Bags:
-    """Bags that hold nothing but the code of the distance (N, N)."""
+    """Bags with only the code of the distance (N, N)."""
     found = codes.of_distances(distance).ravel()
     return Bags(found, np.ones(len(found), np.float32), np.ones(distance.shape, np.int16))
 

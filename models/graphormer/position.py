@@ -65,10 +65,10 @@ class RelativePositionBias(nn.Module):
 
         b_h(i, j) = s_h |c_h|^2 - s_h |d - c_h|^2 + sum_f a_hf cos(w_f d) + e_hf sin(w_f d)
 
-    The first two terms focus head h on the displacement c_h with sharpness s_h: initially the
-    heads attend to the neighbours around a node, each head in its own direction (Cordonnier et
-    al., ICLR 2020, eq. 9). The Fourier series adds other shapes; it starts at zero. Everything
-    factorises into one matrix product of per-node features.
+    The first two terms focus head h on the displacement c_h with sharpness s_h: initially, the
+    heads attend to a node's neighbours, each head in its own direction (Cordonnier et al., ICLR
+    2020, eq. 9). The Fourier series adds other shapes; it starts at zero. Everything factorises
+    into one matrix product of per-node features.
     """
 
     waves: Tensor

@@ -103,7 +103,7 @@ def test_a_wrapped_model_needs_its_graph(model):
     torch.manual_seed(0)
     wrapped = gx.wrap(GpsModel().eval(), kind="regression")
     e = gx.explain(wrapped, graph, "gradient_input")
-    with pytest.raises(ValueError, match="is no bundled model: pass it"):
+    with pytest.raises(ValueError, match="is not a bundled model: pass it"):
         gx.fragments(e, method="shapley")
     parts = gx.fragments(e, method="shapley", model=wrapped, graph=graph)
     with torch.no_grad():

@@ -74,7 +74,7 @@ def test_a_table_gives_one_row_and_one_picture_each(run, checkpoint, table, tmp_
         assert relevance == pytest.approx(float(row["nodes"]), abs=1e-3)
     rejected = read(out / "rejected.csv")
     assert [row["row"] for row in rejected] == ["2", "4"]
-    assert "ring 1 is opened and not closed" in rejected[0]["reason"]
+    assert "ring 1 is opened but never closed" in rejected[0]["reason"]
 
 
 def test_an_interrupted_table_resumes_and_repeats_nothing(run, checkpoint, table, tmp_path):
@@ -246,7 +246,7 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("explain", "C1CC"), "ring 1 is opened and not closed"),
+        (("explain", "C1CC"), "ring 1 is opened but never closed"),
         (("explain", "missing.csv"), "missing.csv: no such file"),
         (("explain", "CCO", "--model", "nothing"), "neither a folder nor the name"),
         (("explain", "CCO", "--method", "lime"), "unknown method 'lime'"),

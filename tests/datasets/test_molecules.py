@@ -156,9 +156,9 @@ def test_an_unsanitised_rdkit_molecule_is_completed() -> None:
     [
         ("", "empty"),
         ("   ", "empty"),
-        ("C1CC", "ring 1 is opened and not closed"),
-        ("CC(C", r"1 '\)' too few"),
-        ("CC)C", r"too few"),
+        ("C1CC", "ring 1 is opened but never closed"),
+        ("CC(C", r"1 '\)' missing"),
+        ("CC)C", r"missing"),
         ("c1cccc1", "kekulize"),
         ("C(C)(C)(C)(C)C", "valence"),
         ("caffeine", "is not an element|not SMILES"),

@@ -349,8 +349,8 @@ def test_without_the_training_pictures_the_panel_says_so(digits, no_training_ima
     trust = gx.trust(digits, digit_paths()[3])
     assert trust["training set"].value is None
     assert trust.sentence == (
-        "Not all can be checked: its distance from the training pictures is unknown: they are not"
-        " available."
+        "Not everything can be checked: its distance from the training pictures is unknown: they"
+        " are not available."
     )
 
 

@@ -18,7 +18,7 @@ from graphxai.datasets.rules import RULES
 from graphxai.evaluation.curves import node_series
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
-from graphxai.explainers.fitting import areas, slopes_of_probability, soft_presence
+from graphxai.explainers.fitting import areas, gradients_of_probability, soft_presence
 from graphxai.explainers.node_features import node_features, num_values
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
@@ -118,7 +118,7 @@ def test_the_slope_of_the_probability_is_its_difference_quotient():
     presence = -torch.tensor([[0.1, 3.0, 0.7, 0.0, 1.5]], dtype=torch.double)
     target = Target("c", "digit").resolve(model.config, model(batch).detach())
     with explaining(model):
-        (found,) = slopes_of_probability(model, batch, target, presence[None])
+        (found,) = gradients_of_probability(model, batch, target, presence[None])
 
     @torch.no_grad()
     def probability(log_presence):
@@ -241,7 +241,7 @@ def test_what_it_cannot_explain_is_refused(model, fitted, few):
         gx.explain(wrapped, molecules()[0], explainer)
     with pytest.raises(TypeError, match="attention of a single Graphormer"):
         fit_explainer(wrapped, few)
-    with pytest.raises(ValueError, match="regression alone"):
+    with pytest.raises(ValueError, match="only regressions"):
         fit_explainer(random_graphormer(tasks=TASKS[1:]), few)
     left_out = pytest.warns(UserWarning, match="1 of 16 graphs were left out")
     with left_out, pytest.raises(ValueError, match="too few"):

@@ -123,7 +123,7 @@ def test_walks_sum_to_the_relevance_of_where_they_began(smiles):
 
 @pytest.mark.parametrize("through", [0, 2, -1])
 def test_walks_need_a_layer_before_and_after(through):
-    with pytest.raises(ValueError, match="after layer 1"):
+    with pytest.raises(ValueError, match="through must be from 1 to 1"):
         gx.pairs(random_graphormer(num_layers=2), "CCO", through=through)
 
 

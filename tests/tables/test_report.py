@@ -124,7 +124,7 @@ def test_names_come_through_unchanged_and_never_as_markup(page):
 def test_rows_that_cannot_be_read_are_listed_with_their_reason(page):
     _, data = read(page)
     assert [row[:2] for row in data["rejected"]] == [[3, "C1CC("], [5, "<script>alert(2)</script>"]]
-    assert "')' too few" in data["rejected"][0][2]
+    assert "')' missing" in data["rejected"][0][2]
 
 
 def test_relevance_and_ledger_are_those_of_the_explanation(page, bace):

@@ -121,7 +121,7 @@ def _measure(metadata: Mapping[str, Any], prediction: Prediction) -> tuple[str, 
 def _test_score(
     metadata: Mapping[str, Any], prediction: Prediction, measure: str
 ) -> tuple[float, float]:
-    """A score and the lower end of its interval; NaN for what the metadata lack.
+    """A score and the lower end of its interval; NaN for what the metadata do not have.
 
     The metadata have one of three forms. A model trained on a user's table has scores by task,
     predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
@@ -146,7 +146,7 @@ def _test_score(
 
 
 def distance_sign(nearness: Nearness | None) -> Sign:
-    """How near a molecule is to the training set; None for a graph that is no molecule."""
+    """How near a molecule is to the training set; None for a graph that is not a molecule."""
     if nearness is None or nearness.word == "unknown":
         what = "graphs" if nearness is None else "compounds"
         text = f"its distance from the training {what} is unknown"

@@ -32,11 +32,12 @@ from .signs import (
 from .training_images import training_images_of
 
 RULE = (
-    "Warning if any sign is a warning; else a training compound is called that; else caution if any"
-    " sign is a caution; else unknown if any could not be measured; otherwise nothing measured"
-    " speaks against it. The model's own test score is stated once and decides nothing here. Of"
-    " held-out molecules, predictions were wrong for 13 % (nothing speaks against it), 18 %"
-    " (caution) and 38 % (warning); no sign reliably predicted a wrong explanation."
+    "Warning if any sign is a warning. Otherwise, in this order: training compound if it is one,"
+    " caution if any sign is a caution, unknown if any could not be measured; if none of these"
+    " applies, nothing measured speaks against it. The model's own test score is stated once and"
+    " decides nothing here. Of held-out molecules, predictions were wrong for 13 % (nothing speaks"
+    " against it), 18 % (caution) and 38 % (warning); no sign reliably predicted a wrong"
+    " explanation."
 )
 STYLE: dict[Level, str] = {
     "good": "color: #14532d; background: #e8f5ec",
@@ -80,7 +81,7 @@ class Trust:
         start = {
             "warning": "Do not rely on this explanation",
             "caution": "Use with care",
-            "unknown": "Not all can be checked",
+            "unknown": "Not everything can be checked",
             "known": "A training compound",
         }[self.level]
         return f"{start}: {self._listed(self.level, 'known')}."
@@ -166,7 +167,7 @@ def trust_prepared(
         explanation = explanations[key]
         prediction = explanation.prediction
         near = explanation.nearness
-        if near is None or near.word == "unknown":  # it may not have been asked for
+        if near is None or near.word == "unknown":  # it may not have been requested
             near = nearness_of(item, training)
         distance = distance_sign(near)
         if item.image is not None and near is None:

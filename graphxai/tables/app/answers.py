@@ -1,4 +1,4 @@
-"""What the page may ask, by name, and what is answered: by the server and in notebooks alike."""
+"""What the page may ask, by name, and the answers: the same from the server and in notebooks."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from .tables import KINDS, exported, rows_of
 LARGEST = 4_000_000  # characters of a file
 LONGEST = 120.0  # seconds of a search
 MOST = 64  # molecules predicted in one request
-EXPECTED = (ValueError, ImportError, NotImplementedError)  # what a request may get wrong
+EXPECTED = (ValueError, ImportError, NotImplementedError)  # errors that a request may cause
 
 
 class Body:
@@ -27,7 +27,7 @@ class Body:
         value = self.fields.get(name, default)
         if not isinstance(value, str) or len(value) > most:
             raise ValueError(f"{name} must be text of at most {most:,} characters.")
-        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
+        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is not text
 
     def numbers(self, name: str) -> list[int]:
         """A list of at most 200 whole numbers."""

@@ -193,7 +193,7 @@ const likeOf = (node, origin) => ({ smiles: node.smiles, x: node.card?.draw.x, y
 function add(smiles, change, parent, origin) {
   const known = state.nodes.findIndex((node) => node.parent === parent && node.smiles === smiles);
   if (known >= 0) return go(known);
-  if (state.nodes.length >= MOST_NODES) return say(`The history holds ${MOST_NODES} molecules; open the page anew for more.`);
+  if (state.nodes.length >= MOST_NODES) return say(`The history holds ${MOST_NODES} molecules; open a new page for more.`);
   const before = state.nodes[parent];
   const locked = before && origin ? origin.flatMap((was, i) => (before.locked.includes(was) ? [i] : [])) : [];
   const like = before && likeOf(before, origin);
@@ -298,16 +298,16 @@ function pick(atoms) {
   byId("unlock").hidden = !locked.length;
   if (!atoms.length) {
     running.changes?.abort();
-    byId("place").textContent = "Click an atom or a bond to see what could stand there instead.";
+    byId("place").textContent = "Click an atom or a bond to see possible changes there.";
     return;
   }
   byId("lock").textContent = atoms.every((i) => locked.includes(i)) ? "Unlock" : "Lock";
-  byId("place").textContent = `What could stand at ${placeName(card, atoms)}? Predicting …`;
+  byId("place").textContent = `Changes at ${placeName(card, atoms)}: predicting …`;
   trying(async () => {
     const found = await ask("changes", { ...choice(), smiles, place: atoms, locked }, "changes");
     const count = found.options.length + found.more;
     byId("place").textContent = count
-      ? `What could stand at ${placeName(card, atoms)}: ${count} changes${found.more ? `, of which the largest ${found.options.length} are shown` : ""}.`
+      ? `Changes at ${placeName(card, atoms)}: ${count}${found.more ? `, the largest ${found.options.length} shown` : ""}.`
       : `No change in the table fits at ${placeName(card, atoms)}${locked.length ? " with what is locked" : ""}.`;
     byId("options").replaceChildren(...found.options.map((option) => element("li", {}, optionButton(option, card))));
   });
@@ -472,7 +472,7 @@ function drawSuggestions(found, parent) {
   byId("suggestions").replaceChildren(...found.found.map((one) => {
     const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`, ...one.alerts.map((name) => `alert: ${name}`)];
     const delta = one.value - state.nodes[parent].value;
-    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.reached ? "" : " not yet as wished"),
+    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.reached ? "" : " not there yet"),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
       element("button", { onclick: () => add(one.smiles, one.name, parent) }, "Try"), " ",
       element("button", { onclick: () => keep({ smiles: one.smiles, name: "", changes: one.name }) }, "To basket"));

@@ -1,6 +1,6 @@
 """Who may ask this server: the page that was opened with the token, from this machine alone.
 
-A web page of someone else may send requests to 127.0.0.1, and after DNS rebinding even read the
+Someone else's web page may send requests to 127.0.0.1, and after DNS rebinding even read the
 answers. So the host must be ours, the origin too if one is named, and each request needs the token.
 """
 
@@ -57,5 +57,7 @@ class Guard:
             return "requests of other pages are refused."
         given = QueryParams(scope["query_string"]).get("token") if page else headers.get(TOKEN)
         if not compare_digest((given or "").encode("utf-8", "replace"), self.token):
-            return "the token is missing or of an earlier start; open the address that was printed."
+            return (
+                "the token is missing or from an earlier start; open the address that was printed."
+            )
         return None

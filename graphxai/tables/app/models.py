@@ -1,4 +1,4 @@
-"""The models that the page offers, loaded when they are first asked for."""
+"""The models that the page offers, loaded when they are first used."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,12 +65,7 @@ class Models:
             "methods": {
                 method: cls.title for method, cls in REGISTRY.items() if method not in LEFT_OUT
             },
-            "colours": _arms(Scale(1.0)),
-            "unsigned_colours": _arms(Scale(1.0, one_sided=True)),
+            "colours": Scale(1.0).arms(),
+            "unsigned_colours": Scale(1.0, one_sided=True).arms(),
             "most_atoms": MAX_ATOMS,
         }
-
-
-def _arms(scale: Scale) -> list[str]:
-    """Colours of a scale at equal steps from -1 to 1."""
-    return scale.hex(Scale(1.0).stops())

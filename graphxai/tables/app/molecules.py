@@ -39,7 +39,7 @@ SEARCHED = 600  # predictions of a search
 def read(smiles: str) -> Chem.Mol:
     """The molecule of a SMILES, its atoms in the order written.
 
-    Raises ValueError for text that is none, and for molecules that are too large for the page.
+    Raises ValueError for text that is not a SMILES, and for molecules too large for the page.
     """
     mol = None
     if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
@@ -61,8 +61,8 @@ def card(
     """One molecule explained: picture, predictions, ledger, trust; as in a report.
 
     like: the molecule shown before, to draw this one in the same way: `smiles`, its coordinates `x`
-    and `y` and `origin`, all as in an earlier card; without coordinates and origin, they are found
-    anew. `origin` of the result: for each atom, the atom that it was there, or -1.
+    and `y` and `origin`, all as in an earlier card; without coordinates and origin, both are worked
+    out. `origin` of the result: for each atom, the atom that it was there, or -1.
     """
     read(smiles)
     explanation = explain(model, smiles, method, target=target, progress=False)
@@ -90,7 +90,7 @@ def card(
 def changes_at(
     model: Model, smiles: str, target: Target, place: Sequence[int], locked: Collection[int]
 ) -> dict[str, Any]:
-    """What could stand at an atom, or at a bond (both its atoms), each with its prediction.
+    """Possible changes at an atom, or at a bond (both its atoms), each with its prediction.
 
     Transformations that alter all atoms of the place; at a bond also exchanged BRICS fragments.
     locked: atoms that stay. The largest changes of the prediction come first.
@@ -136,7 +136,7 @@ def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[
 
 
 def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
-    """Molecule a against molecule b: a picture as a data address, the account in words."""
+    """Molecule a against molecule b: a picture as a data URL, the account in words."""
     read(a), read(b)
     found = contrast(model, a, b, method, target=target, timeout=1)
     code = b64encode(found.svg().encode()).decode()
@@ -246,7 +246,7 @@ def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
 
 
 def _placed(mol: Chem.Mol, x: Any, y: Any) -> Chem.Mol:
-    """The molecule at coordinates as drawn, or laid out anew if they do not fit."""
+    """The molecule at coordinates as drawn, or with a new layout if they do not fit."""
     copy = laid_out(mol)
     size = mol.GetNumAtoms()
     if not all(isinstance(v, list) and len(v) == size and all(map(_is_place, v)) for v in (x, y)):

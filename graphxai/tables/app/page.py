@@ -1,11 +1,11 @@
-"""The parts that the page of the server and the view of a notebook are made of."""
+"""The files that make up the server's page and the notebook's view."""
 
 import re
 from importlib.resources import files
 
 
 def part_of(name: str) -> str:
-    """The text of one of the files beside this one; draw.js is shared with the report."""
+    """The text of a file in this folder; draw.js is shared with the report."""
     folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
     return (folder / name).read_text(encoding="utf-8")
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 def application(models: Models, token: str, port: int) -> Guard:
     """The page and what it asks for, as an ASGI application."""
-    turn = asyncio.Lock()  # molecules are explained one after the other, in the order asked for
+    turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 
     async def page(request: Request) -> Response:
         text, policy = _page()
@@ -128,7 +128,7 @@ async def _body(request: Request) -> Body:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise HTTPException(400, "the request is no JSON object.")
+        raise HTTPException(400, "the request is not a JSON object.")
     return Body(fields)
 
 
@@ -165,7 +165,7 @@ async def _lines(
 
 
 def _failed(error: Exception) -> JSONResponse:
-    """A refusal in words; an error that is nobody's input is logged, too."""
+    """A refusal in words; an error that no input caused is logged, too."""
     if isinstance(error, EXPECTED):
         return JSONResponse({"error": reason(error)}, 400)
     log.error("a request failed", exc_info=error)

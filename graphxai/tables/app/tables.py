@@ -64,7 +64,7 @@ def exported(
 ) -> str:
     """The basket as a file: "csv", "sdf" or "html" (a report).
 
-    basket: `smiles`, `name` and `changes` of each molecule. Cells that a spreadsheet would take for
+    basket: `smiles`, `name` and `changes` of each molecule. Cells that a spreadsheet would read as
     a formula get an apostrophe. Raises ValueError for an empty or too large basket, and if no
     molecule can be written.
     """

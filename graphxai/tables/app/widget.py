@@ -22,7 +22,7 @@ from .models import Models
 from .molecules import read
 from .page import filled, part_of
 
-# Molecules are explained one after the other, in the order asked for; the kernel stays free.
+# Molecules are explained one at a time, in the order requested; the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,11 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, given: Sequence[Trained | str | Path], smiles: Sequence[str]) -> None:
         """given: models, names or folders, the first one shown first; smiles: molecules.
 
-        Raises ValueError for a model that does not read molecules, and for text that is no SMILES.
+        Raises ValueError for a model that does not read molecules, and for text that is not a
+        SMILES.
         """
         self._models = Models(given)
-        # Requests that have not been answered or cancelled, with what answers them.
+        # Requests not yet answered or cancelled, each with its answers to come.
         self._wanted: dict[str, asyncio.Task[None] | None] = {}
         super().__init__(link=_begun("", smiles))
         self.on_msg(self._asked)
@@ -71,7 +72,7 @@ class Explorer(anywidget.AnyWidget):
         return [dict(zip(("smiles", "name", "changes"), one, strict=True)) for one in chosen]
 
     def _asked(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
-        """A message of the view: a request, or that one is no longer wanted."""
+        """A message from the view: a request, or the cancelling of one."""
         number = str(content.get("id"))
         if content.get("cancel"):
             self._wanted.pop(number, None)
@@ -86,7 +87,7 @@ class Explorer(anywidget.AnyWidget):
             self._wanted[number] = loop.create_task(work)
 
     async def _answer(self, number: str, name: str, fields: Any) -> None:
-        """Send what a request yields as it comes: from this thread, as kernels expect it."""
+        """Send what a request yields as it comes, from this thread, as kernels expect."""
         loop = asyncio.get_running_loop()
         try:
             steps = _steps(self._models, name, fields)

@@ -2,7 +2,7 @@
    page's address, so that it comes back with a link or after a reload. */
 
 const basket = new Map(); // key -> {place, change}; change: number of a counterfactual of the molecule
-const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet may take for a formula
+const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet may read as a formula
 const keyOf = (place, change) => [data.molecules[place].row, ...(change === undefined ? [] : [change])].join(".");
 
 function keep(place, change, wanted) {
@@ -36,7 +36,7 @@ function basketChanged() {
   byId("basket").classList.toggle("empty", !basket.size);
   byId("basket-about").textContent = basket.size
     ? `${counted(basket.size, "molecule")}. The basket is kept in the address of this page: a copy of the address, or a bookmark, brings it back.`
-    : "The basket is empty. Click + Basket on a molecule, or press B where the molecule has the focus.";
+    : "The basket is empty. Click + Basket on a molecule, or press B while a molecule has the focus.";
   byId("exports").hidden = !basket.size;
   byId("chosen").replaceChildren(...[...basket.values()].map(entry));
   drawMapBasket();
@@ -79,7 +79,7 @@ function record({ place, change }) {
   };
 }
 
-/* A cell as CSV; before text that a spreadsheet would take for a formula stands an apostrophe. */
+/* A cell as CSV; text that a spreadsheet would read as a formula gets an apostrophe. */
 function cell(value) {
   const plain = String(value).replaceAll("\u2212", "-");
   const isNumber = plain.trim() !== "" && plain.trim().split(/\s+/).every((part) => Number.isFinite(Number(part)));

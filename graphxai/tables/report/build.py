@@ -131,15 +131,15 @@ def report(
     """Explain molecules and write one self-contained HTML file, which opens offline.
 
     inputs: a CSV file, or SMILES or RDKit molecules. compared: methods shown side by side.
-    These, and the sign of trust that explains each molecule anew, are for the `detailed` molecules
+    These, and the sign of trust that explains each molecule again, are for the `detailed` molecules
     with the strongest atoms, the least trust, activity cliffs and outliers; see `choice.in_full`.
     counterfactuals: how many to find for each of these molecules, which takes about 5 s a molecule;
-    towards: what the model should say of them, as in `graphxai.counterfactuals`, by default the
-    most probable other class, or one unit more than predicted.
+    towards: what the model should predict for them, as in `graphxai.counterfactuals`, by default
+    the most probable other class, or one unit more than predicted.
     names: one per molecule, for a list; for a file, `name_column`. measured: the file's column of
-    measured values by task; by default columns called like a task. target: see `Target`. limit:
+    measured values by task; by default columns named after a task. target: see `Target`. limit:
     read at most this many rows; without a limit, up to 5,000 are allowed. level: how often the
-    predictions' intervals and sets of classes are to hold. progress: show a bar; by
+    predictions' intervals and sets of classes should hold. progress: show a bar; by
     default only on a terminal. workers: processes, as for `graphxai.explain`; the page is the same
     for any number.
 
@@ -288,7 +288,7 @@ def _card_of(plan: Plan, row: Row, explanation: Explanation, trust: Trust) -> Ex
 
 
 def _add(contents: Contents, plan: Plan, part: Part) -> None:
-    """Add what was made of a chunk to the contents."""
+    """Add the results of a chunk to the contents."""
     if isinstance(part.found, Lost):
         contents.rejected.append(_rejected(part.items[0], RuntimeError(part.found.reason)))
         return
@@ -342,7 +342,7 @@ def _completed(
 
 
 def _complete(contents: Contents, part: Part) -> None:
-    """Add what was made of molecules that have a full card to the contents."""
+    """Add the results for molecules with a full card to the contents."""
     if isinstance(part.found, Lost):
         row = part.items[0][2].number
         warnings.warn(f"row {row} has no full card: {part.found.reason}", stacklevel=3)
@@ -369,7 +369,7 @@ def _prepared(model: Model, chunk: Sequence[Row]) -> tuple[list[tuple[int, Input
 
 
 def _rejected(row: Row, error: Exception) -> Rejected:
-    """What the page says of a row that was left out."""
+    """What the page says about a row that was left out."""
     return row.number, str(row.value)[:200], str(error) or type(error).__name__
 
 
@@ -413,8 +413,8 @@ def _data(
         "limit": rounded([limit])[0],
         "quantile": SATURATED,
         "ticks": list(Scale(limit, one_sided=bool(explainer.unsigned)).ticks()),
-        "palettes": {name: _arms(Scale(1.0, name)) for name in PALETTES},
-        "unsigned_colours": _arms(Scale(1.0, one_sided=True)),
+        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
+        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
         "molecules": contents.molecules,
         "neighbours": contents.neighbours,
         "map": similarity_map([explanation.atoms() for _, explanation in contents.explained]),
@@ -448,11 +448,6 @@ def _intro(contents: Contents, explainer: Explainer) -> str:
             " doubles the odds."
         )
     return f"Colours show relevance: {relevance}. {output}"
-
-
-def _arms(scale: Scale) -> list[str]:
-    """Colours of a scale at equal steps from -1 to 1."""
-    return scale.hex(Scale(1.0).stops())
 
 
 def _card(model: Model) -> str:

@@ -35,7 +35,7 @@ def changes_card(
 
     They are explained as the molecule is, so that their colours compare. towards: see
     `graphxai.counterfactuals`; by default the most probable other class, or one unit more. level:
-    how often the intervals are to hold. What was found is summed up in a sentence, as is an error.
+    how often the intervals should hold. A sentence sums up what was found, or the error.
     """
     wish = towards or default_wish(explanation.prediction)
     mol = explanation.atoms()
@@ -72,7 +72,7 @@ def default_wish(prediction: Prediction) -> str:
 def _facts(
     one: Counterfactual, before: Prediction, label: str | None, level: float
 ) -> dict[str, Any]:
-    """What is known of a counterfactual; label: the class that is wished for, if it is a class."""
+    """What is known about a counterfactual; label: the wished-for class, if it is a class."""
     after = one.prediction.at(level)
     if label is None:
         assert after.value is not None

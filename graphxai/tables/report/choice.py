@@ -39,7 +39,7 @@ def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str
 
 
 def said(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, str]) -> str:
-    """What the page says of them, in one sentence; empty if every card is full."""
+    """What the page says about them, in one sentence; empty if every card is full."""
     if len(chosen) == len(molecules):
         return ""
     which = (

@@ -83,7 +83,7 @@ function showFragments() {
   const few = found.rows.some((row) => row.mean.length === 1);
   const about = few
     ? `No fragment occurs in ${found.enough} or more molecules, so all are ranked, without intervals.`
-    : `Ranked are the ${number(found.ranked)} of ${number(found.distinct)} fragments that occur in ${found.enough} or more molecules, with a 95 % interval of the mean over molecules in brackets; an arrow says that it goes on beyond the axis.`;
+    : `${number(found.ranked)} of ${number(found.distinct)} fragments occur in ${found.enough} or more molecules and are ranked. Brackets hold the 95 % interval of the mean over molecules; an arrow says that it goes on beyond the axis.`;
   const select = element("select", { id: "ranking", onchange: rankFragments });
   options(select, Object.entries(RANKINGS));
   byId("fragments").append(

@@ -23,7 +23,7 @@ PARTS = {  # of the model's data, in the order in which they are shown
 def measured_columns(
     path: Path, smiles_column: str, tasks: Sequence[Task], named: Mapping[str, str]
 ) -> dict[str, str]:
-    """The column with the measured values of each task: as named, or called like the task.
+    """The column with the measured values of each task: as named, or named after the task.
 
     Raises ValueError if a named task or column does not exist.
     """

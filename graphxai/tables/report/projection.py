@@ -11,10 +11,10 @@ from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimot
 
 FEWEST = 5  # molecules that make a map
 WIDTH = 1000  # of the map, in its units
-NEIGHBOURS = 10  # of a molecule, of which the map should keep as many as it can
+NEIGHBOURS = 10  # of a molecule; the map should keep as many of them as it can
 PERPLEXITY = 15  # about as many neighbours pull at a molecule
 STEPS = 300  # of the descent, 250 of them with exaggerated pulls; more steps gain little
-ANGLE = 0.8  # how coarsely far molecules are summed up
+ANGLE = 0.8  # how coarsely distant molecules are lumped together
 
 
 def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
@@ -56,7 +56,7 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
 
 
 def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The first two principal coordinates (n, 2), as small as t-SNE wants its start."""
+    """The first two principal coordinates (n, 2), as small as t-SNE's starting points should be."""
     from scipy.sparse.linalg import eigsh
 
     centred = distances**2

@@ -33,7 +33,7 @@ def record(
     if mol is None:
         raise ValueError("a report shows molecules, but this explanation has none.")
     value, value_name = _value(explanation)
-    # the task that is explained first, as its value stands beside what was measured
+    # the explained task first, so that its value is beside the measured one
     predictions = sorted(
         explanation.predictions, key=lambda p: p.task != explanation.prediction.task
     )
@@ -96,7 +96,7 @@ def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:
 
 
 def _value(explanation: Explanation) -> tuple[float, str]:
-    """The value by which molecules are sorted and filtered, and its name."""
+    """The value that sorts and filters molecules, and its name."""
     prediction = explanation.prediction
     if prediction.value is not None:
         return rounded([prediction.value])[0], prediction.heading

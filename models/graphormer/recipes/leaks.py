@@ -32,7 +32,7 @@ SEEN_ROC_AUC, SEEN_R2 = 0.97, 0.9
 def labels_met(
     weights: Graphormer, graphs: Sequence[Data], y: FloatArray, targets: Sequence[Target]
 ) -> list[str]:
-    """Give reasons to believe that `weights` were trained on labels y (n, targets).
+    """Give reasons to suspect that `weights` were trained on labels y (n, targets).
 
     One reason per suspicious column, or an empty list. Columns with fewer than 50 labels or more
     than two classes are recognised only by name.

@@ -57,7 +57,7 @@ ENVIRONMENTS, OF_DESCRIPTORS, OF_MINIMOL = 30.0, 1.0, 1.0
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What n molecules are to teach: `tasks`, their values (n, tasks), and a weight for each."""
+    """What n molecules should teach: `tasks`, their values (n, tasks), and a weight for each."""
 
     tasks: list[Task]
     values: FloatArray
@@ -87,13 +87,13 @@ def pretrain(
     """Pre-train on the structures in CSV tables; their labels are never read.
 
     Targets: the `count` most frequent atom environments (total weight 30), descriptors (total
-    weight 1) and, where asked for, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
+    weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
     keeps the outputs for descriptors, but not the others.
 
     Args:
         out: folder of the checkpoint; the run is in its sub-folder `run`.
         tables: CSV files with a column `smiles`.
-        exclude: SMILES of molecules that must not be met, such as those of a test.
+        exclude: SMILES of molecules that must not be seen, such as a test set.
         per_table: the most molecules taken from a table, at random.
         recombined: number of molecules recombined from those of the tables.
         count: number of atom environments.
@@ -104,7 +104,7 @@ def pretrain(
         say: called with a line of text at each stage.
 
     Raises:
-        ImportError: the extra `train`, or `minimol` where it is asked for, is not installed.
+        ImportError: the extra `train`, or `minimol` if it is needed, is not installed.
         ValueError: a table has no SMILES.
     """
     require_lightning()
@@ -267,7 +267,7 @@ explain with. It has 4 layers, width 128, 8 heads and 560,000 parameters.
 **No label of MoleculeNet was read.** {molecules:,} molecules of at most 60 atoms: the structures of
 MoleculeNet's tables BBBP, ESOL, Lipophilicity, Tox21 and HIV (Wu 2018), molecules of ZINC as chosen
 for MOSES (Polykovskiy 2020), and {recombined:,} recombined from those. So the structures of these
-tables' test parts were met, without their labels. Every molecule that shares its connectivity
+tables' test parts were seen, without their labels. Every molecule that shares its connectivity
 (first block of the InChIKey) with a compound of BACE was left out.
 
 Targets, all computed from the structure:

@@ -28,7 +28,7 @@ def train_replicates(
     say: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> Path:
-    """Train `count` models with seeds one apart; options and errors as for `train_table`.
+    """Train `count` models from consecutive seeds; options and errors as for `train_table`.
 
     A random split differs too, the others stay the same. The first model is that of the run's
     folder, the others are in its sub-folders `replicates/1` and so on. `replicates.json` has the

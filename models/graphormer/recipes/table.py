@@ -180,9 +180,9 @@ def train_table(
         distil: whether the fine-tuned network then also learns from a teacher, see `distil_table`;
             this takes 6 more epochs (fewer if `epochs` is less).
         keep_teacher: whether to store the teacher beside the network, as `teacher.safetensors`;
-            predictions then show its own, in further columns of a table.
-        ensemble: number of networks, trained alike with seeds one apart. With several, the
-            checkpoint is an `Ensemble`: predictions are means, and relevance has a spread.
+            predictions then show the teacher's too, in further columns of a table.
+        ensemble: number of networks, trained in the same way from consecutive seeds. With several,
+            the checkpoint is an `Ensemble`: predictions are means, and relevance has a spread.
         start: weights to start from, by name (the bundled "molecules") or folder; None trains from
             scratch.
         learning_curve: also train on an eighth, a quarter and half of the training part.
@@ -225,7 +225,7 @@ def train_table(
         progress=progress,
         epochs=recipe.epochs if epochs is None else epochs,
     )
-    run = {  # what must agree when a run is resumed
+    run = {  # settings that must be the same when a run is resumed
         "file": table.path.name,
         "sha256": table.sha256,
         "smiles_column": table.smiles_column,
@@ -313,7 +313,7 @@ class _Fitting:
     say: Callable[[str], None]
 
     def ensemble(self, parts: Split, out: Path, count: int) -> Distilled:
-        """Train several Graphormers with seeds one apart, and one teacher for all of them."""
+        """Train several Graphormers from consecutive seeds, and one teacher for all of them."""
         found = self.model(parts, out)
         members = [found.model]
         for k in range(1, count):
@@ -437,7 +437,7 @@ class _Fitting:
         return found
 
     def point(self, share: float, parts: Split, out: Path) -> dict[str, Any]:
-        """Compute a point of the learning curve: same test part, `share` of the training part."""
+        """Compute a point of the learning curve: same test part, a `share` of the training part."""
         order = list(parts.train)
         random.Random(self.settings.seed).shuffle(order)  # smaller shares are subsets of larger
         chosen = tuple(sorted(order[: max(2, round(share * len(order)))]))
@@ -449,11 +449,11 @@ class _Fitting:
 
 
 def _of_teacher(found: Distilled, split: str) -> dict[str, Unseen]:
-    """What the teacher said of training molecules of other scaffolds, for tasks that it taught.
+    """What the teacher said about training molecules of other scaffolds, for tasks that it taught.
 
     The network, which says nearly the same, has no such predictions. The molecules held out for
-    calibration are few, and of few scaffolds. Empty for a random split, where those held out are
-    like the ones to come, and other scaffolds are harder.
+    calibration are few, and have few scaffolds. Empty for a random split: there, the molecules held
+    out resemble those to come, and other scaffolds are harder.
     """
     if found.teacher is None or split == "random":
         return {}
@@ -461,7 +461,7 @@ def _of_teacher(found: Distilled, split: str) -> dict[str, Unseen]:
 
 
 def _of_several(model: Trained, seed: int) -> list[str]:
-    """Say of an ensemble what it is."""
+    """Describe an ensemble."""
     count = len(members_of(model))
     if count == 1:
         return []
@@ -469,7 +469,7 @@ def _of_several(model: Trained, seed: int) -> list[str]:
 
 
 def _imbalance(targets: Sequence[Target], y: FloatArray) -> list[str]:
-    """Say which classes are rare among training labels y (n, targets), and what is done."""
+    """Say which classes are rare in training labels y (n, targets), and what is done about it."""
     found = []
     for target, column in zip(targets, y.T, strict=True):
         known = column[~np.isnan(column)]

@@ -96,7 +96,8 @@ def _mean_of(count: int) -> str:
 def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
     """Return the mean leading score of each predictor over the targets of a kind.
 
-    Metric, number of targets, means by predictor; only targets for which all of them have a score.
+    Metric, number of targets, means by predictor; only targets that all predictors have a score
+    for.
     """
     kinds: dict[str, list[dict[str, float]]] = {}
     for found in scores.values():
@@ -135,7 +136,7 @@ def write_scores(path: Path, metadata: dict[str, Any]) -> None:
 
 def write_training(path: Path, table: CleanTable, chosen: Sequence[int]) -> None:
     """Write row, canonical SMILES and labels of the training molecules, for finding neighbours."""
-    y, numbers = table.y, table.rows  # both are gathered anew each time they are asked for
+    y, numbers = table.y, table.rows  # both are collected afresh at every access
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = ([numbers[k], table.canonical[k], *_cells(table.targets, y[k])] for k in chosen)
     _write(path, header, rows)
@@ -232,7 +233,7 @@ def _split_text(parts: Split) -> str:
 
 
 def _lessons(metadata: dict[str, Any]) -> str:
-    """Describe what was learned from a teacher; empty if none was asked."""
+    """Describe what was learned from a teacher; empty if there was none."""
     shares = metadata["teacher_share"]
     if not shares:
         return ""

@@ -1,4 +1,4 @@
-"""Measure how wrong a model is on molecules it did not learn from, for intervals that hold."""
+"""Measure a model's errors on molecules it did not learn from, to make intervals that hold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEW = 20  # far molecules, below which their coverage says nothing
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """What was predicted for molecules that were not learned from.
+    """Predictions for molecules that were not learned from.
 
     readings: as from `scores.readings`, NaN where nothing was predicted; y (n,): labels or NaN;
     similarity (n,): to the nearest molecule learned from, None for other graphs.
@@ -58,10 +58,10 @@ def calibrate(
 ) -> dict[str, Any]:
     """Set `model.conformal` from the validation part, and measure its coverage on the test part.
 
-    graphs: encoded graphs, molecules with their `smiles`; without it, nothing is known of how near
-    a graph is to the training part. y (n, tasks): labels, NaN where one is missing. more: by task,
-    further predictions whose errors count as those on the validation part do.
-    A temperature fitted on the validation part is no harm: it keeps the order of all margins.
+    graphs: encoded graphs, molecules with their `smiles`; without it, how near a graph is to the
+    training part is unknown. y (n, tasks): labels, NaN where one is missing. more: by task, further
+    predictions whose errors count like those on the validation part.
+    A temperature fitted on the validation part does no harm: it keeps the order of all margins.
 
     Returns:
         For each task with scores and test labels what `coverage` returns, and `made_from`, the
@@ -235,7 +235,7 @@ def _by_class(task: Task, read: FloatArray) -> FloatArray:
 
 
 def _margins(probabilities: FloatArray, labels: NDArray[np.int_]) -> FloatArray:
-    """Return by how many logits the best other class beats the class measured, (n,)."""
+    """Return the logit of the best other class minus that of the class measured, (n,)."""
     logits = np.log(np.maximum(probabilities, 1e-300))
     rows = np.arange(len(labels))
     own = logits[rows, labels]

@@ -106,7 +106,7 @@ def require_lightning() -> None:
 def require_hardware(
     accelerator: str = "auto", devices: int | str | Sequence[int] = 1, precision: str | None = None
 ) -> None:
-    """Check that Lightning can train so; the arguments are its own. precision: None for any.
+    """Check that Lightning can train like this; the arguments are its own. precision: None for any.
 
     Raises:
         ImportError: the extra `train` is not installed.

@@ -27,10 +27,10 @@ Positions = NDArray[np.intp]
 Kernel = NDArray[np.float32]
 Counts = tuple[NDArray[np.uint16], ...]
 NOISE = 0.05  # ratio of measurement variance to process variance
-EXACT = 10_000  # molecules; the matrix of that many, and its factor, take 1.2 GB
-CARRIERS = 2_000  # molecules that carry a process of more
+EXACT = 10_000  # molecules; the matrix for that many, and its factor, take 1.2 GB
+CARRIERS = 2_000  # molecules that carry a process on more than that
 CHUNK = 1_000  # molecules whose fingerprints are computed at a time
-JITTER = 1e-4  # keeps the carriers' own matrix positive where two have the same fingerprint
+JITTER = 1e-4  # keeps the carriers' own matrix positive if two have the same fingerprint
 
 
 def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
@@ -80,7 +80,7 @@ class Process:
 
     weights: (m, columns), of the similarities to the molecules that carry it; means: (columns,).
     left_out: (n, columns), leave-one-out predictions for the training molecules (eq. 5.12); NaN
-    where the label is missing, and everywhere if it was not asked for.
+    where the label is missing, and everywhere if it was not requested.
     """
 
     weights: FloatArray
@@ -101,7 +101,7 @@ class Process:
 
         Classes 0 and 1 are regressed like values (section 6.5), so a prediction may lie outside 0
         to 1. If fewer molecules carry the process than there are, a regression on Nyström's
-        features takes its place, and each molecule has the variance that they lack as further noise
+        features takes its place, and the variance that these lack is added to each molecule's noise
         (FITC, Snelson 2006). The kernel's diagonal must be 1.
 
         Args:

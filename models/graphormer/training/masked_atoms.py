@@ -17,13 +17,13 @@ from .loading import SizeBuckets
 BATCH = 32
 RATE, WEIGHT_DECAY = 2e-3, 0.01
 WARM_UP = 0.05  # of all steps
-SHARES = (0.1, 0.5, 1.0)  # of the atoms hidden, where the network is measured
+SHARES = (0.1, 0.5, 1.0)  # of the atoms are hidden when the network is measured
 
 
 def train_masked_atoms(
     config: GraphormerConfig, graphs: Sequence[Any], epochs: int, seed: int, tick: Tick
 ) -> Network:
-    """Train a network on encoded graphs; config: of the model for which it is to draw."""
+    """Train a network on encoded graphs; config: of the model that it will draw for."""
     types = torch.cat([graph.x for graph in graphs]).unique(dim=0)
     network = Network(small_config(config), types.to(torch.int16))
     generator = torch.Generator().manual_seed(seed)
@@ -79,6 +79,6 @@ def _logits(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
 
 
 def _places(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """The true type of each hidden atom; -100, which no loss counts, for one not met before."""
+    """The true type of each hidden atom; -100, which the loss ignores, for one not seen before."""
     same = (batch.x[hidden].to(network.types)[:, None] == network.types).all(-1)
     return torch.where(same.any(-1), same.long().argmax(-1), -100)

@@ -46,7 +46,7 @@ MAX_FEATURES = {"forest": 1 / 3, "descriptor_forest": 0.2}
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the sources read of molecules; each is computed when it is first needed."""
+    """The features that the sources read; each is computed when it is first needed."""
 
     smiles: tuple[str, ...]
 
@@ -82,7 +82,7 @@ class Forests:
     def predict(
         self, features: Features, tasks: Collection[int] | None = None
     ) -> dict[int, FloatArray]:
-        """Predict molecules, by position of the task; of all tasks, or of some."""
+        """Predict molecules, by position of the task; for all tasks, or for some."""
         chosen = [k for k in self.forests if tasks is None or k in tasks]
         return {k: self.forests[k].predict(getattr(features, self.source)) for k in chosen}
 
@@ -103,7 +103,7 @@ class Processes:
     def predict(
         self, features: Features, tasks: Collection[int] | None = None
     ) -> dict[int, FloatArray]:
-        """Predict molecules, by position of the task; always of all tasks that it has."""
+        """Predict molecules, by position of the task; always for all tasks that it has."""
         kernel = _kernel(self.source, getattr(features, self.source), self.carriers, self.width)
         return _readings(self.tasks, self.process.predict(kernel))
 
@@ -119,7 +119,7 @@ class Stack:
     """The weighted mean of sources, for every task of a table.
 
     weights: by task, of the sources that have one; None for a task with too few labels.
-    out_of_fold: by task, the leading score of every source and of the "stack" for molecules of
+    out_of_fold: by task, the leading score of every source and of the "stack" for molecules with
     scaffolds that it did not learn from. metrics: by task, the name of that score. unseen: by task,
     the training molecules as predicted then, and how near each is to the other folds.
     """
@@ -236,7 +236,7 @@ class Stack:
         }
 
     def lines(self) -> list[str]:
-        """Say for every task what its teacher took, and what each source scored."""
+        """Say for every task what its teacher is made of, and what each source scored."""
         found = []
         for task, weights, scores, metric in zip(
             self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True
@@ -257,7 +257,7 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class _Fitting:
-    """What all sources of a table share."""
+    """What all sources for a table share."""
 
     tasks: tuple[Task, ...]
     features: Features
@@ -428,7 +428,7 @@ def _flat(readings: FloatArray) -> FloatArray:
 
 
 def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
-    """Return readings (n,) or (n, C) minus labels y (n,), of which none is missing."""
+    """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
     return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
 
 

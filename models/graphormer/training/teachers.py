@@ -1,4 +1,4 @@
-"""Labels that teach a Graphormer, what forests read of molecules, and an ensemble for BACE.
+"""Labels that teach a Graphormer, the inputs of forests, and an ensemble for BACE.
 
 The ensemble learns only from the training molecules.
 """
