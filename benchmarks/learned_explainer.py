@@ -27,7 +27,7 @@ from faithfulness import (
     OPERATORS,
     SEARCHED,
     SEEDS,
-    ceilings,
+    best_found,
     graphs_of,
     named,
     register,
@@ -194,7 +194,7 @@ def tested(name: str, out: Path, models: Path) -> tuple[Report, dict[str, float]
         out=out / "test" / name,
         resume=True,
     )
-    return report, ceilings(name, model, source, out / "test" / f"{name}-best.json")
+    return report, best_found(name, model, source, out / "test" / f"{name}-best.json")
 
 
 def test(out: Path, models: Path, only: str) -> None:
