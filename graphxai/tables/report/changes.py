@@ -38,7 +38,8 @@ def changes_card(
 
     They are explained as the molecule is, so that their colours compare. towards: see
     `graphxai.counterfactuals`; by default the most probable other class, or one unit more. level:
-    how often the intervals are to hold. measured: values of the report's table. What was found is summed up in a sentence, as is an error.
+    how often the intervals are to hold. measured: values of the report's table. What was found is
+    summed up in a sentence, as is an error.
     """
     wish = towards or default_wish(explanation.prediction)
     mol = explanation.atoms()
