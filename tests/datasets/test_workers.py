@@ -14,7 +14,7 @@ import pytest
 import graphxai
 from graphxai.datasets import workers
 from graphxai.datasets.workers import Lost, free_cores, in_workers, work_through
-from toiling import DiesOn, doubled, odd, slowly, strict, where
+from toiling import DiesOn, DiesSending, doubled, odd, slowly, strict, where
 
 PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
@@ -56,6 +56,15 @@ def test_a_process_that_is_killed_is_replaced_and_its_piece_done_whole(tmp_path)
     work = DiesOn([5], tmp_path / "once")
     parts = found(in_workers(work, PIECES, 2))
     assert parts == [(piece, work(piece)) for piece in PIECES if piece]
+
+
+@posix
+def test_a_process_that_is_killed_while_it_sends_is_replaced(tmp_path):
+    """The pools of concurrent.futures and of loky wait forever here."""
+    work = DiesSending(tmp_path / "once", 64_000_000)
+    ((_, result),) = found(in_workers(work, [[1]], 2))
+    assert result == bytes(64_000_000)
+    assert (tmp_path / "once").exists()
 
 
 @posix

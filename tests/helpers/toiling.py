@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -42,6 +44,24 @@ def odd(items):
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesSending:
+    """Ends its process in the middle of sending what it made, until the file is there."""
+
+    def __init__(self, at_first: Path, size: int) -> None:
+        self.at_first, self.size = at_first, size
+
+    def __call__(self, items):
+        if not self.at_first.exists():
+            self.at_first.touch()
+            threading.Thread(target=self.watch, args=(threading.get_ident(),), daemon=True).start()
+        return bytes(self.size)
+
+    def watch(self, thread):
+        while sys._current_frames()[thread].f_code.co_name != "_send":
+            time.sleep(0.001)
+        die()
 
 
 class DiesOn:
