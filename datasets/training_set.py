@@ -76,12 +76,12 @@ UNKNOWN = Nearness("unknown")
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Training compounds: canonical SMILES, fingerprints (ECFP4) and elements.
+    """Training compounds: SMILES as written, fingerprints (ECFP4) and elements.
 
     held_out: the part of each compound held out in training, by canonical SMILES.
     """
 
-    smiles: tuple[str, ...]
+    written: tuple[str, ...]
     fingerprints: tuple[ExplicitBitVect, ...]
     elements: frozenset[str]
     held_out: Mapping[str, str] = field(default_factory=dict)
@@ -97,9 +97,11 @@ class TrainingSet:
         similarities = self._similarities(mol)
         first = int(similarities.argmax())
         similarity = float(similarities[first])
-        if similarity == 1 and (own := Chem.MolToSmiles(mol)) in self._known:
-            return Nearness("training compound", 1.0, own)
-        nearest = self.smiles[first]
+        if similarity == 1:
+            own = Chem.MolToSmiles(mol)
+            if any(_canonical(self.written[i]) == own for i in np.flatnonzero(similarities == 1)):
+                return Nearness("training compound", 1.0, own)
+        nearest = _canonical(self.written[first])
         unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
         word: Word = (
             "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
@@ -109,7 +111,7 @@ class TrainingSet:
     def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
         """The n compounds most similar to a molecule, as SMILES, the nearest first."""
         order = self._similarities(mol).argsort(kind="stable")[::-1]
-        return tuple(self.smiles[i] for i in order[:n].tolist())
+        return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
         """ECFP4 Tanimoto similarity to every compound, (n,)."""
@@ -124,6 +126,11 @@ class TrainingSet:
 
         bits = packed(self.fingerprints)
         return bits, set_bits(bits)
+
+    @cached_property
+    def smiles(self) -> tuple[str, ...]:
+        """The canonical SMILES of all compounds."""
+        return tuple(map(_canonical, self.written))
 
     @cached_property
     def _known(self) -> frozenset[str]:
@@ -159,6 +166,15 @@ def write_held_out(folder: str | Path, parts: Mapping[str, Iterable[str]]) -> Pa
     return path
 
 
+@lru_cache(maxsize=1 << 14)
+def _canonical(smiles: str) -> str:
+    """The canonical SMILES; of few compounds it is ever asked, and reading them all takes time."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return str(Chem.CanonSmiles(smiles))
+
+
 def _elements(mol: Mol) -> set[str]:
     """The elements of a molecule's atoms, from its formula: ten times faster than atom by atom."""
     from rdkit.Chem.rdMolDescriptors import CalcMolFormula
@@ -175,18 +191,17 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
     from .fingerprints import ecfp4_bits
     from .molecules import iter_records
 
+    written = [record["smiles"] for _, record in iter_records(path, ("smiles",))]
     with rdBase.BlockLogs():
-        molecules = [
-            Chem.MolFromSmiles(record["smiles"]) for _, record in iter_records(path, ("smiles",))
-        ]
-    molecules = [mol for mol in molecules if mol is not None]
+        found = {smiles: Chem.MolFromSmiles(smiles) for smiles in written}
+    molecules = {smiles: mol for smiles, mol in found.items() if mol is not None}
     if not molecules:
         return None
     held_out = path.with_name(HELD_OUT)
     rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
     return TrainingSet(
-        tuple(Chem.MolToSmiles(mol) for mol in molecules),
-        tuple(ecfp4_bits(mol) for mol in molecules),
-        frozenset(symbol for mol in molecules for symbol in _elements(mol)),
+        tuple(molecules),
+        tuple(map(ecfp4_bits, molecules.values())),
+        frozenset().union(*map(_elements, molecules.values())),
         {record["smiles"]: record["part"] for _, record in rows},
     )

@@ -6,9 +6,9 @@ in place of its result. The function is sent once to every process, as bytes tha
 has written. Neither this file nor what it imports needs torch, so a process that featurises starts
 in a fraction of a second.
 
-Every process has a pipe of its own. The pools of `concurrent.futures` and loky share one: a process
-that is killed while it sends leaves half a message there, and the pool waits for the rest forever
-(the tests have this case).
+Every process has a pipe of its own, to which nobody else can write. In the pools of
+`concurrent.futures` and loky others can: if a process is killed while it sends, half a message
+stays in the pipe, and the pool waits for the rest forever, even with only one process.
 """
 
 from __future__ import annotations

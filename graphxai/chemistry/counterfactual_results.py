@@ -79,13 +79,19 @@ class Counterfactual:
         return self.prediction.change_since(self.before)
 
     @property
-    def change_in_full(self) -> str:
-        """The predicted change with its interval, `+0.62 (90 %: -1.15 to +2.39)`."""
+    def change_range(self) -> str:
+        """The interval of the change of a value, `90 %: -1.15 to +2.39`; empty if there is none."""
         interval = self.change_interval
         if interval is None or not math.isfinite(interval[0]):
-            return f"{self.predicted_change:+z.2f}"
-        share, (low, high) = f"{100 * self.prediction.level:g} %", interval
-        return f"{self.predicted_change:+z.2f} ({share}: {low:+z.2f} to {high:+z.2f})"
+            return ""
+        low, high = interval
+        return f"{100 * self.prediction.level:g} %: {low:+z.2f} to {high:+z.2f}"
+
+    @property
+    def change_in_full(self) -> str:
+        """The predicted change with its interval, `+0.62 (90 %: -1.15 to +2.39)`."""
+        within = f" ({self.change_range})" if self.change_range else ""
+        return f"{self.predicted_change:+z.2f}{within}"
 
     @property
     def columns(self) -> dict[str, Any]:

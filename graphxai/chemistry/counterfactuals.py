@@ -70,9 +70,10 @@ def counterfactuals(
     the wish's task, or after another task of the model; or values by SMILES. Each result then says
     whether it is in the table, and what was measured for pairs with the same exchange.
 
-    Those that reach the wish come first, by Pareto front (distance beyond the wish, similarity to
-    the molecule, similarity to the training set), with at most two for the same atoms unless there
-    are no others. Raises ValueError for a wish, pattern or table that does not fit.
+    Those that reach the wish are returned, by Pareto front (distance beyond the wish, similarity to
+    the molecule, similarity to the training set), or if none does, those nearest to it. At most two
+    change the same atoms unless there are no others. Raises ValueError for a wish, pattern or table
+    that does not fit.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
     options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
@@ -259,14 +260,15 @@ def _pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem.Mol
 
 
 def _chosen(tried: Sequence[Counterfactual], n: int) -> list[Counterfactual]:
-    """The best n by Pareto front, few for the same place; the nearest ones if none reached."""
+    """The best n by Pareto front, or those nearest to the wish; few for the same place."""
     good = [one for one in tried if one.reached]
-    if not good:
-        return sorted(tried, key=lambda one: -one.distance)[:n]
-    values = np.array([[one.distance, one.similarity, one.trust] for one in good])
-    fronts = pareto_fronts(values).tolist()
-    ranked = [replace(one, front=front) for one, front in zip(good, fronts, strict=True)]
-    ranked.sort(key=lambda one: (one.front, -one.similarity, one.smiles))
+    if good:
+        values = np.array([[one.distance, one.similarity, one.trust] for one in good])
+        fronts = pareto_fronts(values).tolist()
+        ranked = [replace(one, front=front) for one, front in zip(good, fronts, strict=True)]
+        ranked.sort(key=lambda one: (one.front, -one.similarity, one.smiles))
+    else:
+        ranked = sorted(tried, key=lambda one: -one.distance)
     places: dict[tuple[Any, ...], int] = {}
     first: list[Counterfactual] = []
     later: list[Counterfactual] = []

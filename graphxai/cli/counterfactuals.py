@@ -1,5 +1,6 @@
 """The command `graphxai counterfactuals`: what to change so that the model says something else."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +32,11 @@ def counterfactuals(
     ] = 1000,
     steps: Annotated[int, typer.Option(min=1, help="At most this many changes in a row.")] = 2,
     measured: Annotated[
-        Path | None, typer.Option(help="Table with measured values, to compare the changes with.")
+        Path | None,
+        typer.Option(
+            help="Table with measured values, to compare the changes with [default: the table of"
+            " molecules, if it has a column called like a task]."
+        ),
     ] = None,
     measured_column: Annotated[
         str | None, typer.Option(help="Column of these values [default: named after a task].")
@@ -58,6 +63,8 @@ def counterfactuals(
     `graphxai counterfactuals "CCOc1ccccc1" --towards active --out changes.html`
 
     `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
+
+    `graphxai counterfactuals assay.csv --towards ">6" --measured-column IC50 --out changes.csv`
     """
     from graphxai.chemistry.counterfactuals import counterfactuals as find
     from graphxai.chemistry.measurements import Measurements
@@ -75,9 +82,14 @@ def counterfactuals(
     loaded = load_with_warning(model)
     options: dict[str, Any] = {"keep": keep or (), "predictions": predictions, "steps": steps}
     options |= {"sources": [name.strip() for name in sources.split(",")], "seed": seed}
-    if measured is not None:
-        columns = [measured_column] if measured_column else Wish.of(towards, loaded).columns(loaded)
-        options["measured"] = Measurements.read(measured, columns, smiles_column)
+    columns = [measured_column] if measured_column else Wish.of(towards, loaded).columns(loaded)
+    if measured is not None or measured_column:
+        if measured is None and kind == "smiles":
+            raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
+        options["measured"] = Measurements.read(measured or source, columns, smiles_column)
+    elif kind == "table":
+        with suppress(ValueError):  # nothing was measured
+            options["measured"] = Measurements.read(source, columns, smiles_column)
     if kind == "smiles":
         found = find(loaded, source, towards, n, **options)
         found.save(out)

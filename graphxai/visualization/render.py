@@ -56,8 +56,8 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
         _add_our_font()
     try:
         drawn = pyvips.Image.svgload_buffer(svg.encode(), scale=float(scale))
-        # Level 6, the default, takes half as long again for files 4 % smaller.
-        return bytes(drawn.pngsave_buffer(compression=4))
+        # Level 6, the default, takes a fifth longer, rendering included, for files 6 % smaller.
+        return bytes(drawn.pngsave_buffer(compression=3))
     except pyvips.Error as error:
         raise ValueError(f"this SVG cannot be drawn: {' '.join(str(error).split())}") from error
 

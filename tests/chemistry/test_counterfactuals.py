@@ -1,5 +1,6 @@
 """What to change in a molecule so that the model predicts something else."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +120,20 @@ def test_a_second_step_says_by_which_changes_it_got_there(model):
     assert found.first is None
     assert "none reaches" in found.summary
     assert [one.distance for one in found] == sorted((o.distance for o in found), reverse=True)
+
+
+@pytest.mark.parametrize("wish", ["pIC50: >9", "pIC50: >5.2"])
+def test_few_of_the_changes_shown_are_at_the_same_atoms(model, wish):
+    """Whether the wish is out of reach or near."""
+    options = {"predictions": 200, "steps": 1, "sources": ["transformations"]}
+    tried = gx.counterfactuals(model, AMIDE, wish, n=200, **options)
+    assert (tried.successes == 0) == (wish == "pIC50: >9")
+    shown = gx.counterfactuals(model, AMIDE, wish, n=10, **options)
+    assert len(shown) == 10
+    assert max(Counter(one.atoms for one in shown).values()) <= 2
+    best = max(tried, key=lambda one: one.distance)
+    if not tried.successes:
+        assert shown[0] == best
 
 
 def test_kept_atoms_are_in_every_counterfactual_also_after_two_steps(model):

@@ -57,6 +57,34 @@ def test_measured_values_are_printed_and_written(tmp_path):
     assert records.count("<measured_pairs>") == 2
 
 
+def test_the_tables_own_pairs_are_measured_pairs(tmp_path):
+    """Phenol and 2-fluorophenol: the exchange of H for F is predicted for phenol, too."""
+    molecules = ["c1ccccc1O,4,5", "Oc1ccccc1F,4.5,", "c1ccccc1CN,5,", "NCc1ccccc1F,5.75,"]
+    table, bare = tmp_path / "assay.csv", tmp_path / "bare.csv"
+    table.write_text("\n".join(["smiles,pIC50,other", *molecules]))
+    bare.write_text("smiles\nc1ccccc1O\n")
+    few = ["--towards", "pIC50: >3", "-n", "200", *FEW[4:], "--out", str(tmp_path / "found.csv")]
+
+    def rows(*given):
+        command = ["counterfactuals", *map(str, given), *few]
+        CliRunner().invoke(app, command, catch_exceptions=False)
+        return list(csv.DictReader((tmp_path / "found.csv").open()))
+
+    (fluoro,) = (r for r in rows(table) if (r["row"], r["smiles"]) == ("1", "Oc1ccccc1F"))
+    assert (fluoro["measured_before"], fluoro["measured"]) == ("4.0", "4.5")
+    assert fluoro["measured_pairs"] == "2"  # in phenol and in benzylamine
+    assert float(fluoro["measured_mean_change"]) == pytest.approx((0.5 + 0.75) / 2)
+    assert {r["measured_before"] for r in rows(table, "--measured-column", "other")} == {"5.0", ""}
+    assert "measured" not in rows(bare)[0]
+
+
+def test_a_column_of_no_table_is_refused(tmp_path):
+    given = ["counterfactuals", "CCO", "--towards", "pIC50: >3", "--measured-column", "IC50"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert "give --measured" in result.output
+
+
 def test_a_wish_that_does_not_fit_says_what_the_model_offers():
     with pytest.raises(ValueError, match="inactive, active"):
         CliRunner().invoke(

@@ -218,6 +218,34 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
     assert "inactive, active" in wrong.json()["error"]
 
 
+@pytest.mark.parametrize("name", ["assay.csv", "assay.sdf"])
+def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(monkeypatch, name):
+    monkeypatch.setattr(molecules, "SEARCHED", 40)
+    model = gx.load("bace")
+    *_, found = search(model, AMIDE, "pIC50: >99", predictions=40)
+    one = found[0]
+    values = {AMIDE: "5", one.smiles: "5.75", "CCO": "n/a"}
+    mols = {smiles: Chem.MolFromSmiles(smiles) for smiles in values}
+    for smiles, mol in mols.items():
+        mol.SetProp("pIC50", values[smiles])
+    text = "smiles;pIC50\n" + "\n".join(map(";".join, values.items()))
+    if name.endswith(".sdf"):
+        text = "".join(Chem.SDWriter.GetText(mol) for mol in mols.values())
+    asked = {"smiles": AMIDE, "task": "pIC50", "towards": "pIC50: >99", "model": "bace"}
+    asked["table"] = {"name": name, "text": text}
+    app = server.application(Models([model]), TOKEN, PORT)
+    with (
+        TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as client,
+        client.stream("POST", "/api/suggest", json=asked) as answer,
+    ):
+        *before, last = (json.loads(line)["found"] for line in answer.iter_lines())
+    assert all(shown["measured"] == "" for shown in before[-1])
+    shown = next(shown for shown in last if shown["smiles"] == one.smiles)
+    assert shown["measured"].startswith("measured pIC50 5.75 (before 5)")
+    assert shown["within"].startswith("90 %: ")
+    assert shown["within"].replace("−", "-") == one.change_range
+
+
 def test_a_search_that_nobody_reads_stops(model, monkeypatch):
     """As uvicorn does when the page cancels: the stream of lines is closed."""
     import anyio

@@ -1,9 +1,13 @@
 """The app in a headless Chromium: mouse, keys, files, several tabs, a server that is restarted."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -18,7 +22,9 @@ pytest.importorskip("websocket", reason="websocket-client is not installed")
 pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
 
 import uvicorn
+from rdkit import Chem
 
+import graphxai as gx
 from graphxai.tables.app import molecules, server
 from graphxai.tables.app.models import Models
 from toy import random_graphormer
@@ -130,8 +136,10 @@ def test_keys_alone_do_the_same(page):
     assert page.js("document.activeElement.dataset.place") not in (first, None)
     page.key("Enter")
     page.wait("byId('options').children.length > 0")
+    chosen = page.js("document.activeElement.dataset.place")
     page.key("l")
     page.wait("document.querySelectorAll('#picture .locked').length > 0")
+    assert page.js("document.activeElement.dataset.place") == chosen  # from where arrows go on
     page.key("l")
     page.wait("document.querySelectorAll('#picture .locked').length === 0")
     page.wait("byId('options').children.length > 0")
@@ -179,13 +187,10 @@ def test_a_basket_is_kept_in_the_address_and_exported(page, tmp_path):
     page.click("#keep")
     page.wait("byId('basket').children.length === 1")
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    page.click("[data-kind='csv']")
-    page.wait("!document.querySelector('[data-kind=csv]').disabled")
-    for _ in range(100):
-        if (found := tmp_path / "basket.csv").exists():
-            break
-        page.js("new Promise(done => setTimeout(done, 50))")
-    assert AMIDE in found.read_text()
+    assert AMIDE in exported(page, tmp_path / "basket.csv")
+    mol = Chem.MolFromMolBlock(exported(page, tmp_path / "basket.sdf"))
+    assert Chem.MolToSmiles(mol) == Chem.CanonSmiles(AMIDE)
+    assert "Chosen molecules" in exported(page, tmp_path / "basket.html")
     link = page.js("location.origin + '/' + location.hash")
     page.js("history.replaceState(null, '', location.pathname + location.search)")
     page.call("Page.reload")
@@ -193,6 +198,44 @@ def test_a_basket_is_kept_in_the_address_and_exported(page, tmp_path):
     show(page, link)  # as a colleague would
     page.wait(f"{SHOWN} === {json.dumps(AMIDE)} && byId('basket').children.length === 1")
     assert "token" not in link
+
+
+def exported(page, path):
+    """What the button for this kind of file saves."""
+    page.click(f"[data-kind='{path.suffix[1:]}']")
+    page.wait(f"!document.querySelector('[data-kind={path.suffix[1:]}]').disabled")
+    for _ in range(100):
+        if path.exists():
+            break
+        page.js("new Promise(done => setTimeout(done, 50))")
+    return path.read_text()
+
+
+def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_path):
+    structures, table = tmp_path / "two.sdf", tmp_path / "two.csv"
+    table.write_text("name;structure\nethanol;CCO\namine;CCN\n")
+    with Chem.SDWriter(str(structures)) as writer:
+        for smiles in ("CCOC", "CC(=O)N"):
+            writer.write(Chem.MolFromSmiles(smiles))
+    page.call("DOM.enable")
+    top = page.call("DOM.getDocument")["root"]["nodeId"]
+    field = page.call("DOM.querySelector", nodeId=top, selector="#file")["nodeId"]
+    page.call("DOM.setFileInputFiles", files=[str(structures)], nodeId=field)
+    page.wait("byId('rows').children.length === 2 && byId('rows').innerText.includes('%')")
+    page.click("#rows tr:last-child button")
+    page.wait(f"{SHOWN} === 'CC(N)=O'")
+    drop(page, {"items": [], "files": [str(table)], "dragOperationsMask": 1})
+    page.wait("byId('table-name').textContent.startsWith('two.csv')")
+    page.click("#rows tr:first-child button")
+    page.wait(f"{SHOWN} === 'CCO'")
+    text = {"mimeType": "text/plain", "data": "CCCN"}
+    drop(page, {"items": [text], "dragOperationsMask": 1})
+    page.wait(f"{SHOWN} === 'CCCN'")
+
+
+def drop(page, data):
+    for kind in ("dragEnter", "dragOver", "drop"):
+        page.call("Input.dispatchDragEvent", type=kind, x=300, y=300, data=data)
 
 
 def test_hostile_smiles_tables_and_links_run_nothing(page):
@@ -242,17 +285,33 @@ def test_twenty_tabs_at_once_all_show_their_molecule(page, address):
         tab.close()
 
 
-def test_a_server_that_was_restarted_is_recognised(models, browser):
-    with serving(models, "first") as address:
+@contextmanager
+def commanded(*given):
+    """`graphxai app` in a process of its own; yields it and the address that it prints."""
+    command = [sys.executable, "-m", "graphxai", "app", "--no-browser", *given]
+    root = str(Path(gx.__file__).parents[1])
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, process.stdout.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+def test_a_server_that_was_killed_and_started_again_is_recognised(browser):
+    with commanded() as (process, address):
         browser.open(address)
         browser.wait("about !== null")
         start(browser)
-        port = int(address.split(":")[2].split("/")[0])
-    browser.click("#method")
-    browser.choose("#method", "gae")
-    browser.wait("byId('notice').textContent.includes('does not answer')")
+        port = address.split(":")[2].split("/")[0]
+        process.kill()
+        process.wait()
+        browser.choose("#method", "gae")
+        browser.wait("byId('notice').textContent.includes('does not answer')")
+    assert browser.js(SHOWN) == AMIDE  # what was there stays
     link = browser.js("location.origin + '/' + location.hash")
-    with serving(models, "second", port) as address:
+    with commanded("--port", port) as (_, address):
         browser.choose("#method", "lrp_ah")
         browser.wait("byId('notice').textContent.includes('Start graphxai app again')")
         browser.open("about:blank")

@@ -284,17 +284,33 @@ def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path,
     assert "full" in card
     assert card["changes"]["summary"].startswith("Towards pIC50 > 7: ")
     found = gx.counterfactuals(bace, card["smiles"], "pIC50: >7", n=2, predictions=40)
-    before = gx.predict(bace, card["smiles"])["pIC50"].value
     for shown, one in zip(card["changes"]["found"], found, strict=True):
         assert (shown["smiles"], shown["name"]) == (one.smiles, one.changes)
         assert shown["prediction"].startswith(minus_signs(str(one.prediction)))
-        assert shown["change"] == minus_signs(f"pIC50: {one.prediction.value - before:+.3g}")
+        assert shown["change"] == minus_signs(f"pIC50: {one.change_in_full}")
+        assert "(90 %: " in shown["change"]
+        assert shown["measured"] == ""
         assert shown["similarity"] == pytest.approx(one.similarity, abs=0.01)
         assert shown["near"] == one.prediction.nearness.sentence
         again = gx.explain(bace, one.smiles, target="pIC50")
         assert shown["trust"]["level"] in {"good", "caution", "warning", "known"}
         np.testing.assert_allclose(shown["r"], again.relevance, rtol=1e-3, atol=1e-5)
         assert len(shown["draw"]["x"]) == len(again)
+
+
+def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 40)
+    table, start = tmp_path / "assay.csv", "Oc1ccccc1F"
+    options = {"n": 1, "predictions": 40, "progress": False}
+    (one,) = gx.counterfactuals(bace, start, "pIC50: >9", **options)
+    table.write_text(f"smiles,pIC50\n{start},4\n{one.smiles},4.75\nCCO,\n")
+    wanted = {"counterfactuals": 1, "towards": "pIC50: >9", "detailed": 9, "target": "pIC50"}
+    _, data = read(gx.report(bace, table, tmp_path / "r.html", level=0.8, **wanted))
+    (shown,) = data["molecules"][0]["changes"]["found"]
+    assert shown["measured"].startswith("measured pIC50 4.75 (before 4)")
+    half = np.hypot(*(p.at(0.8).interval[1] - p.value for p in (one.before, one.prediction)))
+    low = one.predicted_change - half
+    assert f"(80 %: {low:+.2f} to " in shown["change"].replace("−", "-")
 
 
 def test_without_a_wish_counterfactuals_go_towards_another_class_or_a_higher_value(bace):

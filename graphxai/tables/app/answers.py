@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+from graphxai.chemistry.wish import Wish
 from graphxai.contract.target import Target
 
 from .models import Models
 from .molecules import card, changes_at, contrasted, predicted, suggestions
-from .tables import KINDS, exported, rows_of
+from .tables import KINDS, exported, measured_in, rows_of
 
 LARGEST = 4_000_000  # characters of a file
 LONGEST = 120.0  # seconds of a search
@@ -57,7 +59,12 @@ def suggested(models: Models, body: Body) -> Iterator[dict[str, Any]]:
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
     model = models[body.text("model")]
     wished = body.text("smiles"), body.text("towards"), body.target()
-    for step in suggestions(model, *wished, body.numbers("locked"), n):
+    given = body.fields.get("table")
+    table = Body(given if isinstance(given, dict) else {})
+    file = table.text("name"), table.text("text", most=LARGEST), table.text("column")
+    tasks = tuple(Wish.of(wished[1], model).columns(model))
+    measured = partial(measured_in, *file, tasks)
+    for step in suggestions(model, *wished, body.numbers("locked"), n, measured):
         yield step
         if time.monotonic() > end:
             return

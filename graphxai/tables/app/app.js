@@ -232,6 +232,7 @@ function show() {
   byId("written").textContent = smiles;
   byId("undo").disabled = current().parent < 0;
   byId("redo").disabled = !state.nodes.some((node) => node.parent === state.at);
+  place = [];
   drawPicture();
   drawWhy(card);
   byId("wish").value = state.wish || wishFor(card);
@@ -267,7 +268,8 @@ function drawPicture() {
   };
   for (const [i, j] of b) hit([i, j], "line", { x1: x[i], y1: y[i], x2: x[j], y2: y[j] });
   x.forEach((_, i) => hit([i], "circle", { cx: x[i], cy: y[i], r: DISC + 4 }));
-  svg.querySelector("circle.hit").setAttribute("tabindex", 0);
+  svg.querySelector(`[data-place="${place.join(" ")}"]`)?.setAttribute("tabindex", 0);
+  if (!svg.querySelector('[tabindex="0"]')) svg.querySelector("circle.hit").setAttribute("tabindex", 0);
   const arms = armsFor(card);
   const colours = element("div", { class: "colours" });
   colours.style.background = `linear-gradient(to right, ${arms.slice(card.unsigned ? (arms.length - 1) / 2 : 0).join(",")})`;
@@ -325,7 +327,9 @@ function lock(atoms) {
   const node = current();
   const all = atoms.every((i) => node.locked.includes(i));
   node.locked = all ? node.locked.filter((i) => !atoms.includes(i)) : [...new Set([...node.locked, ...atoms])].sort((a, b) => a - b);
+  const focused = root.activeElement?.closest("#picture");
   drawPicture();
+  if (focused) byId("picture").querySelector('[tabindex="0"]').focus(); // where it was
   pick(place);
   remember();
 }
@@ -455,7 +459,7 @@ async function suggest(event) {
   let said = "Looking for changes";
   const done = await trying(async () => {
     const { smiles, locked } = current();
-    const body = { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}` };
+    const body = { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}`, table: table.file };
     for await (const found of host.steps("suggest", body, newest("suggest"))) {
       say("");
       said = found.summary;
@@ -470,9 +474,9 @@ async function suggest(event) {
 function drawSuggestions(found, parent) {
   byId("progress").textContent = `${found.summary} (of at most ${found.most}) …`;
   byId("suggestions").replaceChildren(...found.found.map((one) => {
-    const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`, ...one.alerts.map((name) => `alert: ${name}`)];
+    const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`, ...one.alerts.map((name) => `alert: ${name}`), one.measured];
     const delta = one.value - state.nodes[parent].value;
-    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.reached ? "" : " not there yet"),
+    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.within && ` (${one.within})`, one.reached ? "" : " not there yet"),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
       element("button", { onclick: () => add(one.smiles, one.name, parent) }, "Try"), " ",
       element("button", { onclick: () => keep({ smiles: one.smiles, name: "", changes: one.name }) }, "To basket"));
@@ -486,7 +490,7 @@ async function open(name, text, column) {
   await trying(async () => {
     const found = await ask("read", { name, text, column: column || "" }, "read");
     say("");
-    table = { rows: found.rows, shown: 0, text, name };
+    table = { rows: found.rows, shown: 0, file: { name, text, column: column || "" } };
     byId("table").hidden = false;
     byId("table-name").textContent = `${name}: ${found.rows.length} molecules${found.more ? `, ${found.more} more not read` : ""}`;
     byId("column-label").hidden = !found.columns.length;
@@ -599,7 +603,7 @@ byId("picture").addEventListener("keydown", arrow);
 byId("suggest").addEventListener("submit", suggest);
 byId("wish").addEventListener("input", (event) => { state.wish = event.target.value; });
 byId("beside").addEventListener("toggle", drawSides);
-byId("column").addEventListener("change", (event) => event.target.value && open(table.name, table.text, event.target.value));
+byId("column").addEventListener("change", (event) => event.target.value && open(table.file.name, table.file.text, event.target.value));
 for (const button of root.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));
 const CLICKS = {
   undo, redo, cancel, more: moreRows, keep: keepCurrent,

@@ -3,7 +3,8 @@
 import math
 import warnings
 from base64 import b64encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from graphxai.chemistry.counterfactuals import Counterfactuals, search
 from graphxai.chemistry.exchange import exchanged, fragments_for
 from graphxai.chemistry.fragments import fragments
 from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -150,15 +152,28 @@ def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dic
 
 
 def suggestions(
-    model: Model, smiles: str, towards: str, target: Target, locked: Sequence[int], n: int
+    model: Model,
+    smiles: str,
+    towards: str,
+    target: Target,
+    locked: Sequence[int],
+    n: int,
+    measured: Callable[[], Measurements | None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
     """The counterfactuals of a molecule, the best so far after each batch of predictions.
 
     target: of the same task as the wish; the value of each prediction is that of its class.
+    measured: reads what was measured, which takes seconds for a long table: so the last step, when
+    the search is over, says it of each.
     """
     read(smiles)
     for found in search(model, smiles, towards, n, keep=list(locked), predictions=SEARCHED):
-        yield _suggested(found, _label(target) or found.explanation.prediction.label)
+        label = _label(target) or found.explanation.prediction.label
+        yield _suggested(found, label)
+    if (table := measured()) is not None:
+        start = Chem.MolToSmiles(found.explanation.atoms())
+        known = [replace(one, measured=table.about(start, one.smiles)) for one in found]
+        yield _suggested(replace(found, found=tuple(known)), label)
 
 
 def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:
@@ -176,6 +191,8 @@ def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:
                 "near": one.prediction.nearness.sentence if one.prediction.nearness else "",
                 "accessibility": one.accessibility and rounded([one.accessibility], 2)[0],
                 "alerts": list(one.alerts),
+                "within": minus_signs(one.change_range or one.prediction.range),
+                "measured": minus_signs(one.measured.sentence) if one.measured else "",
                 "draw": _picture(one.smiles),
                 **_brief(one.prediction, label),
             }

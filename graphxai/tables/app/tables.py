@@ -3,13 +3,18 @@
 import csv
 import io
 import tempfile
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rdkit import Chem, rdBase
 
+from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.target import Target
+from graphxai.datasets.labels import is_missing
 from graphxai.datasets.molecules import iter_records
 from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import Trained
@@ -23,6 +28,7 @@ MAX_ROWS = 2000
 MAX_BASKET = 60
 SMILES = ("smiles", "canonical_smiles", "canonical smiles", "mol", "structure")
 NAMES = ("name", "id", "compound", "compound_id", "compound id", "molecule", "cid", "title")
+STRUCTURES = (".sdf", ".sd", ".mol")
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
@@ -33,30 +39,45 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
     header. column: with the SMILES; by default found by its name. If there is none, there are
     `columns` to choose from and no rows.
     """
-    if name.lower().endswith((".sdf", ".sd", ".mol")):
-        return _limited(_records(text))
-    header = text.lstrip("\ufeff").partition("\n")[0].strip()
-    columns = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
-    columns = [cell.strip() for cell in columns]
+    if name.lower().endswith(STRUCTURES):
+        return _limited([[title, smiles] for title, smiles, _ in _records(text)])
+    header = _header(text)
+    columns = _columns(header)
     by_name = {cell.lower(): cell for cell in reversed(columns)}
-    column = column or next((by_name[known] for known in SMILES if known in by_name), "")
+    column = column or _smiles_column(columns)
     if not column and header and _is_smiles(header.split()[0]):
         lines = (line.split(None, 1) for line in text.splitlines() if line.strip())
         return _limited([[one_line("".join(rest)), smiles] for smiles, *rest in lines])
     if not column:
         return {"rows": [], "more": 0, "columns": columns[:100]}
     named = next((by_name[known] for known in NAMES if known in by_name), column)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.csv"
-        path.write_text(text, encoding="utf-8", errors="replace", newline="")
-        wanted = tuple(dict.fromkeys((column, named)))
-        try:
-            records = [record for _, record in iter_records(path, wanted)]
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(path), name)) from None
+    records = _cells(name, text, (column, named))
     titles = [one_line(record[named]) if named != column else "" for record in records]
     pairs = zip(titles, records, strict=True)
     return _limited([[title, record[column]] for title, record in pairs])
+
+
+@lru_cache(maxsize=4)  # its matched pairs take seconds to find
+def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
+    """What a file says was measured, from the first task that names a column with numbers.
+
+    Arguments as for `rows_of`; in an SD file, a property is a column. None without any numbers.
+    """
+    structures = name.lower().endswith(STRUCTURES)
+    columns = _columns(_header(text))
+    column = column or _smiles_column(columns)
+    for task in tasks:
+        if structures:
+            found = [(smiles, cells.get(task, "")) for _, smiles, cells in _records(text)]
+        elif column and task in columns and task != column:
+            found = [(row[column], row[task]) for row in _cells(name, text, (column, task))]
+        else:
+            continue
+        known = [(smiles, cell) for smiles, cell in found[:MAX_ROWS] if not is_missing(cell)]
+        with suppress(ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of rows that cannot be read, as the page shows
+            return Measurements.of(known, task)
+    return None
 
 
 def exported(
@@ -98,12 +119,44 @@ def exported(
         return text.getvalue()
 
 
-def _records(text: str) -> list[list[str]]:
-    """Name and SMILES of each record of an SD file; no SMILES for one that cannot be read."""
+def _header(text: str) -> str:
+    return text.lstrip("\ufeff").partition("\n")[0].strip()
+
+
+def _columns(header: str) -> list[str]:
+    found: list[str] = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
+    return [cell.strip() for cell in found]
+
+
+def _smiles_column(columns: Sequence[str]) -> str:
+    """The column with the SMILES, by its name; "" if there is none."""
+    by_name = {cell.lower(): cell for cell in reversed(columns)}
+    return next((by_name[known] for known in SMILES if known in by_name), "")
+
+
+def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]:
+    """These columns of a table, row by row."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        path.write_text(text, encoding="utf-8", errors="replace", newline="")
+        try:
+            return [record for _, record in iter_records(path, tuple(dict.fromkeys(columns)))]
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), name)) from None
+
+
+def _records(text: str) -> list[tuple[str, str, dict[str, str]]]:
+    """Name, SMILES and properties of each record of an SD file; empty if it cannot be read."""
     with rdBase.BlockLogs():
         found = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
         return [
-            ["", ""] if mol is None else [one_line(mol.GetProp("_Name")), Chem.MolToSmiles(mol)]
+            ("", "", {})
+            if mol is None
+            else (
+                one_line(mol.GetProp("_Name")),
+                Chem.MolToSmiles(mol),
+                {key: mol.GetProp(key) for key in mol.GetPropNames()},
+            )
             for mol in found
         ]
 

@@ -1,9 +1,10 @@
 """Explain a table of molecules and write one HTML file that shows them."""
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from graphxai.api import Model, explain_prepared, load
 from graphxai.chemistry.counterfactuals import Wish
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments, fragments
+from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
 from graphxai.contract.threads import one_thread, workers_for
 from graphxai.datasets.molecules import iter_records
@@ -69,7 +71,8 @@ Chosen: TypeAlias = tuple[int, str, Row, Explanation]
 class Plan:
     """How to explain: model, its training set, method, methods to compare, target, level.
 
-    counterfactuals, towards: how many to find for a full card, and of what kind.
+    counterfactuals, towards: how many to find for a full card, and of what kind; values: what the
+    table says was measured of such changes.
     """
 
     model: Model
@@ -80,6 +83,7 @@ class Plan:
     level: float
     counterfactuals: int = 0
     towards: str | None = None
+    values: Measurements | None = None
 
 
 @dataclass
@@ -186,6 +190,8 @@ def report(
         raise ValueError(f"no molecule in {source} can be explained{why}")
     chosen = in_full(contents.molecules, max(0, detailed))
     contents.full = said(contents.molecules, chosen)
+    if plan.counterfactuals:
+        plan = replace(plan, values=_values(plan, contents))
     wanted = [(place, chosen[place], *contents.explained[place]) for place in sorted(chosen)]
     done = work_through(
         partial(_completed, plan), _chunks(iter(wanted), IN_FULL), workers, len(wanted)
@@ -201,6 +207,24 @@ def report(
     data["measured"] = agreement(task, columns.get(task.name, ""), target_word, contents.molecules)
     page = render(data, name, _card(model))
     return write_whole(out, page)
+
+
+def _values(plan: Plan, contents: Contents) -> Measurements | None:
+    """The table's numbers for the task of the wish, or else for another one; None without any."""
+    wished = contents.task if plan.towards is None else Wish.of(plan.towards, plan.model).task
+    tasks = sorted((task.name for task in plan.model.config.tasks), key=lambda n: n != wished)
+    for task in tasks:
+        cells = [(e.smiles, row.measured.get(task, "")) for row, e in contents.explained]
+        pairs = [(smiles, cell) for smiles, cell in cells if smiles and _is_number(cell)]
+        if pairs:
+            return Measurements.of(pairs, task)
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(cell))
+    return False
 
 
 def _rows(
@@ -332,7 +356,7 @@ def _completed(
         beside = {name: found[place] for name, found in compared.items() if place in found}
         cards[place] = full_card(beside, trusted[place], why)
         if plan.counterfactuals:
-            wanted = plan.towards, plan.counterfactuals, plan.level
+            wanted = plan.towards, plan.counterfactuals, plan.level, plan.values
             card = changes_card(model, plan.explainer, explained[place], *wanted)
             cards[place]["changes"] = card
         nearest = trusted[place].nearest

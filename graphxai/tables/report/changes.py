@@ -1,5 +1,6 @@
 """Counterfactuals of a molecule for its card: what would change the prediction."""
 
+from dataclasses import replace
 from typing import Any
 
 from rdkit import Chem
@@ -7,6 +8,7 @@ from rdkit import Chem
 from graphxai.api import Model, explain_prepared
 from graphxai.chemistry.counterfactuals import Counterfactual, Wish, counterfactuals
 from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import prepare_all
 from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import trust_prepared
@@ -30,12 +32,14 @@ def changes_card(
     towards: str | None,
     n: int,
     level: float,
+    measured: Measurements | None = None,
 ) -> dict[str, Any]:
     """What a card shows of up to `n` counterfactuals of an explained molecule.
 
     They are explained as the molecule is, so that their colours compare. towards: see
     `graphxai.counterfactuals`; by default the most probable other class, or one unit more. level:
-    how often the intervals should hold. A sentence sums up what was found, or the error.
+    how often the intervals should hold. measured: values of the report's table. A sentence sums up
+    what was found, or the error.
     """
     wish = towards or default_wish(explanation.prediction)
     mol = explanation.atoms()
@@ -43,15 +47,15 @@ def changes_card(
         aim = Wish.of(wish, model)
         if any(p.task == aim.task and aim.distance(p) > 0 for p in explanation.predictions):
             return {"summary": f"It is {aim} already.", "found": []}
-        found = counterfactuals(model, mol, wish, n, predictions=PREDICTIONS, progress=False)
+        options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured}
+        found = counterfactuals(model, mol, wish, n, progress=False, **options)
         prepared = list(enumerate(prepare_all(model, [one.smiles for one in found])))
         target, training = explanation.wanted, training_set_of(model)
         made = explain_prepared(model, prepared, explainer, target=target, training=training)
         explained = dict(made)
         trusted = trust_prepared(model, prepared, explained, None, target=target)
-        before = found.explanation.prediction
         cards = [
-            _facts(one, before, found.wish.label, level)
+            _facts(one, found.wish.label, level)
             | _picture(explained[k], mol)
             | {"trust": {"level": trusted[k].level, "sentence": trusted[k].sentence}}
             for k, one in enumerate(found)
@@ -69,18 +73,14 @@ def default_wish(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(
-    one: Counterfactual, before: Prediction, label: str | None, level: float
-) -> dict[str, Any]:
+def _facts(one: Counterfactual, label: str | None, level: float) -> dict[str, Any]:
     """What is known about a counterfactual; label: the wished-for class, if it is a class."""
     after = one.prediction.at(level)
     if label is None:
-        assert after.value is not None
-        assert before.value is not None
-        change = f"{after.task}: {after.value - before.value:+.3g} {after.unit}".rstrip()
+        leveled = replace(one, prediction=after, before=one.before.at(level))
+        change = f"{after.task}: {leveled.change_in_full} {after.unit}".rstrip()
     else:
-        points = 100 * (after.probabilities[label] - before.probabilities[label])
-        change = f"{label}: {points:+.0f} percentage points"
+        change = f"{label}: {100 * one.predicted_change:+.0f} percentage points"
     near, effort = after.nearness, one.accessibility
     return {
         "smiles": one.smiles,
@@ -92,6 +92,7 @@ def _facts(
         "near": near.sentence if near is not None else "",
         "accessibility": None if effort is None else rounded([effort], 2)[0],
         "alerts": list(one.alerts),
+        "measured": minus_signs(one.measured.sentence) if one.measured else "",
     }
 
 

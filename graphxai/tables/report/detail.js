@@ -200,7 +200,7 @@ function changes(molecule, place) {
   if (!molecule.changes) return "";
   const drawn = molecule.changes.found.map((one, k) => {
     const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`,
-      ...one.alerts.map((name) => `alert: ${name}`)];
+      ...one.alerts.map((name) => `alert: ${name}`), one.measured];
     return element("figure", {},
       dialogPicture({ picture: one.draw, relevance: averaged(one, one.r), limit: data.limit }, { "aria-label": `${one.name}, atoms coloured by relevance` }),
       element("figcaption", {}, element("strong", {}, one.name), element("p", {}, one.prediction),

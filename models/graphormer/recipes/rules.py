@@ -150,18 +150,27 @@ def train_rules(
     epochs: int | None = None,
     resume: bool = False,
     accelerator: str = "auto",
+    devices: int | str = 1,
+    precision: str | None = None,
     progress: bool = True,
 ) -> Path:
     """Train one Graphormer on all rules of a table, a task for each.
 
     out: folder of the run; the checkpoint is its sub-folder `model`. start, epochs, resume,
-    accelerator, progress: as for `train_rule`. Returns the checkpoint folder, whose `metadata` has
-    the scores on the test molecules. Raises ImportError without the extra `train`, and ValueError
-    if `out` already contains a run and `resume` is False.
+    accelerator, devices, precision, progress: as for `train_rule`. Returns the checkpoint folder,
+    whose `metadata` has the scores on the test molecules. Raises ImportError without the extra
+    `train`, and ValueError if `out` already contains a run and `resume` is False.
     """
-    require_hardware(accelerator)
+    require_hardware(accelerator, devices, precision)
     out = Path(out)
-    settings = replace(TOGETHER, seed=seed, accelerator=accelerator, progress=progress)
+    settings = replace(
+        TOGETHER,
+        seed=seed,
+        accelerator=accelerator,
+        devices=devices,
+        precision=precision or TOGETHER.precision,
+        progress=progress,
+    )
     settings = settings if epochs is None else replace(settings, epochs=epochs)
     torch.manual_seed(seed)
     split = table.split

@@ -45,6 +45,8 @@ def train_shapes(
     epochs: int | None = None,
     resume: bool = False,
     accelerator: str = "auto",
+    devices: int | str = 1,
+    precision: str | None = None,
     progress: bool = True,
 ) -> Path:
     """Train a Graphormer on graphs with planted shapes, all shapes together.
@@ -56,6 +58,8 @@ def train_shapes(
         epochs: None means the recipe's.
         resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
+        devices: Lightning's.
+        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
         progress: whether to show progress bars.
 
     Returns:
@@ -65,9 +69,16 @@ def train_shapes(
         ImportError: the extra `train` is not installed.
         ValueError: `out` already contains a run and `resume` is False.
     """
-    require_hardware(accelerator)
+    require_hardware(accelerator, devices, precision)
     out, dataset = Path(out), dataset or shape_dataset(seed=seed)
-    settings = replace(SETTINGS, seed=seed, accelerator=accelerator, progress=progress)
+    settings = replace(
+        SETTINGS,
+        seed=seed,
+        accelerator=accelerator,
+        devices=devices,
+        precision=precision or SETTINGS.precision,
+        progress=progress,
+    )
     settings = settings if epochs is None else replace(settings, epochs=epochs)
     torch.manual_seed(seed)
     model = Graphormer(shape_config())

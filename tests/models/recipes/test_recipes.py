@@ -1,5 +1,6 @@
 """Recipes for molecules: pre-training targets, recombined molecules, a teacher's labels."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,15 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
 from graphxai.datasets.progress import in_chunks
 from graphxai.datasets.recombine import recombine
+from graphxai.datasets.rule_tables import rule_table
+from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
 from graphxai.models.graphormer import Task, load_checkpoint
 from graphxai.models.graphormer.recipes import molecules as recipes
 from graphxai.models.graphormer.recipes.molecules import distil, molecule_config, recombined
 from graphxai.models.graphormer.recipes.pretraining import learned_descriptors, pretrain
+from graphxai.models.graphormer.recipes.rules import train_rules
+from graphxai.models.graphormer.recipes.shapes import train_shapes
 from graphxai.models.graphormer.training.fit import predict
 from graphxai.models.graphormer.training.forests import Forests
 from graphxai.models.graphormer.training.gaussian_process import NOISE, TanimotoProcess, tanimoto
@@ -300,3 +305,28 @@ def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:
         settings=replace(QUICK, learning_rate=1e-12, weight_decay=0.0, ema_decay=None),
     )
     assert torch.allclose(new.graph_token, model.graph_token, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", ["shapes", "rules"])
+def test_recipes_of_known_truth_train_in_bfloat16_and_refuse_what_is_not_there(
+    recipe: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("lightning")
+    if recipe == "shapes":
+        train = partial(train_shapes, dataset=shape_dataset(120, seed=1))
+    else:
+        carbons = [f"{'C' * n}{end}" for n in range(1, 30) for end in ("O", "Cl", "N", "OC")]
+        table = rule_table(carbons, ("halogen", "logp"), size=80)
+        train = partial(train_rules, table=table, start=None)
+    with pytest.raises(ValueError, match=r"cannot train with .*devices 0"):
+        train(tmp_path / "no", accelerator="cpu", devices=0)
+    with pytest.raises(ValueError, match=r"cannot train with .*'7-true'"):
+        train(tmp_path / "no", accelerator="cpu", precision="7-true")
+    assert not (tmp_path / "no").exists()
+    options = {"accelerator": "cpu", "precision": "bf16-mixed", "epochs": 1, "progress": False}
+    folder = train(tmp_path / "run", **options)
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert settings["training"]["precision"] == "bf16-mixed"
+    model = load_checkpoint(folder)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert ("no", "yes") in {task.classes for task in model.config.tasks}
