@@ -1,3 +1,4 @@
+import gc
 import lzma
 import os
 import shutil
@@ -11,6 +12,15 @@ import pytest
 # to others reads this file too.
 
 DATA = Path(__file__).parent / "data"
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what the imports made: nearly a tenth of all the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 MOLECULES = {
     "methane": "C",
     "sodium acetate": "CC(=O)[O-].[Na+]",
