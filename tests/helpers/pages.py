@@ -40,7 +40,7 @@ COMMAND = typer.main.get_command(cli.app)
 # have few trees, and methods that sample or learn take few steps.
 CHEAPER = {
     "train": ["--epochs", "1", "--fast"],
-    "benchmark": ["--limit", "2"],
+    "benchmark": ["--limit", "2", "--steps", "5"],
     "report": ["--detailed", "2"],
 }
 OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need official data
