@@ -14,6 +14,16 @@ import pytest
 DATA = Path(__file__).parent / "data"
 
 
+# Files that start processes or run whole pages: begun first, so that the end is short tests, which
+# two processes share evenly.
+FIRST = ("test_cluster.py", "test_run_workers.py", "test_docs.py", "test_notebooks.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first; all else stays in order."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector what the imports made: nearly a tenth of all the time."""
     gc.collect()

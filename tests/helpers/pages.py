@@ -87,6 +87,7 @@ def parse(words: list[str]) -> None:
 
 def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
+    monkeypatch.setattr("graphxai.models.graphormer.training.scores.RESAMPLES", 50)
     monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)
     monkeypatch.setitem(TRAINING, "indole", {"size": 200, "epochs": 1})
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
