@@ -93,6 +93,15 @@ def kill_an_actor(shards: Path) -> bool:
     return False
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
+    """Before anything is killed: Ray reports that late, among what the page prints."""
+    stopped = []
+    monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
+    run_blocks_for("ray", running, monkeypatch)
+    assert stopped == [True]
+
+
 def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_path):
     out, table = tmp_path / "out", place / "t.parquet"
     options = {"actors": CORES, "shard_rows": 128, "name_column": "ID"}
@@ -145,12 +154,6 @@ def test_a_shard_that_cannot_be_written_is_one_error_and_the_others_stay(running
     shards = Results(str(tmp_path / "out")).shards()
     assert shards
     assert all(shard.rows == 128 for shard in shards)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
-    """The last test that needs Ray: the page's last block shuts it down."""
-    run_blocks_for("ray", running, monkeypatch)
 
 
 def test_the_command_line_names_what_is_missing(tmp_path, monkeypatch, capsys):
