@@ -184,7 +184,7 @@ def _elements(mol: Mol) -> set[str]:
     return set(re.findall("[A-Z][a-z]?", CalcMolFormula(mol))) - {"H"}
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)  # more than there are bundled models: in turn, four would drop each
 def _read(path: Path, modified: int) -> TrainingSet | None:
     from rdkit import Chem, rdBase
 

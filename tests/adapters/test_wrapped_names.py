@@ -11,6 +11,7 @@ from torch_geometric.nn import GPSConv, MessagePassing, ResGatedGraphConv, globa
 from torch_geometric.nn.models import Polynormer, SGFormer
 
 import graphxai as gx
+from graphxai.adapters import WrappedModel
 from other_models import Bert, GpsModel, SparseModel, explainers, molecules
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20][:2]
@@ -81,8 +82,7 @@ ZOO = {
 }
 
 
-def relevances(module: nn.Module, method) -> list[np.ndarray]:
-    model = gx.wrap(module, kind="regression")
+def relevances(model: WrappedModel, method) -> list[np.ndarray]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they name the classes
         return [found.relevance for found in gx.explain(model, GRAPHS, method)]
@@ -93,8 +93,8 @@ def test_renaming_classes_and_submodules_changes_no_relevance(name):
     torch.manual_seed(0)
     model = ZOO[name]().eval()
     methods = explainers() if name == "gps" else FEW
-    as_named = [relevances(model, method) for method in methods]
-    other = renamed(model)
+    named, other = (gx.wrap(module, kind="regression") for module in (model, renamed(model)))
+    as_named = [relevances(named, method) for method in methods]
     for method, expected in zip(methods, as_named, strict=True):
         for one, two in zip(expected, relevances(other, method), strict=True):
             np.testing.assert_array_equal(one, two, err_msg=str(method))

@@ -206,11 +206,17 @@ def test_z_plus_along_edges_equals_loops_over_indices():
     np.testing.assert_allclose(scores(model, graph, "lrp_zplus"), expected, rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def three_models():
+    modules = (GpsModel(), GpsModel(norm="layer_norm"), SparseModel("gat"))
+    started = [trained(module, molecules()[:4], steps=3) for module in modules]
+    return [gx.wrap(module, kind="regression") for module in started]
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_scores_of_a_graph_do_not_depend_on_its_batch(method):
+def test_scores_of_a_graph_do_not_depend_on_its_batch(three_models, method):
     graphs = molecules()[:4]
-    for module in (GpsModel(), GpsModel(norm="layer_norm"), SparseModel("gat")):
-        model = gx.wrap(trained(module, graphs, steps=3), kind="regression")
+    for model in three_models:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no operation is without a rule
             together = gx.explain(model, graphs, method=method)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -40,12 +41,13 @@ def value_of(model, smiles, operator):
     """The logit of a molecule with only the atoms of some fragments."""
     data = prepare_for(model, smiles).data
 
-    def value(fragments):
+    @cache
+    def of_atoms(atoms):
         keep = torch.zeros(1, int(data.num_nodes), dtype=torch.bool)
-        keep[0, [atom for atoms in fragments for atom in atoms]] = True
+        keep[0, sorted(atoms)] = True
         return float(outputs_of_parts(model, data, keep, operator)[0, 0])
 
-    return value
+    return lambda fragments: of_atoms(frozenset(itertools.chain(*fragments)))
 
 
 @pytest.mark.parametrize("operator", ["mask", "zero", "delete"])

@@ -21,7 +21,7 @@ from torch_geometric.utils import subgraph
 import graphxai as gx
 import graphxai.explainers.pyg
 from graphxai.explainers import REGISTRY
-from other_models import SparseModel, explainers, molecules, trained
+from other_models import FEW_STEPS, SparseModel, explainers, molecules, trained
 
 GRAPH_BINARY = ModelConfig("binary_classification", "graph", return_type="raw")
 GRAPH_VALUE = ModelConfig("regression", "graph", return_type="raw")
@@ -65,13 +65,14 @@ def explained(model, graph, algorithm, config, kind="object", **kwargs):
 
 @pytest.mark.parametrize("method", [e.name for e in explainers()])
 def test_every_explainer_is_an_algorithm_for_graphs_in_a_batch(model, batch, method):
-    algorithm = getattr(graphxai.explainers.pyg, REGISTRY[method].__name__)()
+    few = FEW_STEPS.get(method, {})
+    algorithm = getattr(graphxai.explainers.pyg, REGISTRY[method].__name__)(**few)
     inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
     found = explained(model, batch, algorithm, GRAPH_VALUE, **inputs)
     assert found.validate()
     assert found.node_mask.shape == (batch.num_nodes, 1)
     wrapped = gx.wrap(model, kind="regression")
-    own = gx.explain(wrapped, batch.to_data_list(), method)
+    own = gx.explain(wrapped, batch.to_data_list(), method, **few)
     expected = np.concatenate([e.relevance for e in own])
     assert np.allclose(found.node_mask[:, 0], expected, atol=1e-5)
     assert found.prediction.shape == (4, 1)

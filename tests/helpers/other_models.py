@@ -37,18 +37,20 @@ def explainers() -> list[Explainer]:
     return [quick_explainer(name) for name in METHODS]
 
 
-def molecules() -> list[Data]:
-    """Sample drugs as float graphs, with Crippen's logP as label."""
+def graph_of(smiles: str) -> Data:
+    """A molecule as a float graph, with Crippen's logP as label."""
     from rdkit.Chem import Crippen, MolFromSmiles
 
-    graphs = []
-    for smiles in MOLECULES.values():
-        data = molecule_to_data(smiles)
-        graph = Data(x=data.x.float() / 5, edge_index=data.edge_index, smiles=smiles)
-        graph.edge_attr = data.edge_attr.float()
-        graph.y = torch.tensor([[Crippen.MolLogP(MolFromSmiles(smiles))]])
-        graphs.append(graph)
-    return graphs
+    data = molecule_to_data(smiles)
+    graph = Data(x=data.x.float() / 5, edge_index=data.edge_index, smiles=smiles)
+    graph.edge_attr = data.edge_attr.float()
+    graph.y = torch.tensor([[Crippen.MolLogP(MolFromSmiles(smiles))]])
+    return graph
+
+
+def molecules() -> list[Data]:
+    """Sample drugs."""
+    return [graph_of(smiles) for smiles in MOLECULES.values()]
 
 
 class GpsModel(nn.Module):

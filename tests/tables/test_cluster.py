@@ -4,6 +4,7 @@ Ray takes some ten seconds to start here, and an actor some five, so there is on
 `benchmarks/cluster.py` kills actors and drivers over 20,000 rows.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.cluster import explain_on_ray
 from graphxai.tables.run import explain_table
 from graphxai.tables.shards import Results
+from pages import run_blocks_for
 from toy import random_graphormer
 
 ray = pytest.importorskip("ray", reason="the extra `scale` is not installed")
@@ -31,12 +33,20 @@ CORES = 2
 
 
 @pytest.fixture(scope="module")
-def running():
-    """Ray with two cores, of which two actors take both."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False)
-    yield
+def folder_of_ray(tmp_path_factory):
+    """Where its processes run; Ray is stopped at the end."""
+    yield tmp_path_factory.mktemp("ray")
     ray.shutdown()
+
+
+@pytest.fixture
+def running(folder_of_ray) -> Path:
+    """Ray with two cores, of which two actors take both; the folder in which it runs."""
+    if not ray.is_initialized():
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        with contextlib.chdir(folder_of_ray):
+            ray.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False)
+    return folder_of_ray
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +91,15 @@ def kill_an_actor(shards: Path) -> bool:
             process.send_signal(signal.SIGKILL)
             return True
     return False
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
+    """Before anything is killed: Ray reports that late, among what the page prints."""
+    stopped = []
+    monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
+    run_blocks_for("ray", running, monkeypatch)
+    assert stopped == [True]
 
 
 def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_path):

@@ -175,7 +175,7 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
-    table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 1200)
+    table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 900)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphxai", "explain", str(table), "--workers", "2"]
     command += ["--out", str(out), "--pictures", "none", "--model", "bace"]
@@ -188,7 +188,7 @@ def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
         start_new_session=True,
         preexec_fn=heeding_ctrl_c,
     ) as process:
-        while (rows := lines(out / "explanations.csv")) < 200 and process.poll() is None:
+        while (rows := lines(out / "explanations.csv")) < 100 and process.poll() is None:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=60)
@@ -196,7 +196,7 @@ def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
     assert error.splitlines()[-1:] == [  # a slow run reports its progress before
         "interrupted; continue a table, benchmark or training run with --resume."
     ]
-    assert 200 < rows < 1200
+    assert 100 < rows < 900
     stop = time.monotonic() + 10
     while group_lives(process.pid) and time.monotonic() < stop:
         time.sleep(0.05)

@@ -49,6 +49,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 MIN_FOR_TEMPERATURE = 20
+RESAMPLES = 1000  # of the graphs, for an interval
 FORESTS = {"forest": "a random forest", "descriptor_forest": "a random forest with descriptors"}
 
 
@@ -74,10 +75,12 @@ def measure(
     predictions: Mapping[str, FloatArray],
     truth: FloatArray,
     *,
-    resamples: int = 1000,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Score several predictors on the same graphs; return JSON values.
+
+    resamples: of the graphs, by default `RESAMPLES`.
 
     Returns:
         `n`; for a binary task `positives`; `scores`, by predictor and metric
@@ -87,7 +90,7 @@ def measure(
     """
     metrics = METRICS[kind]
     rng = np.random.default_rng(seed)
-    draws = [rng.integers(len(truth), size=len(truth)) for _ in range(resamples)]
+    draws = [rng.integers(len(truth), size=len(truth)) for _ in range(resamples or RESAMPLES)]
     values: dict[str, dict[str, FloatArray]] = {
         name: {
             metric: np.array(

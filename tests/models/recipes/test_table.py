@@ -22,6 +22,7 @@ from graphxai.models.graphormer.recipes.molecules import molecule_config, start_
 from graphxai.models.graphormer.recipes.table import table_split, table_tasks, train_table
 from graphxai.models.graphormer.recipes.table_files import score_rows, shares_text
 from graphxai.models.graphormer.training import forests, stacking
+from graphxai.models.graphormer.training import scores as training_scores
 from graphxai.models.graphormer.training.forests import forest_predictions
 from graphxai.models.graphormer.training.scores import (
     METRICS,
@@ -61,7 +62,10 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 
 
 @pytest.fixture(autouse=True)
-def few_trees(monkeypatch):
+def few_trees(monkeypatch, request):
+    """Trainings also have intervals from few resamples, of which only the ends depend on them."""
+    if "run" in request.fixturenames:
+        monkeypatch.setattr(training_scores, "RESAMPLES", 50)
     monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
     monkeypatch.setattr(stacking, "minimol_installed", lambda: False)

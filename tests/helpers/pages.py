@@ -1,0 +1,169 @@
+"""Pages of the documentation: their blocks of code, and a reader's folder to run them in."""
+
+import contextlib
+import csv
+import gzip
+import io
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+
+from graphxai.cli import main as cli
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation.ground_truth_report import TRAINING
+from graphxai.models.graphormer import locate
+from other_models import quick_explainer
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    if "_build" not in page.parts
+)
+FENCE = re.compile(
+    r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
+PLATFORM = "docs/howto/platform.md"
+ENGINES = ("ray", "pyspark", "dask")  # each has a test of its own, if it is installed
+COMMAND = typer.main.get_command(cli.app)
+# Pages show commands in earnest, which take minutes to hours; here they are given this too, forests
+# have few trees, and methods that sample or learn take few steps.
+CHEAPER = {
+    "train": ["--epochs", "1", "--fast"],
+    "benchmark": ["--limit", "2", "--steps", "5"],
+    "report": ["--detailed", "2"],
+}
+OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need official data
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: language, first line, text, what it prints, the heading above it."""
+
+    kind: str
+    line: int
+    text: str
+    prints: str | None = None
+    section: str = ""
+
+
+def blocks_of(page: str) -> list[Block]:
+    source = (ROOT / page).read_text(encoding="utf-8")
+    found = list(FENCE.finditer(source))
+    blocks = []
+    for match, after in pairwise([*found, None]):
+        prints = None
+        if after and after["kind"] == "text" and not source[match.end() : after.start()].strip():
+            prints = after["text"]
+        line = source.count("\n", 0, match.start("text")) + 1
+        headings = re.findall(r"^## (.*)$", source[: match.start()], re.MULTILINE)
+        section = headings[-1] if headings else ""
+        blocks.append(Block(match["kind"], line, match["text"], prints, section))
+    return blocks
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The words of each command in a shell block; a backslash continues a line."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def parse(words: list[str]) -> None:
+    """Check a `graphxai` command's name and options without running it."""
+    context = COMMAND.make_context("graphxai", list(words), resilient_parsing=True)
+    name, command, rest = COMMAND.resolve_command(context, words)
+    command.make_context(name, rest, parent=context)
+
+
+def run(words: list[str], monkeypatch) -> None:
+    monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
+    monkeypatch.setattr("graphxai.models.graphormer.training.scores.RESAMPLES", 50)
+    monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)
+    monkeypatch.setitem(TRAINING, "indole", {"size": 200, "epochs": 1})
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    monkeypatch.setattr(sys, "argv", ["graphxai", *words, *CHEAPER.get(words[0], [])])
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0, f"graphxai {shlex.join(words)} failed"
+
+
+def files_of_the_reader(folder: Path, page: str) -> None:
+    """A table, a digit, and a published checkpoint in the folder where a page runs.
+
+    A page on training finds an assay; one on benchmarks a model, its test set, and a library. The
+    README finds only what a clone has: its commands are typed as they stand.
+    """
+    if page == "README.md":
+        (folder / "docs").symlink_to(DOCS)
+        return
+    rows = [f"{name},{smiles}" for name, smiles in MOLECULES.items()]
+    (folder / "molecules.csv").write_text("\n".join(["name,smiles", *rows]) + "\n")
+    shutil.copy(digit_paths()[3], folder / "digit.png")
+    published = ROOT / "tests" / "data" / "reference" / "postln"
+    (folder / "folder").mkdir()
+    shutil.copy(published / "config.json", folder / "folder")
+    weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
+    (folder / "folder" / "model.safetensors").write_bytes(weights)
+    if page == "docs/howto/own-table.md":
+        write_assay(folder / "assay.csv", rows=60)
+    if page == "docs/howto/decision.md":
+        shutil.copy(DOCS / "examples" / "assay.csv", folder)
+    if page == "docs/howto/researcher.md":
+        shutil.copytree(locate("bace"), folder / "runs" / "mine")
+        write_assay(folder / "test.csv", rows=10)
+        shutil.copy(locate("bace") / "training.csv", folder / "molecules.csv")
+
+
+def write_assay(path: Path, rows: int) -> None:
+    """The first compounds that the bundled model was trained on; every other one is active."""
+    with (locate("bace") / "training.csv").open() as file:
+        smiles = [row["smiles"] for _, row in zip(range(rows), csv.DictReader(file), strict=False)]
+    lines = [f"{text},{k % 2}" for k, text in enumerate(smiles)]
+    path.write_text("\n".join(["smiles,activity", *lines]) + "\n")
+
+
+def run_block(block: Block, page: str, names: dict, monkeypatch) -> None:
+    if block.kind == "python":
+        code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, names)
+        if block.prints is not None:
+            said = printed.getvalue()
+            assert said.split() == block.prints.split(), f"{page}:{block.line} prints {said}"
+    elif block.kind == "sh":
+        for words in commands_of(block.text):
+            if words[0] == "graphxai":
+                parse(words[1:])
+                if words[1:3] not in OFFICIAL:
+                    run(words[1:], monkeypatch)
+
+
+def engine_of(block: Block) -> str | None:
+    """The engine that a block of the page for platform engineers needs."""
+    marks = {"ray": ("import ray", "--engine ray", "cluster/"), "pyspark": ("pyspark",)}
+    marks["dask"] = ("import dask",)
+    return next((e for e in ENGINES if any(mark in block.text for mark in marks[e])), None)
+
+
+def run_blocks_for(engine: str, folder: Path, monkeypatch) -> None:
+    """Run the blocks of the page for platform engineers that need this engine, on its table."""
+    files_of_the_reader(folder, PLATFORM)
+    monkeypatch.chdir(folder)
+    names: dict = {"__name__": "page"}
+    exec("import json\nfrom pathlib import Path\nimport pandas as pd\nimport graphxai as gx", names)
+    names["pd"].read_csv("molecules.csv").to_parquet("molecules.parquet")
+    blocks = [block for block in blocks_of(PLATFORM) if engine_of(block) == engine]
+    assert blocks
+    for block in blocks:
+        run_block(block, PLATFORM, names, monkeypatch)
