@@ -257,3 +257,26 @@ def test_threads_explain_one_model():
         thread.join()
     for one, other in zip(found, alone, strict=True):
         same(one, other)
+
+
+class _Doubled(torch.autograd.Function):
+    """A function with a backward pass of its own, which keeps a weight for it."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        return 2 * torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def test_what_a_custom_function_does_is_explained_wherever_it_stands():
+    module = Function(
+        lambda m, h, *_: _Doubled.apply(m.other(_Doubled.apply(h, m.head.weight)), m.head.weight)
+    )
+    model = gx.wrap(module.eval(), kind="regression")
+    for graphs in ([ring(4), ring(6, 1)], [ring(5, 2), ring(3, 3), ring(7, 4)]):
+        for found in gx.explain(model, graphs):
+            assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+            assert not found.ledger.others

@@ -632,6 +632,10 @@ class _Assembly:
             live[value] = live[self.trace.joined[value][0]] | live[self.trace.joined[value][1]]
         return live[value]
 
+    def _is_cut(self, ref: Ref) -> bool:
+        """Whether there is data in a value from which no gradient comes."""
+        return bool(self.trace.depends[ref.value] & ~self.trace.live[ref.value])
+
     def _rewritten_script(self, op: Op) -> int:
         """Gradients in what TorchScript ran with its own backward pass to end with this `detach`.
 
@@ -644,7 +648,7 @@ class _Assembly:
             for ref in now.reads:
                 maker = trace.made(ref.value)
                 inside = now.name != "detach" or now is op
-                if inside and maker is not None and not trace.live[ref.value]:
+                if inside and maker is not None and self._is_cut(ref):
                     trace.live[ref.value] = trace.depends[ref.value]
                     todo.append(maker)
                 arriving |= trace.live[ref.value]
@@ -663,7 +667,7 @@ class _Assembly:
         todo, arriving = [op], 0
         while todo:
             for ref in todo.pop().reads:
-                if not trace.live[ref.value] and is_real(trace.tensors[ref.slot]):
+                if self._is_cut(ref) and is_real(trace.tensors[ref.slot]):
                     maker = trace.made(ref.value)
                     if maker is not None and not maker.graded:
                         trace.live[ref.value] = trace.depends[ref.value]
