@@ -473,8 +473,9 @@ class WrappedModel:
                 if isinstance(value, Tensor) and name not in NO_INPUTS
             }
         return explained_pass(
-            self.running, call, rows, others, current_rules(), tape, batch.layout, leaves
-        )
+            self.running, call, rows, others, batch.graphs_of, current_rules(), tape,
+            batch.layout, leaves,
+        )  # fmt: skip
 
     def _replaced_call(self, batch: WrappedBatch, shown: Tensor) -> Replaced:
         """The pass as a function of its rows."""

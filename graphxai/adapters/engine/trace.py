@@ -197,6 +197,8 @@ _Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any, Running, bool, bool]
 class _Recorder(TorchDispatchMode):
     """Keeps every operation of its thread, with arguments, results and the running module."""
 
+    apart: Mapping[int, int] = {}  # no result is replaced
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[_Call] = []
@@ -314,7 +316,8 @@ class _Python(TorchFunctionMode):
             self._mode.leaves(args[0])
         if name in DRAWING and draws_numbers(name, args, kwargs):
             self._mode.draws(name)
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        return self._mode.returned(out) if self._mode.apart else out
 
 
 _recording = threading.local()
