@@ -1,11 +1,11 @@
 """Explain a pass while it runs, by what is known of an earlier pass with the same operations.
 
 Marks and plans follow from the list of operations alone, so that those of an earlier pass, the
-*program*, serve for every batch. Where the rules ask for the ordinary gradient, the model runs as it
-is, with its own way back; only the other operations are run by their rule. All that the decisions
-depend on is checked on the way: which operations, on which tensors, with which settings, and the
-sizes that were compared. Once anything differs, the model finishes as if nobody watched, and the
-pass counts for nothing: another one is recorded.
+*program*, serve for every batch. Where the rules ask for the ordinary gradient, the model runs as
+it is, with its own way back; only the other operations are run by their rule. All that the
+decisions depend on is checked on the way: which operations, on which tensors, with which settings,
+and the sizes that were compared. Once anything differs, the model finishes as if nobody watched,
+and the pass counts for nothing: another one is recorded.
 """
 
 import weakref
@@ -22,11 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphxai.contract.randomness import current_draws
 from graphxai.rules.conservative import Rules
 
-from ..isolation import uncompiled
+from ..isolation import parts_of, uncompiled
 from ..layout import Layout
 from .marks import curves, marked, numbers_among
 from .nodes import Nodes
-from .replay import Lines, Plan, Replayed, lines_in, plan, replay, ruled
+from .replay import Lines, Plan, Replayed, lines_in, plan, refs_in, replay, ruled
 from .shares import Affine, Rows, Shares, affine, rows_of_graphs
 from .trace import (
     WEIGHTS,
@@ -150,8 +150,8 @@ class _Step(NamedTuple):
 
     tensors: place and slot of those among the arguments; others: place and value of all else.
     passes: whether relevance passes through it; by_rule: not by its ordinary gradient alone.
-    reads: slots. owns: whether it adds constants. numbers: its own are compared. done: slots that
-    nothing later needs.
+    reads: slots. plain: whether no tensor is given by name. owns: whether it adds constants.
+    numbers: its own are compared. done: slots that nothing later needs.
     """
 
     func: Any
@@ -161,6 +161,7 @@ class _Step(NamedTuple):
     passes: bool
     by_rule: bool
     reads: tuple[int, ...]
+    plain: bool
     owns: bool
     numbers: bool
     done: tuple[int, ...]
@@ -243,7 +244,8 @@ def _step(
     passes = op.number in passing
     return _Step(
         op.called, op, tensors, others, passes, passes and _has_own_way_back(program.wide, op),
-        tuple(ref.slot for ref in op.reads), op.number in rows, op.number in numbers,
+        tuple(ref.slot for ref in op.reads), not refs_in(op.kwargs) and op.called is op.func,
+        op.number in rows, op.number in numbers,
         tuple(done.get(op.number, ())),
     )  # fmt: skip
 
@@ -423,35 +425,28 @@ class _Following(TorchDispatchMode):
                 with self:
                     return parts(*args, **kwargs or {})
             self._lost = True
+        kwargs = kwargs or {}
         if step is None or self._lost or not self._goes_on(step, args, kwargs):
             self._lost = True
-            return func(*args, **kwargs or {})
+            return func(*args, **kwargs)
         self._next += 1
-        return self._run(step, args, kwargs or {})
-
-    def _run(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         op, terms = step.op, None
         if step.owns and self.shares is not None:
             terms = self.shares.terms(op, self._value, (args, kwargs))
-        now = self.again.now
-        if step.by_rule or (step.passes and any(now[slot] is not None for slot in step.reads)):
-            out = self._by_rule(op, args, kwargs)
-        else:
-            out = step.func(*args, **kwargs)
-        result = op.result
-        if type(result) is Ref:
-            known = self._tensors[result.slot]
-            if known is None:
-                self._tensors[result.slot] = out
-            elif known is not out:
-                self._lost = True
-        elif not self._note(result, out):
+        by_rule = step.by_rule or (step.passes and self._is_apart(step))
+        out = self._by_rule(op, args, kwargs) if by_rule else func(*args, **kwargs)
+        if not self._note(op.result, out):
             self._lost = True
         if terms is not None:
             self._waiting = op, out[0] if isinstance(out, tuple | list) else out, terms
         for slot in step.done:
             self._let_go(slot)
         return out
+
+    def _is_apart(self, step: _Step) -> bool:
+        """Whether an operation reads what has another way back than the model's own tensors."""
+        now = self.again.now
+        return any(now[slot] is not None for slot in step.reads)
 
     def _watch(self) -> None:
         """Let shares come in from the gradient at the last result, which has its way back now."""
@@ -543,7 +538,7 @@ class _Following(TorchDispatchMode):
 
     # -- one operation -------------------------------------------------------------------------
 
-    def _goes_on(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    def _goes_on(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these are the arguments of the operation that comes next."""
         op, tensors = step.op, self._tensors
         if op.graded != is_grad_enabled() or top_hooks(True) is not None:
@@ -556,8 +551,7 @@ class _Following(TorchDispatchMode):
         for place, known in step.others:
             if known is not args[place] and not self._alike(known, args[place]):
                 return False
-        if kwargs or op.kwargs:
-            kwargs = kwargs or {}
+        if (kwargs or op.kwargs) and not (step.plain and kwargs == op.kwargs):
             if op.called is not op.func:
                 kwargs = dict(kwargs)
                 if not self._alike(op.makes[0], kwargs.pop("out", None)):
@@ -565,7 +559,7 @@ class _Following(TorchDispatchMode):
             if not self._alike(op.kwargs, kwargs):
                 return False
         if step.numbers:
-            self._numbers[op.number] = numbers_among(op, args, kwargs or {})
+            self._numbers[op.number] = numbers_among(op, args, kwargs)
         return True
 
     def _alike(self, known: Any, given: Any) -> bool:
@@ -609,7 +603,7 @@ class _Following(TorchDispatchMode):
 
     @cached_property
     def _own(self) -> set[int]:
-        return ids_of_kept(self._module.modules())
+        return ids_of_kept(parts_of(self._module))
 
     def _note(self, result: Any, out: Any) -> bool:
         """Remember what an operation returned; whether it is as expected."""

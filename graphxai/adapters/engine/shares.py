@@ -26,6 +26,7 @@ LINEAR = (SAME | MATRIX_PRODUCTS | {
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "scatter_add", "index_add",
 }) - {"masked_scatter", "_addmm_activation", "constant_pad_nd", "scatter", "sort"}  # fmt: skip
 FLAG = {"native_layer_norm": "layernorm"} | dict.fromkeys(RATIO, "activation")
+ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
 SIGN = {("sub", 1): -1, ("rsub", 0): -1}  # by operation and place of the constant
 FAR = 1e4  # machine epsilons of the terms' size: more is no rounding
 
@@ -64,6 +65,7 @@ def affine(plan: Plan, lines: Lines) -> Affine | None:
         for place in ADDITIVE.get(op.name, ()):
             for ref in refs_in(op.args[place : place + 1]):
                 constant = ref.value not in plan.taken[op.number]
+                constant = constant and plan.trace.name(ref.value) not in ZEROS
                 if constant and is_real(plan.trace.tensors[ref.slot]):
                     here = own.setdefault(op.number, {})
                     here.setdefault(lines.of(ref.value), []).append(ref)
