@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ from .replay import (
     replay,
     share_along,
 )
-from .shares import FAR
+from .shares import adds_up
 from .trace import Trace, is_real, recording
 
 # errors of code that was written for inference
@@ -108,44 +107,35 @@ def explained_pass(
             with conservative(**vars(rules)):
                 return _shares(programmed(trace, rules, program.names, True), rows.detach(), name)
 
-        split = {line: graphs_of(line) for line in found.inputs}
-        collect = partial(_arrived, found, split, again, name)
-        tape.arriving = Arriving(list(found.inputs.values()), collect)
+        tape.arriving = _arriving(found, graphs_of, again, name)
     return outputs
 
 
-def _arrived(
+def _arriving(
     found: Followed,
-    graphs: Mapping[str, Tensor | None],
+    graphs_of: Callable[[str], Tensor | None],
     again: Callable[[], dict[str, Tensor]],
     name: str,
-    gradients: list[Tensor],
-    outputs: Tensor,
-    weights: Tensor,
-    relevance: Tensor,
-) -> dict[str, Tensor]:
-    """The share (B,) of each line, see `Arriving`; derived again if these do not add up.
+) -> Arriving:
+    """The shares of a pass that followed a program; derived again if they do not add up."""
+    shares, inputs = found.shares, found.inputs
+    assert shares is not None
 
-    graphs: of the rows of each input; relevance (B, T).
-    """
-    assert found.shares is not None
-    total = (outputs * weights).sum(-1)
-    shares = found.shares.of_lines()
-    for (line, leaf), gradient in zip(found.inputs.items(), gradients, strict=True):
-        own, of_rows = leaf.detach() * gradient, graphs[line]
-        own = own if own.dim() == 1 else own.flatten(1).sum(1)
-        assert of_rows is not None
-        share = own.new_zeros(len(total)).index_add(0, of_rows, own)
-        shares[line] = shares[line] + share if line in shares else share
-    rest, size = total - relevance.sum(-1), total.abs() + relevance.abs().sum(-1)
-    for share in shares.values():
-        rest, size = rest - share, size + share.abs()
-    if bool((rest.abs() > FAR * torch.finfo(total.dtype).eps * size).any()):
-        shares = {line: (share * weights).sum(-1) for line, share in again().items()}
-    shares = {k: share for k, share in shares.items() if k == BIASES or bool(share.any())}
-    if CUT_OFF in shares:
-        warn_of_cuts(name, found.program.places[CUT_OFF])
-    return shares
+    def of_lines(
+        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
+    ) -> dict[str, Tensor]:
+        own = {
+            line: (leaf.detach() * gradient, graphs_of(line))
+            for (line, leaf), gradient in zip(inputs.items(), gradients, strict=True)
+        }
+        of_line = shares.of_lines(own)
+        if not adds_up(outputs, weights, relevance, of_line):
+            of_line = {line: (share * weights).sum(-1) for line, share in again().items()}
+        if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
+            warn_of_cuts(name, found.program.places[CUT_OFF])
+        return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
+
+    return Arriving(list(inputs.values()), of_lines)
 
 
 def _towards(program: Program, leaves: Mapping[str, Tensor], rows: Tensor) -> Tensor:

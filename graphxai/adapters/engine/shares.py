@@ -218,16 +218,36 @@ class Shares:
             before = self._sums.get((line, *kind))
             self._sums[line, *kind] = found if before is None else before + found
 
-    def of_lines(self) -> dict[str, Tensor]:
-        """The share (B,) of each line."""
-        shares: dict[str, Tensor] = {}
+    def of_lines(self, inputs: Mapping[str, tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
+        """The share (B,) of each line.
+
+        inputs: by line, the relevance of an input beside the nodes, and the graph of each row.
+        """
+        parts: list[tuple[str, Tensor, Tensor | None]] = [
+            (line, found if found.dim() == 1 else found.flatten(1).sum(1), graphs)
+            for line, (found, graphs) in inputs.items()
+        ]
         for (line, by, length), found in self._sums.items():
             index = self._indices.get(by) if isinstance(by, int) else None
-            graphs = graphs_of_rows(by, length, self.layout, index)
+            parts.append((line, found, graphs_of_rows(by, length, self.layout, index)))
+        shares: dict[str, Tensor] = {}
+        for line, found, graphs in parts:
             assert graphs is not None
             share = found.new_zeros(len(self.layout.mask)).index_add(0, graphs, found)
             shares[line] = shares[line] + share if line in shares else share
         return shares
+
+
+def adds_up(
+    outputs: Tensor, weights: Tensor, relevance: Tensor, shares: Mapping[str, Tensor]
+) -> bool:
+    """Whether relevance (B, T) and shares (B,) sum to the weighted outputs (B, C)."""
+    total = (outputs * weights).sum(-1)
+    rest, size = total - relevance.sum(-1), total.abs() + relevance.abs().sum(-1)
+    for share in shares.values():
+        rest, size = rest - share, size + share.abs()
+    eps = max(torch.finfo(tensor.dtype).eps for tensor in (outputs, relevance))
+    return not bool((rest.abs() > FAR * eps * size).any())
 
 
 def _by_rows(gradient: Tensor, constant: Any, axis: int) -> Tensor:
