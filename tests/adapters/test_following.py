@@ -104,9 +104,17 @@ def slices(m, h, edge_index, batch):
     return F.pad(a * b.sigmoid().sum(-1, keepdim=True), (0, DIM - 2)) + m.other(h)
 
 
+def with_a_hook(m, h, edge_index, batch):
+    found = m.other(h)
+    if len(h) != 4 and found.requires_grad:
+        found.register_hook(lambda gradient: 3 * gradient)
+    return found.relu()
+
+
 BETWEEN = [
     on_a_value, on_a_list, as_deep_as_large, as_often_as_neighbours, in_place, attention_by_size,
     detached_if_small, through_memory, without_gradients_if_small, slices,
+    with_a_hook,
 ]  # fmt: skip
 
 

@@ -505,6 +505,10 @@ class _Following(TorchDispatchMode):
         self._lost |= number != self._next or not same
         self._left += 1
 
+    def changes_gradients(self) -> None:
+        """The model wants to see, or to change, a gradient on its way back."""
+        self._lost = True
+
     def draws(self, name: str) -> None:
         """The model draws random numbers, from which the next pass starts again."""
         self._lost = True

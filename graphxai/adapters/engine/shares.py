@@ -207,7 +207,8 @@ class Shares:
             return False
         if index is not None:
             self._indices[int(rows.by)] = index
-        out.register_hook(lambda gradient: self._take(gradient, terms, rows.axis, kind))
+        with torch._C.DisableTorchFunction():  # or it would be taken for a hook of the model's
+            out.register_hook(lambda gradient: self._take(gradient, terms, rows.axis, kind))
         return True
 
     def _take(

@@ -35,6 +35,7 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 }  # fmt: skip
 CUTS = {"detach", "round", "sign", "sgn", "floor", "ceil", "trunc", "frac", "heaviside"}
 LEAVING = {"tolist", "numpy", "array", "item", "float", "dlpack"}
+HOOKS = {"register_hook", "retain_grad"}
 NESTED = (tuple, list, dict)  # among arguments
 WEIGHTS = 1 << 62  # the bit of what the model keeps
 
@@ -153,7 +154,7 @@ class Trace:
     drawn: dict[int, Tensor] = field(default_factory=dict)  # results of random operations
     inputs: dict[int, int] = field(default_factory=dict)  # slot: bit
     chance: set[tuple[str, str]] = field(default_factory=set)  # modules that drew random numbers
-    hooked: bool = False  # whether what autograd saves was handled by the model, as in checkpoints
+    hooked: bool = False  # whether the model takes part in autograd, by checkpoints or hooks
     left: int | None = None  # the operation after which a signal left PyTorch
     output: Any = None
 
@@ -238,6 +239,10 @@ class _Recorder(TorchDispatchMode):
         """A value leaves PyTorch."""
         self.left.append((len(self.calls), tensor))
 
+    def changes_gradients(self) -> None:
+        """The model wants to see, or to change, a gradient on its way back."""
+        self.hooked = True
+
     def draws(self, name: str) -> None:
         """The running module draws random numbers."""
         self.chance.add((self.within.path, name))
@@ -301,7 +306,7 @@ def _argument(place: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str
 
 
 class _Python(TorchFunctionMode):
-    """Tells a mode of values that leave PyTorch, and of random numbers that are drawn.
+    """Tells a mode of values that leave PyTorch, of random numbers, and of hooks on gradients.
 
     With it on, layers do without kernels for inference.
     """
@@ -314,6 +319,8 @@ class _Python(TorchFunctionMode):
         name, kwargs = name_of(func), kwargs or {}
         if name in LEAVING:
             self._mode.leaves(args[0])
+        if name in HOOKS:
+            self._mode.changes_gradients()
         if name in DRAWING and draws_numbers(name, args, kwargs):
             self._mode.draws(name)
         out = func(*args, **kwargs)
