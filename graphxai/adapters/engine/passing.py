@@ -19,7 +19,6 @@ from .program import (
     NODES,
     Followed,
     Program,
-    explained_again,
     followed,
     give_up,
     keep,
@@ -88,8 +87,10 @@ def explained_pass(
         # from here on as every later pass, so that the first one has the same last digits
         alone = leaves or tape is None
         found = None if alone else followed(module, asked, call, rows, others, layout)
-    program = program if found is None else found.program
-    outputs = explained_again(program, rows) if found is None else found.outputs
+    if found is None:
+        outputs = replay(program.made, {program.slot: rows}).output()
+    else:
+        program, outputs = found.program, found.outputs
     if program.curved:
         warn_of_curves(name, program.made)
     if not outputs.requires_grad:
@@ -101,23 +102,23 @@ def explained_pass(
         outputs = _with_shares(outputs, program, rows, name, tape)
     elif tape is not None and found is not None:
 
-        def again() -> dict[str, Tensor]:
+        def derived() -> dict[str, Tensor]:
             give_up(module, asked)
             trace = recorded(module, call, rows.detach(), others)
             with conservative(**vars(rules)):
                 return _shares(programmed(trace, rules, program.names, True), rows.detach(), name)
 
-        tape.arriving = _arriving(found, graphs_of, again, name)
+        tape.arriving = _arriving(found, graphs_of, derived, name)
     return outputs
 
 
 def _arriving(
     found: Followed,
     graphs_of: Callable[[str], Tensor | None],
-    again: Callable[[], dict[str, Tensor]],
+    derived: Callable[[], dict[str, Tensor]],
     name: str,
 ) -> Arriving:
-    """The shares of a pass that followed a program; derived again if they do not add up."""
+    """The shares of a pass that followed a program; those derived if they do not add up."""
     shares, inputs = found.shares, found.inputs
     assert shares is not None
 
@@ -130,7 +131,7 @@ def _arriving(
         }
         of_line = shares.of_lines(own)
         if not adds_up(outputs, weights, relevance, of_line):
-            of_line = {line: (share * weights).sum(-1) for line, share in again().items()}
+            of_line = {line: (share * weights).sum(-1) for line, share in derived().items()}
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
             warn_of_cuts(name, found.program.places[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}

@@ -26,7 +26,7 @@ from ..isolation import parts_of, uncompiled
 from ..layout import Layout
 from .marks import curves, marked, numbers_among
 from .nodes import Nodes
-from .replay import Lines, Plan, Replayed, lines_in, plan, refs_in, replay, ruled
+from .replay import Lines, Plan, Replayed, lines_in, plan, refs_in, ruled
 from .shares import Affine, Rows, Shares, affine, rows_of_graphs
 from .trace import (
     WEIGHTS,
@@ -37,6 +37,7 @@ from .trace import (
     ids_of_kept,
     kind_of,
     memory_of,
+    saves_elsewhere,
     watched,
 )
 
@@ -44,7 +45,6 @@ NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.PythonTLSSnapshot
 )
-top_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # a checkpoint's
 MOST = 4  # programs of a model, for as many ways that its control flow goes
 
 
@@ -134,12 +134,6 @@ def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: boo
         if any(trace.live[value] & bit for value in read):
             program.places.setdefault(name, set())
     return program
-
-
-def explained_again(program: Program, rows: Tensor) -> Tensor:
-    """Outputs of a recorded pass under the rules."""
-    outputs: Tensor = replay(program.made, {program.slot: rows}).output()
-    return outputs
 
 
 # -- keeping programs ------------------------------------------------------------------------------
@@ -402,7 +396,8 @@ class _Following(TorchDispatchMode):
         self._lost = len(distinct) != len(trace.inputs)
         self._tensors[: len(distinct)] = distinct
         self.again = Replayed(plan, self._tensors)
-        self.shares = Shares(known, kept.rows, layout) if (known := _known(self._program)) else None
+        known = self._program.affine if self._program.places else None
+        self.shares = None if known is None else Shares(known, kept.rows, layout)
         if plan is not self._program.made and not self._lost:
             for slot, bit in trace.inputs.items():
                 if bit != NODES and plan.signal[trace.slot_of_value.index(slot)]:
@@ -545,7 +540,7 @@ class _Following(TorchDispatchMode):
     def _goes_on(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these are the arguments of the operation that comes next."""
         op, tensors = step.op, self._tensors
-        if op.graded != is_grad_enabled() or top_hooks(True) is not None:
+        if op.graded != is_grad_enabled() or saves_elsewhere():
             return False
         if len(args) != len(op.args):
             return False
@@ -641,10 +636,6 @@ class _Following(TorchDispatchMode):
         for ref, part in zip(op.makes, handed, strict=True):
             self.apart[id(part)] = ref.slot
         return handed[0] if type(op.result) is Ref else handed
-
-
-def _known(program: Program) -> Affine | None:
-    return program.affine if program.places else None
 
 
 def _pattern(values: list[str]) -> list[int]:
