@@ -142,7 +142,19 @@ class WrappedBatch:
 
     def split(self, name: str, values: Tensor) -> list[Tensor]:
         """The rows of each graph, of an attribute of the batch or of what belongs to it."""
-        return list(values.split([g[name].shape[0] if g[name].dim() else 1 for g in self.singles]))
+        return list(values.split(self._counts(name)))
+
+    def _counts(self, name: str) -> list[int]:
+        return [g[name].shape[0] if g[name].dim() else 1 for g in self.singles]
+
+    def graphs_of(self, name: str) -> Tensor | None:
+        """The graph of each row of an attribute of the batch; None if it has other rows."""
+        assert self.graphs is not None
+        if not all(isinstance(graph.get(name), Tensor) for graph in self.singles):
+            return None
+        counts = torch.tensor(self._counts(name), device=self.mask.device)
+        fits = int(counts.sum()) == len(self.graphs[name])
+        return torch.arange(len(self)).to(counts).repeat_interleave(counts) if fits else None
 
     def to(self, device: torch.device | str) -> "WrappedBatch":
         """The same batch on `device`."""

@@ -327,18 +327,23 @@ def _names(graphs: Sequence[Data], key: str) -> Role | None:
         return None
     if key == "ptr" or not isinstance(graphs[0].__cat_dim__(key, value), int):
         return None
-    added = [torch.as_tensor(g.__inc__(key, g[key])).flatten() for g in graphs]
-    if not any(bool(a.any()) for a in added):
+    added = [_flat_numbers(g.__inc__(key, g[key])) for g in graphs]
+    if not any(map(any, added)):
         return None
     nodes, edges = [int(g.num_nodes or 0) for g in graphs], [int(g.num_edges) for g in graphs]
     of_edges = nodes == edges and not _grows_with_nodes(graphs[0], key)
     for group, count in ((EDGES, edges),) if of_edges else ((NODES, nodes), (EDGES, edges)):
-        rows = torch.stack([a == n for a, n in zip(added, count, strict=True)]).all(0)
-        if bool(rows.all()):
+        rows = tuple(row == tuple(count) for row in zip(*added, strict=True))
+        if all(rows):
             return Role(key, group)
-        if bool(rows.any()) and len(rows) == len(value):
-            return Role(key, group, tuple(rows.tolist()))
+        if any(rows) and len(rows) == len(value):
+            return Role(key, group, rows)
     return None
+
+
+def _flat_numbers(value: Any) -> list[Any]:
+    """Numbers as a list; most are a single one."""
+    return [value] if isinstance(value, int) else torch.as_tensor(value).flatten().tolist()
 
 
 def _grows_with_nodes(graph: Data, key: str) -> bool:

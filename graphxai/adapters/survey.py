@@ -29,7 +29,7 @@ from .engine.marks import marked
 from .engine.passing import NODES, places_of_cuts, recorded
 from .engine.relevance import ALL_CONSTANT
 from .engine.replay import plan
-from .isolation import copied, leaving_no_trace
+from .isolation import copied, leaving_no_trace, parts_of
 
 Wrapped = Any  # a WrappedModel
 Run = Callable[[Tensor], Tensor]
@@ -102,7 +102,7 @@ class Survey:
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
     """What a module is made of."""
-    parts = list(module.modules())  # walked through once, where `parameters` would do so again
+    parts = parts_of(module)  # walked through once, where `parameters` would do so again
     own = (p for part in parts for p in part._parameters.values() if p is not None)
     return *map(type, parts), *(p.shape for p in own)
 

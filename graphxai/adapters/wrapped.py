@@ -40,7 +40,14 @@ from .engine.attention import NotTogether
 from .engine.passing import explained_pass, relevant_pass
 from .engine.relevance import current_relevance
 from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
-from .isolation import as_written, evaluated, in_eval_mode, leaving_no_trace, uncompiled
+from .isolation import (
+    as_written,
+    evaluated,
+    in_eval_mode,
+    leaving_no_trace,
+    parts_of,
+    uncompiled,
+)
 from .layout import OneGraphAtATime
 from .one_at_a_time import (
     one_by_one,
@@ -141,6 +148,10 @@ def _tasks_told(
     return (Task("output" if task is None else task, kind, tuple(classes or ())),)
 
 
+def _has_packed_weights(part: nn.Module) -> bool:
+    return any(type(value) is torch.ScriptObject for value in vars(part).values())
+
+
 class WrappedModel:
     """A module that meets the contract `contract.model.ExplainableModel`; made by `wrap`.
 
@@ -227,8 +238,9 @@ class WrappedModel:
     @property
     def quantised_layer(self) -> str | None:
         """The first layer with weights packed as integers, which pass no gradient on."""
-        for path, layer in self.module.named_modules():
-            if any(type(value) is torch.ScriptObject for value in vars(layer).values()):
+        packed = [part for part in parts_of(self.module) if _has_packed_weights(part)]
+        for path, layer in self.module.named_modules() if packed else ():
+            if layer is packed[0]:
                 return path.removesuffix("._packed_params") or type(self.module).__name__
         return None
 
@@ -473,8 +485,9 @@ class WrappedModel:
                 if isinstance(value, Tensor) and name not in NO_INPUTS
             }
         return explained_pass(
-            self.running, call, rows, others, current_rules(), tape, batch.layout, leaves
-        )
+            self.running, call, rows, others, batch.graphs_of, current_rules(), tape,
+            batch.layout, leaves,
+        )  # fmt: skip
 
     def _replaced_call(self, batch: WrappedBatch, shown: Tensor) -> Replaced:
         """The pass as a function of its rows."""

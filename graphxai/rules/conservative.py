@@ -50,6 +50,19 @@ class Operation:
     output: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Arriving:
+    """Shares of constants that are known once the gradient has passed.
+
+    leaves: tensors whose gradients are needed for it. shares: of these gradients, of outputs
+    (B, C), the weights (B, C) with which they were summed up and the relevance (B, T) of the
+    tokens, the share (B,) of each line.
+    """
+
+    leaves: list[Tensor]
+    shares: Callable[[list[Tensor], Tensor, Tensor, Tensor], dict[str, Tensor]]
+
+
 @dataclass
 class Tape:
     """What `record` collects during one forward pass, in the order of the layers.
@@ -60,6 +73,7 @@ class Tape:
     graph, so that each graph's output has its separate share. `others`: the same, a leaf (B, 1) of
     ones whose gradient is the share, for other constants of a wrapped model, by name: numbers in
     its code, inputs beside the nodes' features, and signals cut off from the gradient.
+    `arriving`: shares of both kinds that a wrapped model's gradient brings along.
     `attention_gradients`: gradients of attention are available even where a rule holds it constant;
     nothing flows further back.
     `operations`: every LayerNorm and activation that no rule makes conservative, without its bias;
@@ -74,6 +88,7 @@ class Tape:
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
     others: dict[str, Tensor] = field(default_factory=dict)
+    arriving: "Arriving | None" = None
     operations: list[Operation] = field(default_factory=list)
 
 

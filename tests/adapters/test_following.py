@@ -104,9 +104,17 @@ def slices(m, h, edge_index, batch):
     return F.pad(a * b.sigmoid().sum(-1, keepdim=True), (0, DIM - 2)) + m.other(h)
 
 
+def with_a_hook(m, h, edge_index, batch):
+    found = m.other(h)
+    if len(h) != 4 and found.requires_grad:
+        found.register_hook(lambda gradient: 3 * gradient)
+    return found.relu()
+
+
 BETWEEN = [
     on_a_value, on_a_list, as_deep_as_large, as_often_as_neighbours, in_place, attention_by_size,
     detached_if_small, through_memory, without_gradients_if_small, slices,
+    with_a_hook,
 ]  # fmt: skip
 
 
@@ -257,3 +265,82 @@ def test_threads_explain_one_model():
         thread.join()
     for one, other in zip(found, alone, strict=True):
         same(one, other)
+
+
+class _Doubled(torch.autograd.Function):
+    """A function with a backward pass of its own, which keeps a weight for it."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        return 2 * torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def test_what_a_custom_function_does_is_explained_wherever_it_stands():
+    module = Function(
+        lambda m, h, *_: _Doubled.apply(m.other(_Doubled.apply(h, m.head.weight)), m.head.weight)
+    )
+    model = gx.wrap(module.eval(), kind="regression")
+    for graphs in ([ring(4), ring(6, 1)], [ring(5, 2), ring(3, 3), ring(7, 4)]):
+        for found in gx.explain(model, graphs):
+            assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+            assert not found.ledger.others
+
+
+class WithEdges(nn.Module):
+    """Attributes of edges and nodes that pass through layers of their own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.of_edges = nn.Linear(DIM, DIM), nn.Linear(3, DIM)
+        self.of_places, self.head = nn.Linear(2, DIM), nn.Linear(2 * DIM, 2)
+
+    def forward(self, x, edge_index, edge_attr, pe, batch):
+        h = self.first(x) + self.of_places(pe)
+        source, target = edge_index
+        messages = (h[source] + self.of_edges(edge_attr).relu()).relu()
+        h = torch.cat([h, torch.zeros_like(h).index_add(0, target, messages)], -1)
+        return self.head(global_mean_pool(h, batch))
+
+
+def test_shares_of_each_graph_are_those_that_it_has_alone():
+    model = gx.wrap(WithEdges().eval(), kind="multiclass", classes=2)
+    for sizes in ((4, 7, 5), (3, 3), (6, 1, 2, 8)):
+        graphs = [ring(nodes, nodes) for nodes in sizes]
+        for graph in graphs:
+            graph.edge_attr = torch.randn(graph.num_edges, 3)
+            graph.pe = torch.randn(graph.num_nodes, 2)
+        alone = [
+            gx.explain(gx.wrap(WithEdges().eval(), kind="multiclass", classes=2), g) for g in graphs
+        ]
+        for one in gx.explain(model, graphs, target=1):
+            assert one.ledger.others.keys() == {"edge_attr", "pe"}
+        same(gx.explain(model, graphs), alone)
+
+
+def test_shares_are_derived_again_where_rows_are_no_longer_whose_they_were(monkeypatch):
+    def sorted_by_value(m, h, edge_index, batch):
+        order = h.detach().sum(-1).argsort()
+        return m.other(h[order]).relu()[order.argsort()]
+
+    def ascending(nodes, first):
+        graph = ring(nodes)
+        steps = torch.arange(first, first + nodes)[:, None].float()
+        graph.x = steps * module.first.weight.detach().sum(0)
+        return graph
+
+    given_up = []
+    kept = "graphxai.adapters.engine.passing.give_up"
+    monkeypatch.setattr(kept, lambda *what: given_up.append(what))
+    module = Function(sorted_by_value).eval()
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, [ascending(4, 1), ascending(6, 5)])
+    assert not given_up
+    graphs = [ring(4), ring(6, 1, 5.0), ring(5, 2)]
+    found = gx.explain(model, graphs)
+    assert given_up
+    same(found, [gx.explain(gx.wrap(module, kind="regression"), graph) for graph in graphs])

@@ -10,7 +10,7 @@ nodes of one graph, `NONE` for padding and constants, `MIXED` for nodes of sever
 axis with one number for all entries a tensor of numbers has length one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, NamedTuple
@@ -78,16 +78,25 @@ class Nodes:
 
 
 def numbered(
-    trace: Trace, slot: int, rows: Tensor, tokens: int, before: Nodes | None = None
+    trace: Trace,
+    slot: int,
+    rows: Tensor,
+    tokens: int,
+    before: Nodes | None = None,
+    others: Mapping[int, Tensor] | None = None,
 ) -> Nodes:
     """The numbers of all values, the input in `slot` having the numbers `rows`.
 
     rows: of shape (n, 1) or (B, S, 1), as the input's rows. before: the numbers before parts of the
-    list were changed; all others keep theirs.
+    list were changed; all others keep theirs. others: numbers of other inputs by slot; by default
+    these are constants.
     """
     walk = _Walk(trace, rows, tokens, before)
     first = trace.slot_of_value.index(slot)
     walk.nodes.by_value[first] = Numbers(rows) if before is None else before.by_value[first]
+    for other, numbers in (others or {}).items():
+        walk.nodes.by_value[trace.slot_of_value.index(other)] = Numbers(numbers)
+        walk.bits |= trace.inputs[other]
     for op in trace.ops:
         walk.step(op)
     return walk.nodes
@@ -99,6 +108,7 @@ class _Walk:
         self.nodes = Nodes(tokens)
         self.before = {} if before is None else before.steps
         self.mixes = False
+        self.bits = 1  # of the inputs that have numbers
 
     def step(self, op: Op) -> None:
         """Number the results of an operation."""
@@ -119,7 +129,7 @@ class _Walk:
         """The numbers of its results; none if the operation is not foreseen."""
         read = {ref.value: self._of(ref.value) for ref in op.reads}
         known = {value: numbers for value, numbers in read.items() if numbers is not None}
-        made = [ref for ref in op.makes if self.trace.depends[ref.value] & 1]
+        made = [ref for ref in op.makes if self.trace.depends[ref.value] & self.bits]
         made = [ref for ref in made if self.trace.tensors[ref.slot].is_floating_point()]
         if not made:
             return {}

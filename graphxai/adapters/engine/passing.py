@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from graphxai.rules.conservative import Rules, Tape
+from graphxai.rules.conservative import Arriving, Rules, Tape, conservative
 
 from ..isolation import uncompiled
 from ..layout import Layout
@@ -15,7 +15,15 @@ from .attention import attention_between_nodes, current_layer_inputs, entering, 
 from .marks import curves, marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
-from .program import NODES, Program, explained_again, followed, keep, programmed
+from .program import (
+    NODES,
+    Followed,
+    Program,
+    followed,
+    give_up,
+    keep,
+    programmed,
+)
 from .relevance import RelevancePass, passed_back, plan_of
 from .replay import (
     ADDITIVE,
@@ -32,6 +40,7 @@ from .replay import (
     replay,
     share_along,
 )
+from .shares import adds_up
 from .trace import Trace, is_real, recording
 
 # errors of code that was written for inference
@@ -43,6 +52,7 @@ def explained_pass(
     call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
     rows: Tensor,
     others: Mapping[str, Tensor],
+    graphs_of: Callable[[str], Tensor | None],
     rules: Rules,
     tape: Tape | None,
     layout: Layout,
@@ -51,7 +61,8 @@ def explained_pass(
     """Outputs (B, C) of node rows under the rules, with what the tape asks for.
 
     call: runs the module on rows and other inputs; others: the graph's other attributes by name;
-    leaves: those of them that gradients lead to, too.
+    graphs_of: the graph of each row of one of these, if it has such; leaves: those of them that
+    gradients lead to, too.
     """
     name = type(module).__name__
     if tape is not None and not tape.with_biases:
@@ -62,20 +73,24 @@ def explained_pass(
         return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
     inputs = ((key, t.dtype, t.dim(), t.device) for key, t in {"": rows, **others}.items())
     asked = (rules, tape is not None, tuple(inputs))
-    found = None if leaves else followed(module, asked, call, rows, others)
+    found = None if leaves else followed(module, asked, call, rows, others, layout)
     if found is None:
         trace = recorded(module, call, rows, others)
         wide = tape is not None or bool(leaves)
         program = programmed(trace, rules, names_by_bit(others), wide)
         warn_of_chance(name, trace)
-        keep(module, asked, program)
+
+        def nodes() -> Nodes:
+            return with_graphs(program, rows, layout, graphs_of)
+
+        keep(module, asked, program, nodes, layout)
         # from here on as every later pass, so that the first one has the same last digits
         alone = leaves or tape is None
-        found = None if alone else followed(module, asked, call, rows, others)
-    if found is not None:
-        program, outputs, shares = found
+        found = None if alone else followed(module, asked, call, rows, others, layout)
+    if found is None:
+        outputs = replay(program.made, {program.slot: rows}).output()
     else:
-        outputs, shares = explained_again(program, rows)
+        program, outputs = found.program, found.outputs
     if program.curved:
         warn_of_curves(name, program.made)
     if not outputs.requires_grad:
@@ -83,9 +98,45 @@ def explained_pass(
     if leaves:
         of_leaves = _towards(program, leaves, rows.detach())
         outputs = outputs + of_leaves - of_leaves.detach()
-    if tape is not None:
-        outputs = _with_shares(outputs, program, rows, shares, name, tape)
+    if tape is not None and (found is None or found.shares is None):
+        outputs = _with_shares(outputs, program, rows, name, tape)
+    elif tape is not None and found is not None:
+
+        def derived() -> dict[str, Tensor]:
+            give_up(module, asked)
+            trace = recorded(module, call, rows.detach(), others)
+            with conservative(**vars(rules)):
+                return _shares(programmed(trace, rules, program.names, True), rows.detach(), name)
+
+        tape.arriving = _arriving(found, graphs_of, derived, name)
     return outputs
+
+
+def _arriving(
+    found: Followed,
+    graphs_of: Callable[[str], Tensor | None],
+    derived: Callable[[], dict[str, Tensor]],
+    name: str,
+) -> Arriving:
+    """The shares of a pass that followed a program; those derived if they do not add up."""
+    shares, inputs = found.shares, found.inputs
+    assert shares is not None
+
+    def of_lines(
+        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
+    ) -> dict[str, Tensor]:
+        own = {
+            line: (leaf.detach() * gradient, graphs_of(line))
+            for (line, leaf), gradient in zip(inputs.items(), gradients, strict=True)
+        }
+        of_line = shares.of_lines(own)
+        if not adds_up(outputs, weights, relevance, of_line):
+            of_line = {line: (share * weights).sum(-1) for line, share in derived().items()}
+        if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
+            warn_of_cuts(name, found.program.places[CUT_OFF])
+        return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
+
+    return Arriving(list(inputs.values()), of_lines)
 
 
 def _towards(program: Program, leaves: Mapping[str, Tensor], rows: Tensor) -> Tensor:
@@ -165,6 +216,20 @@ def with_numbers(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Nodes
     if not write_matrices(trace, nodes):
         return nodes
     return numbered(trace, slot, numbers, layout.tokens, nodes)
+
+
+def with_graphs(
+    program: Program, rows: Tensor, layout: Layout, graphs_of: Callable[[str], Tensor | None]
+) -> Nodes:
+    """The numbers of a list in which all rows, those of other inputs too, are of whole graphs."""
+    trace, others = program.trace, {}
+    for slot, bit in trace.inputs.items():
+        graphs = graphs_of(program.names[bit]) if bit != NODES else None
+        if graphs is not None:
+            others[slot] = -2 - graphs.view(-1, *[1] * (trace.tensors[slot].dim() - 1))
+    numbers = numbers_of_rows(layout, rows)
+    numbers = torch.where(numbers == NONE, NONE, -2 - numbers // layout.tokens)
+    return numbered(trace, program.slot, numbers, layout.tokens, others=others)
 
 
 def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
@@ -252,46 +317,40 @@ def warn_of_chance(name: str, trace: Trace) -> None:
         )
 
 
-def _with_shares(
-    outputs: Tensor,
-    program: Program,
-    rows: Tensor,
-    known: Mapping[str, Tensor] | None,
-    name: str,
-    tape: Tape,
-) -> Tensor:
-    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line.
+def _with_shares(outputs: Tensor, program: Program, rows: Tensor, name: str, tape: Tape) -> Tensor:
+    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line."""
+    whole, places = program.whole, program.places
+    shares = _shares(program, rows, name) if whole is None else {whole: outputs.detach()}
+    for line, share in shares.items():
+        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
+        outputs = outputs + share * (ones - 1)
+        if line == BIASES:
+            tape.biases.append(ones)
+        elif bool(share.any()):
+            tape.others[line] = ones
+            if line == CUT_OFF:
+                warn_of_cuts(name, places[line] if whole is None else {""})
+    return outputs
+
+
+def _shares(program: Program, rows: Tensor, name: str) -> dict[str, Tensor]:
+    """The share of each line in the outputs (B, C) of a recorded pass.
 
     The share of every constant c that enters by addition is `sum c * df/dc`: the directional
-    derivative of f along the constants themselves, for all graphs and outputs at once. known: by
-    line, what was found while the pass ran.
+    derivative of f along the constants themselves, for all graphs and outputs at once.
     """
-    places = program.places if program.whole is None else {program.whole: {""}}
-    if program.whole is not None:
-        known = {program.whole: outputs}
-    for line in sorted(places):
+    found = {}
+    for line in sorted(program.places):
         try:
-            if known is not None:
-                shares = known[line].detach()
-            else:
-                along = Along(line, program.lines)
-                shares = share_along(program.wide, {program.slot: rows}, along).detach()
+            along = Along(line, program.lines)
+            found[line] = share_along(program.wide, {program.slot: rows}, along).detach()
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
             warnings.warn(
                 f"the share of {line} in {name} is unknown; the ledger lists it as unexplained:"
                 f" {str(error).splitlines()[0]}",
                 stacklevel=2,
             )
-            continue
-        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
-        outputs = outputs + shares * (ones - 1)
-        if line == BIASES:
-            tape.biases.append(ones)
-        elif bool(shares.any()):
-            tape.others[line] = ones
-            if line == CUT_OFF:
-                warn_of_cuts(name, places[line])
-    return outputs
+    return found
 
 
 def places_of_cuts(made: Plan) -> set[str]:

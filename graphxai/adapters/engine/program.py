@@ -1,11 +1,11 @@
 """Explain a pass while it runs, by what is known of an earlier pass with the same operations.
 
 Marks and plans follow from the list of operations alone, so that those of an earlier pass, the
-*program*, serve for every batch. The rules then act as the model runs: each operation that
-relevance passes through is computed once, by its rule and under autograd, and the model goes on
-with the result. All that the decisions depend on is checked on the way: which operations, on which
-tensors, with which settings, and the sizes that were compared. Once anything differs, the model
-finishes as if nobody watched, and the pass counts for nothing: another one is recorded.
+*program*, serve for every batch. Where the rules ask for the ordinary gradient, the model runs as
+it is, with its own way back; only the other operations are run by their rule. All that the
+decisions depend on is checked on the way: which operations, on which tensors, with which settings,
+and the sizes that were compared. Once anything differs, the model finishes as if nobody watched,
+and the pass counts for nothing: another one is recorded.
 """
 
 import weakref
@@ -13,19 +13,21 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.contract.randomness import current_draws
 from graphxai.rules.conservative import Rules
 
-from ..isolation import uncompiled
+from ..isolation import parts_of, uncompiled
+from ..layout import Layout
 from .marks import curves, marked, numbers_among
-from .replay import Lines, Plan, Replayed, lines_in, plan, replay
-from .shares import Affine, Shares, affine
+from .nodes import Nodes
+from .replay import Lines, Plan, Replayed, lines_in, plan, refs_in, ruled
+from .shares import Affine, Rows, Shares, affine, rows_of_graphs
 from .trace import (
     WEIGHTS,
     Op,
@@ -92,8 +94,27 @@ class Program:
 
     @cached_property
     def affine(self) -> Affine | None:
-        """What is known of the pass, if shares of constants can be carried along."""
-        return None if self.whole else affine(self.wide, self.lines, self.places)
+        """What is known of the pass, if shares of constants can come in on the way back."""
+        return None if self.whole else affine(self.wide, self.lines)
+
+    @cached_property
+    def agrees(self) -> bool:
+        """Whether relevance of the nodes passes in the same way if that of all inputs does."""
+        made, wide = self.made, self.wide
+        return made is wide or all(
+            made.taken[op.number] == {v for v in wide.taken[op.number] if made.signal[v]}
+            for op in made.passing
+        )
+
+    @cached_property
+    def _viewed(self) -> set[int]:
+        storages = self.trace.storage
+        return {storage for slot, storage in enumerate(storages) if storage != slot}
+
+    def alone(self, slot: int) -> bool:
+        """Whether no other tensor of the pass shares memory with one."""
+        storage = self.trace.storage[slot]
+        return storage == slot and storage not in self._viewed
 
 
 def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> Program:
@@ -115,31 +136,29 @@ def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: boo
     return program
 
 
-def explained_again(program: Program, rows: Tensor) -> tuple[Tensor, dict[str, Tensor] | None]:
-    """Outputs of a recorded pass under the rules, and the share of each line, if that is known."""
-    inputs = {program.slot: rows}
-    shares = _shares(program, program.trace.tensors)
-    if shares is None:
-        return replay(program.made, inputs).output(), None
-    if program.wide is program.made:
-        outputs = replay(program.made, inputs, heard=shares).output()
-    else:
-        outputs = replay(program.made, inputs).output()
-        with torch.no_grad():
-            replay(program.wide, inputs, heard=shares)
-    return outputs, shares.of_output(outputs)
-
-
-def _shares(program: Program, tensors: list[Any]) -> Shares | None:
-    if not program.places or program.affine is None:
-        return None
-    shares = Shares(program.affine)
-    for slot in program.trace.inputs:
-        shares.begin(slot, tensors[slot])
-    return shares
-
-
 # -- keeping programs ------------------------------------------------------------------------------
+
+
+class _Step(NamedTuple):
+    """One operation of a program, and what is checked and done where it is called.
+
+    tensors: place and slot of those among the arguments; others: place and value of all else.
+    passes: whether relevance passes through it; by_rule: not by its ordinary gradient alone.
+    reads: slots. plain: whether no tensor is given by name. owns: whether it adds constants.
+    numbers: its own are compared. done: slots that nothing later needs.
+    """
+
+    func: Any
+    op: Op
+    tensors: tuple[tuple[int, int], ...]
+    others: tuple[tuple[int, Any], ...]
+    passes: bool
+    by_rule: bool
+    reads: tuple[int, ...]
+    plain: bool
+    owns: bool
+    numbers: bool
+    done: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -147,9 +166,8 @@ class _Kept:
     """A program without the tensors of its pass, and what is checked in others.
 
     asked: what was asked for; size: how many rows the last pass had. graded: by slot, whether the
-    tensor required a gradient; numbers: those of operations that are compared; needed: operations
-    that run by their rule; heard: those that only have shares; done: by operation, the slots that
-    nothing later needs.
+    tensor required a gradient; numbers: those of operations that are compared. rows: by operation
+    that adds constants, whose its rows are.
     """
 
     asked: Hashable
@@ -157,9 +175,8 @@ class _Kept:
     program: Program
     graded: list[bool]
     numbers: dict[int, str]
-    needed: set[int]
-    heard: set[int]
-    done: dict[int, list[int]]
+    steps: tuple[_Step, ...]
+    rows: dict[int, Rows | None]
 
     @property
     def calls(self) -> list[Any]:
@@ -168,23 +185,77 @@ class _Kept:
 
 
 _kept: "weakref.WeakKeyDictionary[nn.Module, list[_Kept]]" = weakref.WeakKeyDictionary()
+_given_up: "weakref.WeakKeyDictionary[nn.Module, set[Hashable]]" = weakref.WeakKeyDictionary()
 
 
-def keep(module: nn.Module, asked: Hashable, program: Program) -> None:
-    """Keep a program for the next passes, if these can be checked."""
+def keep(
+    module: nn.Module, asked: Hashable, program: Program, nodes: Callable[[], Nodes], layout: Layout
+) -> None:
+    """Keep a program for the next passes, if these can be checked.
+
+    nodes: the numbers of the nodes in its pass.
+    """
     trace = program.trace
     if (program.places and program.affine is None) or not _can_be_checked(program):
+        return
+    if not program.agrees or asked in _given_up.get(module, ()):
+        return
+    rows: dict[int, Rows | None] | None = {}
+    if program.places and program.affine is not None:
+        rows = rows_of_graphs(program.affine, nodes(), layout)
+    if rows is None:
         return
     graded = [tensor.requires_grad for tensor in trace.tensors]
     alike = (trace.ops[number] for group in program.made.marks.alike for number in group)
     numbers = {op.number: numbers_among(op, op.args, op.kwargs) for op in alike}
-    needed = {op.number for op in program.made.ops}
-    heard = {op.number for op in program.wide.passing} if program.places else set()
+    done = _last_uses(
+        trace, {r.by for r in rows.values() if r is not None and isinstance(r.by, int)}
+    )
+    passing = {op.number for op in program.wide.passing}
+    steps = tuple(_step(program, op, rows, numbers, done, passing) for op in trace.ops)
     size = trace.tensors[program.slot].shape[:-1].numel()
-    bare, done = _without_tensors(program), _last_uses(trace)
-    made = _Kept(asked, size, bare, graded, numbers, needed, heard, done)
+    made = _Kept(asked, size, _without_tensors(program), graded, numbers, steps, rows)
     known = (one for one in _kept.get(module, ()) if one.asked != asked or one.calls != made.calls)
     _kept[module] = [made, *known][:MOST]
+
+
+def give_up(module: nn.Module, asked: Hashable) -> None:
+    """Keep no program any more, because shares of constants do not come in as they should."""
+    _kept[module] = [one for one in _kept.get(module, ()) if one.asked != asked]
+    _given_up.setdefault(module, set()).add(asked)
+
+
+def _step(
+    program: Program,
+    op: Op,
+    rows: Mapping[int, Rows | None],
+    numbers: Mapping[int, str],
+    done: Mapping[int, list[int]],
+    passing: set[int],
+) -> _Step:
+    tensors = tuple((place, ref.slot) for place, ref in op.flat)
+    others = tuple((k, arg) for k, arg in enumerate(op.args) if type(arg) is not Ref)
+    passes = op.number in passing
+    return _Step(
+        op.called, op, tensors, others, passes, passes and _has_own_way_back(program.wide, op),
+        tuple(ref.slot for ref in op.reads), not refs_in(op.kwargs) and op.called is op.func,
+        op.number in rows, op.number in numbers,
+        tuple(done.get(op.number, ())),
+    )  # fmt: skip
+
+
+def _has_own_way_back(plan: Plan, op: Op) -> bool:
+    """Whether relevance passes through an operation otherwise than its gradient does."""
+    trace, taken = plan.trace, plan.taken[op.number]
+    if not op.graded or op.nested or op.number in plan.halved or ruled(plan, op):
+        return True
+    if not any(trace.tensors[ref.slot].requires_grad for ref in op.makes):
+        return True  # as what is made of other inputs alone
+    return any(
+        ref.value not in taken and trace.depends[ref.value] & ~WEIGHTS
+        and trace.tensors[ref.slot].requires_grad
+        for ref in op.reads
+    )  # fmt: skip
 
 
 def _can_be_checked(program: Program) -> bool:
@@ -226,8 +297,8 @@ def _without_tensors(program: Program) -> Program:
     return Program(made, wide, program.names, program.places)
 
 
-def _last_uses(trace: Trace) -> dict[int, list[int]]:
-    """By operation, the slots that it is the last to read.
+def _last_uses(trace: Trace, needed: set[int]) -> dict[int, list[int]]:
+    """By operation, the slots that it is the last to read, but for those `needed` at the end.
 
     While tensors come in from outside, whose memory is compared with that of all others, none.
     """
@@ -237,7 +308,9 @@ def _last_uses(trace: Trace) -> dict[int, list[int]]:
     coming = (op.number for op in trace.ops for ref in op.reads if ref.slot in compared)
     begin = max(coming, default=-1)
     stays = (
-        {slot for _, slot in trace.leaving} | trace.unstable | {trace.output.slot, *trace.inputs}
+        {slot for _, slot in trace.leaving}
+        | trace.unstable
+        | {trace.output.slot, *trace.inputs, *needed}
     )
     latest = {ref.slot: op for op in trace.ops for ref in (*op.reads, *op.makes)}
     done: dict[int, list[int]] = {}
@@ -252,56 +325,84 @@ def _last_uses(trace: Trace) -> dict[int, list[int]]:
 # -- following a program ---------------------------------------------------------------------------
 
 
+class Followed(NamedTuple):
+    """A pass that followed a program: its outputs under the rules, and shares that come with them.
+
+    inputs: those beside the nodes that gradients lead to, by line.
+    """
+
+    program: Program
+    outputs: Tensor
+    shares: Shares | None
+    inputs: dict[str, Tensor]
+
+
 def followed(
     module: nn.Module,
     asked: Hashable,
     call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
     rows: Tensor,
     others: Mapping[str, Tensor],
-) -> tuple[Program, Tensor, dict[str, Tensor] | None] | None:
-    """The program, outputs and shares of a pass; None: it is not like any of the known ones."""
+    layout: Layout,
+) -> Followed | None:
+    """What comes of a pass; None: it is not like any of the known ones."""
     size = rows.shape[:-1].numel()
     known = [one for one in _kept.get(module, ()) if one.asked == asked]
     if not known:
         return None
     kept = min(known, key=lambda one: abs(one.size - size))
-    leaf = rows.detach().requires_grad_()
-    mode = _Following(kept, rows, [leaf, *others.values()], module)
+    with torch.enable_grad():
+        leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
+    mode = _Following(kept, [leaf, *others.values()], module, layout)
     try:
         with uncompiled(module), watched(mode, graded=True):
             output = call(leaf, others)
     except RuntimeError:  # the next pass raises it again, if it is the model's
         return None
+    if mode.unclear:
+        give_up(module, asked)
     if not mode.ends_with(output):
         return None
     kept.size = size
-    outputs: Tensor = mode.again.output()
-    shares = None if mode.shares is None else mode.shares.of_output(outputs)
-    return kept.program, outputs, shares
+    return Followed(kept.program, mode.again.output(), mode.shares, mode.leaves_by_line())
 
 
 class _Following(TorchDispatchMode):
-    """Goes along the list of a program while the model runs, checks it and applies the rules."""
+    """Goes along the list of a program while the model runs, checks it and applies the rules.
+
+    Where the rules ask for nothing but the gradient, operations run as they are. Otherwise
+    another tensor with the right way back belongs to the slot of the result (`again.now`). It takes
+    the place of the result when a function returns it to the model; until then whatever is made
+    of it runs by the rules, too.
+    """
 
     def __init__(
-        self, kept: _Kept, rows: Tensor, inputs: Iterable[Tensor], module: nn.Module
+        self, kept: _Kept, inputs: Iterable[Tensor], module: nn.Module, layout: Layout
     ) -> None:
         super().__init__()
         self._kept, self._program, self._module = kept, kept.program, module
-        self._ops = kept.program.trace.ops
-        self._calls = [*kept.calls, None]
+        self._steps, self._count = kept.steps, len(kept.steps)
         self._next = 0
-        self._lost = False
         self._left = 0
         self._numbers: dict[int, str] = {}
         self._tensors: list[Tensor | None] = [None] * len(kept.graded)
         self._shapes: dict[int, torch.Size] = {}  # of tensors that are no longer held
+        self._waiting: tuple[Op, Tensor, Any] | None = None  # a result that has no way back yet
+        self._leaves: dict[int, Tensor] = {}  # by bit
+        self.unclear = False  # whether constants are added to rows of graphs that are not known
+        self.apart: dict[int, int] = {}  # slots of results to be replaced, by the ids of these
+        trace, plan = self._program.trace, self._program.wide
         distinct = list({id(tensor): tensor for tensor in inputs}.values())
-        self._lost = len(distinct) != len(self._program.trace.inputs)
+        self._lost = len(distinct) != len(trace.inputs)
         self._tensors[: len(distinct)] = distinct
-        self.shares = _shares(self._program, self._tensors)
-        self.again = Replayed(self._program.made, self._tensors)
-        self.again.begin(self._program.slot, rows)
+        self.again = Replayed(plan, self._tensors)
+        known = self._program.affine if self._program.places else None
+        self.shares = None if known is None else Shares(known, kept.rows, layout)
+        if plan is not self._program.made and not self._lost:
+            for slot, bit in trace.inputs.items():
+                if bit != NODES and plan.signal[trace.slot_of_value.index(slot)]:
+                    leaf = distinct[slot].detach().requires_grad_()
+                    self._leaves[bit] = self.again.now[slot] = leaf
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -311,33 +412,78 @@ class _Following(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if self._waiting is not None:
+            self._watch()
+        step = self._steps[self._next] if self._next < self._count else None
+        if step is None or func is not step.func:  # and so, as recorded, not in parts
+            if (parts := kind_of(func).parts) is not None:
+                with self:
+                    return parts(*args, **kwargs or {})
+            self._lost = True
         kwargs = kwargs or {}
-        expected = func is self._calls[self._next]  # and so, as recorded, not in parts
-        if not expected and (parts := kind_of(func).parts) is not None:
-            with self:
-                return parts(*args, **kwargs)
-        self._lost = self._lost or not expected or not self._goes_on(args, kwargs)
-        if self._lost:
+        if step is None or self._lost or not self._goes_on(step, args, kwargs):
+            self._lost = True
             return func(*args, **kwargs)
-        op = self._ops[self._next]
         self._next += 1
-        shares = self.shares if op.number in self._kept.heard else None
-        if shares is not None and op.in_place:
-            shares.hear(op, self._value, (args, kwargs), None)
-        by_rule = op.number in self._kept.needed
+        op, terms = step.op, None
+        if step.owns and self.shares is not None:
+            terms = self.shares.terms(op, self._value, (args, kwargs))
+        by_rule = step.by_rule or (step.passes and self._is_apart(step))
         out = self._by_rule(op, args, kwargs) if by_rule else func(*args, **kwargs)
-        self._lost = not self._note(op.result, out)
-        if shares is not None and not op.in_place:
-            shares.hear(op, self._value, (args, kwargs), out)
-        for slot in self._kept.done.get(op.number, ()):
+        if not self._note(op.result, out):
+            self._lost = True
+        if terms is not None:
+            self._waiting = op, out[0] if isinstance(out, tuple | list) else out, terms
+        for slot in step.done:
             self._let_go(slot)
         return out
+
+    def _is_apart(self, step: _Step) -> bool:
+        """Whether an operation reads what has another way back than the model's own tensors."""
+        now = self.again.now
+        return any(now[slot] is not None for slot in step.reads)
+
+    def _watch(self) -> None:
+        """Let shares come in from the gradient at the last result, which has its way back now."""
+        assert self._waiting is not None
+        assert self.shares is not None
+        op, out, terms = self._waiting
+        self._waiting = None
+        rows = self._kept.rows[op.number]
+        by = None if rows is None else rows.by
+        index = self._tensors[by] if isinstance(by, int) else None
+        ruled = self.again.now[op.makes[0].slot]
+        self.unclear |= bool(terms) and rows is None
+        if not self.shares.watch(op, out if ruled is None else ruled, terms, index):
+            self._lost = True
+
+    def returned(self, out: Any) -> Any:
+        """What a function returns to the model, by the rules."""
+        if isinstance(out, Tensor):
+            slot = self.apart.get(id(out))
+            ruled = None if slot is None else self.again.now[slot]
+            if slot is None or ruled is None or self._tensors[slot] is not out:
+                return out
+            if self._waiting is not None:
+                self._watch()
+            if not ruled.requires_grad or not out.requires_grad:
+                return out
+            self._tensors[slot], self.again.now[slot] = ruled, None
+            return ruled
+        if type(out) in (tuple, list):
+            return type(out)(map(self.returned, out))
+        return out
+
+    def leaves_by_line(self) -> dict[str, Tensor]:
+        """Inputs beside the nodes, which are their own share."""
+        return {self._program.names[bit]: leaf for bit, leaf in self._leaves.items()}
 
     def _let_go(self, slot: int) -> None:
         """Hold a tensor no longer than it is needed."""
         tensor = self._tensors[slot]
-        self._lost |= tensor is None or tensor.requires_grad != self._kept.graded[slot]
-        if tensor is not None:
+        if tensor is None or tensor.requires_grad != self._kept.graded[slot]:
+            self._lost = True
+        else:
             self._shapes[slot] = tensor.shape
         self._tensors[slot] = self.again.now[slot] = None
 
@@ -354,6 +500,10 @@ class _Following(TorchDispatchMode):
         self._lost |= number != self._next or not same
         self._left += 1
 
+    def changes_gradients(self) -> None:
+        """The model wants to see, or to change, a gradient on its way back."""
+        self._lost = True
+
     def draws(self, name: str) -> None:
         """The model draws random numbers, from which the next pass starts again."""
         self._lost = True
@@ -363,7 +513,9 @@ class _Following(TorchDispatchMode):
     def ends_with(self, output: Any) -> bool:
         """Whether the pass was like the known one to the end."""
         trace, marks, tensors = self._program.trace, self._program.made.marks, self._tensors
-        if self._lost or self._next != len(self._ops) or self._left != len(trace.leaving):
+        if self._waiting is not None:
+            self._watch()
+        if self._lost or self._next != self._count or self._left != len(trace.leaving):
             return False
         if output is not tensors[trace.output.slot]:
             return False
@@ -385,26 +537,27 @@ class _Following(TorchDispatchMode):
 
     # -- one operation -------------------------------------------------------------------------
 
-    def _goes_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _goes_on(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these are the arguments of the operation that comes next."""
-        op = self._ops[self._next]
-        if op.graded != torch.is_grad_enabled() or saves_elsewhere():
+        op, tensors = step.op, self._tensors
+        if op.graded != is_grad_enabled() or saves_elsewhere():
             return False
         if len(args) != len(op.args):
             return False
-        for known, one in zip(op.args, args, strict=True):
-            if known is one or (type(known) is Ref and self._tensors[known.slot] is one):
-                continue
-            if not self._alike(known, one):
+        for place, slot in step.tensors:
+            if tensors[slot] is not args[place] and not self._alike(op.args[place], args[place]):
                 return False
-        if kwargs or op.kwargs:
+        for place, known in step.others:
+            if known is not args[place] and not self._alike(known, args[place]):
+                return False
+        if (kwargs or op.kwargs) and not (step.plain and kwargs == op.kwargs):
             if op.called is not op.func:
                 kwargs = dict(kwargs)
                 if not self._alike(op.makes[0], kwargs.pop("out", None)):
                     return False
             if not self._alike(op.kwargs, kwargs):
                 return False
-        if op.number in self._kept.numbers:
+        if step.numbers:
             self._numbers[op.number] = numbers_among(op, args, kwargs)
         return True
 
@@ -431,7 +584,7 @@ class _Following(TorchDispatchMode):
             return False
         kept, literal = (
             self._program.trace.outside[slot],
-            self._ops[self._next].name == "lift_fresh",
+            self._steps[self._next].op.name == "lift_fresh",
         )
         if kept is not None and kept() is not tensor:
             return False
@@ -449,7 +602,7 @@ class _Following(TorchDispatchMode):
 
     @cached_property
     def _own(self) -> set[int]:
-        return ids_of_kept(self._module.modules())
+        return ids_of_kept(parts_of(self._module))
 
     def _note(self, result: Any, out: Any) -> bool:
         """Remember what an operation returned; whether it is as expected."""
@@ -462,6 +615,10 @@ class _Following(TorchDispatchMode):
         return True
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation by the rules; the model gets the result without its way back."""
+        if op.in_place and not self._program.alone(op.makes[0].slot):
+            self._lost = True  # other tensors share the memory
+            return op.func(*args, **kwargs)
         given = self.again.arguments(op, args, kwargs)
         # the model's call has arrived below autograd, which is on again within this block
         with (
@@ -470,13 +627,14 @@ class _Following(TorchDispatchMode):
             nullcontext() if op.graded else torch.enable_grad(),
         ):
             out = self.again.applied(op, *given)
+        if op.in_place:
+            return op.func(*args, **kwargs)
         parts = out if isinstance(out, tuple | list) else (out,)
         if any(part is None for part in parts):  # the rule does without
             return op.func(*args, **kwargs)
-        handed = [
-            part.detach() if (known := self._tensors[ref.slot]) is None else known
-            for ref, part in zip(op.makes, parts, strict=True)
-        ]
+        handed = [part.detach() for part in parts]
+        for ref, part in zip(op.makes, handed, strict=True):
+            self.apart[id(part)] = ref.slot
         return handed[0] if type(op.result) is Ref else handed
 
 

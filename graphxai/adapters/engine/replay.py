@@ -7,7 +7,7 @@ Only what the output's gradient passes through runs again; the rest is taken fro
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -99,6 +99,22 @@ CONSERVATIVE: dict[str, tuple[str, Run]] = {
     "_log_softmax": ("attention", log_softmax),
     **dict.fromkeys(RATIO, ("activation", ratio)),
 }
+
+
+def ruled(plan: "Plan", op: Op, along: bool = False) -> bool:
+    """Whether a rule stands in for an operation.
+
+    A norm by running statistics is affine as it is. along: these count as constants that are added.
+    """
+    known = CONSERVATIVE.get(op.name)
+    if known is None or not vanishes_at_zero(op):
+        return False
+    if not any(plan.signal[ref.value] for ref in op.reads):
+        return False
+    without_rule = "batch_norm" in op.name and op.args[3] is not None
+    if without_rule and op.name != "_native_batch_norm_legit_no_training":
+        without_rule = op.args[5] is False
+    return along if without_rule else bool(getattr(plan.rules, known[0]))
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -216,30 +232,19 @@ def replay(
     along: "Along | None" = None,
     reading: Mapping[int, "Reading"] | None = None,
     apply: Run | None = None,
-    heard: "Heard | None" = None,
 ) -> "Replayed":
     """The pass, computed again from `inputs` by slot, under the rules of the plan.
 
     along: which constants get themselves as tangents (forward mode). reading: by number
     of an operation, which value to replace there, and by what. apply: runs an operation with these
-    arguments, in place of the conservative rules. heard: is told of every operation (see `Heard`).
+    arguments, in place of the conservative rules.
     """
-    again = Replayed(plan, plan.trace.tensors, along, reading, apply, heard)
+    again = Replayed(plan, plan.trace.tensors, along, reading, apply)
     for slot, tensor in inputs.items():
         again.begin(slot, tensor)
     for op in plan.ops:
         again.run(op, op.args, op.kwargs)
     return again
-
-
-class Heard(Protocol):
-    """What is told of operations that relevance passes through, with their tensors at the time.
-
-    An operation that writes to an argument is told of before it runs, others afterwards.
-    """
-
-    def hear(self, op: Op, value: "Value", given: tuple[Any, Any], out: Any) -> None:
-        """value: the tensor of a `Ref`; given: arguments, whose numbers count; out: result."""
 
 
 class Reading(NamedTuple):
@@ -262,11 +267,10 @@ class Replayed:
         along: "Along | None" = None,
         reading: Mapping[int, Reading] | None = None,
         apply: Run | None = None,
-        heard: Heard | None = None,
     ) -> None:
         self.apply = apply
         self.trace, self.marks, self.rules = plan.trace, plan.marks, plan.rules
-        self.reading, self.heard = reading or {}, heard
+        self.reading = reading or {}
         self.plan, self.signal, self.tensors = plan, plan.signal, tensors
         self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
         self.passing = {op.number for op in plan.passing}
@@ -288,34 +292,25 @@ class Replayed:
         if tensor is None:
             tensor = self.tensors[ref.slot]
             assert tensor is not None
-            if ref.slot in self.trace.unstable and self.follows:
-                tensor = self.now[ref.slot] = tensor.detach()
+            if self.follows:
+                signal = self.signal[ref.value] or not tensor.requires_grad
+                tensor = tensor if signal else tensor.detach()
             elif ref.slot in self.trace.unstable and ref.slot in self.trace.before:
                 tensor = self.now[ref.slot] = self.trace.before[ref.slot].clone()
-            elif tensor.requires_grad and (
-                self.follows or self.trace.depends[ref.value] & ~WEIGHTS
-            ):
+            elif tensor.requires_grad and self.trace.depends[ref.value] & ~WEIGHTS:
                 tensor = tensor.detach()
         return tensor
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation again, with the numbers among these arguments."""
-        trace, given = self.trace, (args, kwargs)
+        trace = self.trace
         if op.number in trace.drawn:
             drawn = trace.drawn[op.number]
             if op.in_place:
                 drawn = self.value(op.reads[0]).copy_(drawn)
             self._put(op.result, drawn)
             return drawn
-        heard = self.heard if op.number in self.passing else None
-        if heard is not None and op.in_place:
-            with torch.no_grad():
-                heard.hear(op, self.value, given, None)
-        out = self.applied(op, *self.arguments(op, args, kwargs))
-        if heard is not None and not op.in_place:
-            with torch.no_grad():
-                heard.hear(op, self.value, given, out)
-        return out
+        return self.applied(op, *self.arguments(op, args, kwargs))
 
     def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of an operation that runs again."""
@@ -341,21 +336,15 @@ class Replayed:
         return out
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        known = CONSERVATIVE.get(op.name)
-        if (
-            known is None
-            or not vanishes_at_zero(op)
-            or not any(self.signal[ref.value] for ref in op.reads)
-        ):
-            return op.func(*args, **kwargs)
-        flag, rule = known
-        if self.along is None if self._is_affine(op, args) else not getattr(self.rules, flag):
-            return op.func(*args, **kwargs)
+        apart = self.follows and op.in_place  # the model writes to its own tensor
+        if not ruled(self.plan, op, self.along is not None):
+            func = out_of_place(op.func) if apart else op.func
+            return func(*args, **kwargs)
         func = out_of_place(op.func) if op.in_place else op.func
-        out = rule(func, *args, **kwargs)
+        out = CONSERVATIVE[op.name][1](func, *args, **kwargs)
         if op.name == "_log_softmax" and self.along is not None:
             return self._normalised(args[0], out)
-        return args[0].copy_(out) if op.in_place else out
+        return args[0].copy_(out) if op.in_place and not apart else out
 
     def _normalised(self, x: Tensor, out: Tensor) -> Tensor:
         """Log-probabilities `x - c`, the constant c with a tangent if that is asked for."""
@@ -363,12 +352,6 @@ class Replayed:
         if self.along.line != self.along.lines.of_numbers():
             return out
         return out + _along_itself(out - x) - (out - x).detach()
-
-    def _is_affine(self, op: Op, args: Sequence[Any]) -> bool:
-        """Whether a norm uses running statistics, which count as additive constants."""
-        if "batch_norm" not in op.name or args[3] is None:
-            return False
-        return op.name == "_native_batch_norm_legit_no_training" or args[5] is False
 
     def _holding(self, op: Op) -> Value:
         signals = self.plan.taken[op.number]

@@ -35,6 +35,7 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 }  # fmt: skip
 CUTS = {"detach", "round", "sign", "sgn", "floor", "ceil", "trunc", "frac", "heaviside"}
 LEAVING = {"tolist", "numpy", "array", "item", "float", "dlpack"}
+HOOKS = {"register_hook", "retain_grad"}
 NESTED = (tuple, list, dict)  # among arguments
 WEIGHTS = 1 << 62  # the bit of what the model keeps
 
@@ -153,7 +154,7 @@ class Trace:
     drawn: dict[int, Tensor] = field(default_factory=dict)  # results of random operations
     inputs: dict[int, int] = field(default_factory=dict)  # slot: bit
     chance: set[tuple[str, str]] = field(default_factory=set)  # modules that drew random numbers
-    hooked: bool = False  # whether what autograd saves was handled by the model, as in checkpoints
+    hooked: bool = False  # whether the model takes part in autograd, by checkpoints or hooks
     left: int | None = None  # the operation after which a signal left PyTorch
     output: Any = None
 
@@ -197,6 +198,8 @@ _Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any, Running, bool, bool]
 class _Recorder(TorchDispatchMode):
     """Keeps every operation of its thread, with arguments, results and the running module."""
 
+    apart: Mapping[int, int] = {}  # no result is replaced
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[_Call] = []
@@ -235,6 +238,10 @@ class _Recorder(TorchDispatchMode):
     def leaves(self, tensor: Any) -> None:
         """A value leaves PyTorch."""
         self.left.append((len(self.calls), tensor))
+
+    def changes_gradients(self) -> None:
+        """The model wants to see, or to change, a gradient on its way back."""
+        self.hooked = True
 
     def draws(self, name: str) -> None:
         """The running module draws random numbers."""
@@ -299,7 +306,7 @@ def _argument(place: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str
 
 
 class _Python(TorchFunctionMode):
-    """Tells a mode of values that leave PyTorch, and of random numbers that are drawn.
+    """Tells a mode of values that leave PyTorch, of random numbers, and of hooks on gradients.
 
     With it on, layers do without kernels for inference.
     """
@@ -312,9 +319,12 @@ class _Python(TorchFunctionMode):
         name, kwargs = name_of(func), kwargs or {}
         if name in LEAVING:
             self._mode.leaves(args[0])
+        if name in HOOKS:
+            self._mode.changes_gradients()
         if name in DRAWING and draws_numbers(name, args, kwargs):
             self._mode.draws(name)
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        return self._mode.returned(out) if self._mode.apart else out
 
 
 _recording = threading.local()
@@ -632,6 +642,10 @@ class _Assembly:
             live[value] = live[self.trace.joined[value][0]] | live[self.trace.joined[value][1]]
         return live[value]
 
+    def _is_cut(self, ref: Ref) -> bool:
+        """Whether there is data in a value from which no gradient comes."""
+        return bool(self.trace.depends[ref.value] & ~self.trace.live[ref.value])
+
     def _rewritten_script(self, op: Op) -> int:
         """Gradients in what TorchScript ran with its own backward pass to end with this `detach`.
 
@@ -644,7 +658,7 @@ class _Assembly:
             for ref in now.reads:
                 maker = trace.made(ref.value)
                 inside = now.name != "detach" or now is op
-                if inside and maker is not None and not trace.live[ref.value]:
+                if inside and maker is not None and self._is_cut(ref):
                     trace.live[ref.value] = trace.depends[ref.value]
                     todo.append(maker)
                 arriving |= trace.live[ref.value]
@@ -663,7 +677,7 @@ class _Assembly:
         todo, arriving = [op], 0
         while todo:
             for ref in todo.pop().reads:
-                if not trace.live[ref.value] and is_real(trace.tensors[ref.slot]):
+                if self._is_cut(ref) and is_real(trace.tensors[ref.slot]):
                     maker = trace.made(ref.value)
                     if maker is not None and not maker.graded:
                         trace.live[ref.value] = trace.depends[ref.value]

@@ -59,7 +59,9 @@ def attention(
     """`softmax(q k^T + mask) v` of q (..., Q, d), k and v (..., T, d); zero where all is masked."""
     if query.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):  # grouped queries
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    scores = _product(query * (query.shape[-1] ** -0.5 if scale is None else scale), key.mT)
+    scores = _product(
+        query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1)
+    )
     if is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
@@ -75,7 +77,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b`, in fewer steps than `matmul` takes where nothing is broadcast."""
     if a.dim() < 4 or a.shape[:-2] != b.shape[:-2]:
         return a @ b
-    return torch.bmm(a.flatten(0, -3), b.flatten(0, -3)).view(*a.shape[:-1], b.shape[-1])
+    rows, columns = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+    return torch.bmm(rows, columns).view(*a.shape[:-1], b.shape[-1])
 
 
 def _for_cpu(
