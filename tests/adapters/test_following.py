@@ -344,3 +344,62 @@ def test_shares_are_derived_again_where_rows_are_no_longer_whose_they_were(monke
     found = gx.explain(model, graphs)
     assert given_up
     same(found, [gx.explain(gx.wrap(module, kind="regression"), graph) for graph in graphs])
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer over the embeddings of tokens, and the mean over them."""
+
+    def __init__(self, kind, batch_first, both_ways):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(10, DIM)
+        settings = {"num_layers": 2, "batch_first": batch_first, "bidirectional": both_ways}
+        self.layer = kind(DIM, DIM, **settings)
+        self.head = nn.Linear(2 * DIM if both_ways else DIM, 1)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        if self.layer.batch_first:
+            return self.head(self.layer(x)[0].mean(1))
+        return self.head(self.layer(x.transpose(0, 1))[0].mean(0))
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_sequences_of_another_length_are_explained_as_alone(kind, batch_first, both_ways):
+    """A recurrent layer splits a longer sequence into more steps than the list has."""
+    model = gx.wrap(
+        Recurrent(kind, batch_first, both_ways).eval(), kind="regression", inputs="tokens",
+        at="embed",
+    )  # fmt: skip
+    sequences = [torch.tensor([1, 2, 3]), torch.tensor([4, 5]), torch.tensor([6, 7, 8, 9])]
+    together = gx.explain(model, sequences)
+    for sequence, found in zip(sequences, together, strict=True):
+        alone = gx.explain(model, sequence)
+        torch.testing.assert_close(found.relevance, alone.relevance, atol=1e-6, rtol=1e-5)
+        assert abs(alone.ledger.unexplained) < 1e-6
+
+
+class InPlace(nn.Module):
+    """Turns and raises a signal in place."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = nn.Linear(DIM, DIM, bias=False), nn.Linear(DIM, 1, bias=False)
+
+    def forward(self, x, edge_index, batch):
+        h = self.first(x).T.contiguous()
+        h.transpose_(0, 1).pow_(torch.ones(DIM))
+        return self.head(global_add_pool(h, batch))
+
+
+@pytest.mark.filterwarnings("ignore:InPlace has parts that no rule covers")  # `pow`
+def test_operations_in_place_whose_other_variant_has_another_name():
+    model, graphs = gx.wrap(InPlace().eval(), kind="regression"), [ring(4), ring(5, seed=1)]
+    for _ in range(2):
+        for graph, found in zip(graphs, gx.explain(model, graphs), strict=True):
+            with torch.no_grad():
+                x = model.module.first(graph.x) @ model.module.head.weight.T
+            torch.testing.assert_close(torch.from_numpy(found.relevance), x[:, 0])

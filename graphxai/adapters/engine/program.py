@@ -633,7 +633,7 @@ class _Following(TorchDispatchMode):
         if any(part is None for part in parts):  # the rule does without
             return op.func(*args, **kwargs)
         handed = [part.detach() for part in parts]
-        for ref, part in zip(op.makes, handed, strict=True):
+        for ref, part in zip(op.makes, handed, strict=False):  # `_note` compares their number
             self.apart[id(part)] = ref.slot
         return handed[0] if type(op.result) is Ref else handed
 

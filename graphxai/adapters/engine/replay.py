@@ -444,7 +444,8 @@ class Replayed:
         if type(result) is Ref:
             self.now[result.slot] = out
         elif isinstance(result, list):
-            for ref, part in zip(result, out, strict=True):
+            # a pass that is followed may split into more parts than the recorded one did
+            for ref, part in zip(result, out, strict=False):
                 if part is not None:
                     self._put(ref, part)
 
@@ -467,7 +468,14 @@ def refs_in(given: Any) -> list[Ref]:
 def out_of_place(func: Any) -> Any:
     """The variant of an in-place operation that returns a new tensor."""
     packet = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"))
-    return getattr(packet, func._overloadname)
+    if func._overloadname in packet.overloads():
+        return getattr(packet, func._overloadname)
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    for name in packet.overloads():  # `transpose_` and `transpose.int`
+        found = getattr(packet, name)
+        if [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
 
 
 BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"
