@@ -597,7 +597,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         ((None, "--target-column", "size", "--fast", "--keep-teacher"), "no teacher to keep"),
         (
             (None, "--target-column", "size", "--split", "random", "--time-column", "id"),
-            "exclude each other",
+            "cannot be combined",
         ),
         (("mnist-superpixels", "--split", "random"), "official test set"),
     ],
