@@ -60,7 +60,10 @@ def explain(
     model: ModelOption = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Explanation method; see `graphxai methods`. Repeat to compare several."),
+        typer.Option(
+            help="Explanation method; see `graphxai methods`. `best` is the most faithful for its"
+            " passes (learned: 4 forward, 4 backward). Repeat to compare several."
+        ),
     ] = None,
     target: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from graphxai.explainers import REGISTRY
 from graphxai.explainers.base import SEARCHES
+from graphxai.explainers.registry import BEST
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
@@ -100,7 +101,9 @@ def print_models() -> None:
 
 def print_methods() -> None:
     """Print the explanation methods: source and cost."""
-    table = Table(Column("name", no_wrap=True), "method", "source", "cost")
+    cost = REGISTRY[BEST].cost
+    best = f"best: {BEST} ({cost}), the most faithful for its passes, where it is fitted"
+    table = Table(Column("name", no_wrap=True), "method", "source", "cost", caption=best)
     for name, cls in REGISTRY.items():
         note = f" ({SEARCHES})" if cls.searches_curve else ""
         table.add_row(name, f"{cls.title}{note}", cls.source, cls.cost)

@@ -8,6 +8,7 @@ from .base import Explainer
 from .custom import CustomMethod
 
 REGISTRY: dict[str, type[Explainer]] = {}
+BEST = "learned"  # what "best" means: by AUAC for its passes, see benchmarks/learned_explainer.md
 _Class = TypeVar("_Class", bound=type[Explainer])
 
 
@@ -25,7 +26,8 @@ Method = str | Explainer | type[Explainer] | Callable[..., Any]
 def get_explainer(method: Method, **options: Any) -> Explainer:
     """The explainer for a name, a class, an instance or a user's function.
 
-    Options go to the constructor. For a function `(model, batch, target) -> scores` see `custom`.
+    The name "best" means `BEST`. Options go to the constructor. For a function
+    `(model, batch, target) -> scores` see `custom`.
     """
     if not isinstance(method, str | type):
         if options:
@@ -37,10 +39,11 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
             raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
         return CustomMethod(method)
     if isinstance(method, str):
-        if method not in REGISTRY:
-            known = ", ".join(REGISTRY)
+        name = BEST if method == "best" else method
+        if name not in REGISTRY:
+            known = ", ".join([*REGISTRY, "best"])
             raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
-        return _made(REGISTRY[method], options)
+        return _made(REGISTRY[name], options)
     if not issubclass(method, Explainer):
         raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
     return _made(method, options)

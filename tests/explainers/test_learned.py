@@ -229,6 +229,16 @@ def test_a_saved_explainer_is_found_beside_the_checkpoint(model, few, tmp_path):
         gx.explain(gx.load(folder), "CCO", "learned", target="b")
 
 
+def test_best_means_this_method_where_it_is_fitted(run):
+    aspirin = "CC(=O)Oc1ccccc1C(=O)O"
+    best, learned = (gx.explain(gx.load("bace"), aspirin, name) for name in ("best", "learned"))
+    assert best.method == "learned"
+    np.testing.assert_array_equal(best.relevance, learned.relevance)
+    assert "best: learned (4 forward, 4 backward)" in " ".join(run("methods")[1].split())
+    with pytest.raises(ValueError, match=r"no explainer is fitted to model 'solubility'.*fit-exp"):
+        gx.explain(gx.load("solubility"), aspirin, "best")
+
+
 def test_what_it_cannot_explain_is_refused(model, fitted, few):
     explainer = get_explainer("learned", fitted=fitted)
     for target in ("logP", ("a", "b")):
