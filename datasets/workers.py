@@ -34,7 +34,15 @@ from queue import LifoQueue
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["Lost", "Part", "checked_workers", "free_cores", "in_workers", "work_through"]
+__all__ = [
+    "Lost",
+    "Part",
+    "as_bytes",
+    "checked_workers",
+    "free_cores",
+    "in_workers",
+    "work_through",
+]
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/workers.md
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
@@ -131,7 +139,7 @@ def _allowed(workers: int | None) -> int:
 def _can_be_sent(function: Callable[..., Any]) -> bool:
     """Whether a function can be sent to other processes; a warning says why not."""
     try:
-        _sent(function)
+        as_bytes(function)
     except ValueError as error:
         warnings.warn(f"one process does all the work: {error}", stacklevel=3)
         return False
@@ -152,7 +160,7 @@ def in_workers(
 
     Raises ValueError, which says what to do, if the function cannot be sent to a process.
     """
-    sent = _sent(function)
+    sent = as_bytes(function)
     crew = [_Worker(sent) for _ in range(workers)]
     idle: LifoQueue[_Worker] = LifoQueue()
     for worker in crew:
@@ -268,7 +276,7 @@ class _Worker:
 
     def call(self, piece: Sequence[Any]) -> _Answer:
         """The answer of the process; raises _DiedError if it ends before."""
-        message = _sent(piece)
+        message = as_bytes(piece)
         process, pipe = self.started()
         try:
             pipe.send_bytes(message)
@@ -358,9 +366,9 @@ def _serve(pipe: Connection, function: bytes) -> None:
                 failure = _that_can_be_sent(error)
         warned = [(w.message, w.category, w.filename, w.lineno) for w in caught]
         try:
-            answer = _sent(_Answer(result, failure, warned))
+            answer = as_bytes(_Answer(result, failure, warned))
         except ValueError as error:
-            answer = _sent(_Answer(None, error, []))
+            answer = as_bytes(_Answer(None, error, []))
         pipe.send_bytes(answer)
 
 
@@ -401,7 +409,7 @@ class _Sender(pickle.Pickler):
         return NotImplemented
 
 
-def _sent(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
     """A value as bytes for another process; ValueError says what to do if there are none."""
     with io.BytesIO() as file:
         try:

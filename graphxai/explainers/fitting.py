@@ -149,7 +149,7 @@ def fit_explainer(
         parts = known(order[apart:], teacher)
         network = _network(model, parts, len(chosen.classes))
         _imitate(network, parts, generator)
-        _follow_curves(model, network, parts, epochs, generator, tick)
+        follow_curves(model, network, parts, epochs, generator, tick)
         scores = _scores(model, network, apart_parts) if apart else {}
     card = {
         "data": data,
@@ -297,7 +297,7 @@ def _imitate(network: Network, parts: list[_Part], generator: torch.Generator) -
     _train(network, parts, IMITATION_EPOCHS, IMITATION_RATE, generator, step)
 
 
-def _follow_curves(
+def follow_curves(
     model: Graphormer,
     network: Network,
     parts: list[_Part],

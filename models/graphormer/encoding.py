@@ -129,11 +129,11 @@ def _averaged_bags(pairs: int) -> Callable[..., Bags]:
     """The function for another graph with this many node pairs: compiled as soon as that pays."""
     global _encoded
     _encoded += pairs
-    return _compiled() if _encoded >= COMPILED_FROM else averaged_bags
+    return compiled_bags() if _encoded >= COMPILED_FROM else averaged_bags
 
 
 @cache
-def _compiled() -> Callable[..., Bags]:
+def compiled_bags() -> Callable[..., Bags]:
     """The compiled function, or without Numba the one in NumPy."""
     try:
         import numba

@@ -336,7 +336,7 @@ def test_a_fit_that_is_interrupted_writes_nothing(run, tmp_path, monkeypatch, fe
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphxai.explainers.fitting._follow_curves", interrupted)
+    monkeypatch.setattr("graphxai.explainers.fitting.follow_curves", interrupted)
     out = tmp_path / "out"
     code, _, _ = run("fit-explainer", table, "--model", folder, "--out", out)
     assert code == 130

@@ -27,7 +27,7 @@ CARDINALITIES = (5, 6, 2)
 def fresh(monkeypatch):
     """No graph has been encoded in this process, and the choice of code can be made again."""
     monkeypatch.setattr(encoding, "_encoded", 0)
-    choose = encoding._compiled
+    choose = encoding.compiled_bags
     choose.cache_clear()
     yield monkeypatch
     choose.cache_clear()
@@ -43,7 +43,7 @@ def test_compiled_code_gives_the_same_encodings_bit_for_bit(settings, fresh):
     smiles = [*MOLECULES.values(), *UNUSUAL]
     usual = encoded(smiles, **settings)
     fresh.setattr(encoding, "COMPILED_FROM", 0)
-    assert encoding._compiled() is not averaged_bags
+    assert encoding.compiled_bags() is not averaged_bags
     for one, other in zip(usual, encoded(smiles, **settings), strict=True):
         for name in ("bag_codes", "bag_weights", "bag_sizes", "in_degree", "out_degree"):
             assert one[name].dtype == other[name].dtype
@@ -54,7 +54,7 @@ def test_compiled_code_is_loaded_only_for_many_graphs(fresh):
     def refuse():
         raise AssertionError("loaded for one molecule")
 
-    fresh.setattr(encoding, "_compiled", refuse)
+    fresh.setattr(encoding, "compiled_bags", refuse)
     encoded(["CCO"])
     fresh.setattr(encoding, "_encoded", encoding.COMPILED_FROM)
     with pytest.raises(AssertionError, match="loaded for one molecule"):
@@ -64,7 +64,7 @@ def test_compiled_code_is_loaded_only_for_many_graphs(fresh):
 def test_encoding_works_without_numba(fresh):
     fresh.setitem(sys.modules, "numba", None)
     fresh.setattr(encoding, "COMPILED_FROM", 0)
-    assert encoding._compiled() is averaged_bags
+    assert encoding.compiled_bags() is averaged_bags
     assert len(encoded(["CCO"])[0].bag_sizes) == 3
 
 

@@ -255,7 +255,7 @@ def test_a_search_that_nobody_reads_stops(model, monkeypatch):
 
     async def read_two():
         steps = iter([{"predicted": k} for k in range(1, 100)])
-        lines = server._lines(None, None, {"predicted": 0}, steps)
+        lines = server.lines_of(None, None, {"predicted": 0}, steps)
         await anext(lines)
         await anext(lines)
         await lines.aclose()

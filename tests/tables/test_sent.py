@@ -16,7 +16,7 @@ SMILES = ["CCO", "C1CC", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO"]
 
 def rebuilt(value):
     """As another process rebuilds it."""
-    return pickle.loads(workers._sent(value))
+    return pickle.loads(workers.as_bytes(value))
 
 
 @pytest.fixture(autouse=True)

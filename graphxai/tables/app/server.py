@@ -65,7 +65,7 @@ def application(models: Models, token: str, port: int) -> Guard:
             raise
         except Exception as error:
             return _failed(error)
-        lines = _lines(turn, request, first, steps)
+        lines = lines_of(turn, request, first, steps)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     routes = [
@@ -149,7 +149,7 @@ async def _in_turn(
         turn.release()
 
 
-async def _lines(
+async def lines_of(
     turn: asyncio.Lock, request: Request, first: Any, steps: Iterator[Any]
 ) -> AsyncIterator[str]:
     """Each step of a search as a line of JSON; others have their turn in between."""
