@@ -35,7 +35,7 @@ def counterfactuals(
         Path | None,
         typer.Option(
             help="Table with measured values, to compare the changes with [default: the table of"
-            " molecules, if it has a column called like a task]."
+            " molecules, if it has a column named after a task]."
         ),
     ] = None,
     measured_column: Annotated[
