@@ -627,7 +627,8 @@ def _curve(trace: Trace, op: Op, live: list[int], marks: Marks) -> Nonlinearity 
             return Nonlinearity("activation", what, op.place)
         if len(factors) < 2:
             return None
-        what = f"a product ({op.name}) of two quantities that depend on the input"
+        kind = "quotient" if op.name == "div" else "product"
+        what = f"a {kind} ({op.name}) of two quantities that depend on the input"
         off = [rule for v in factors if (rule := marks.held.get(op.number, {}).get(v)) is not None]
         return Nonlinearity(off[0] if off else "attention", what, op.place)
     if is_root(op) and not _is_held_everywhere(trace, op, marks):
