@@ -5,9 +5,10 @@
 
 Trains on each table as `graphxai train` does, with its defaults. The forests' scores are the run's
 own. chemprop is trained with its defaults on the same training, validation and test molecules. It
-belongs in an environment of its own; COMMAND starts it (`chemprop`). What is there already is not
-trained again; `--report` trains nothing. The scores of every run are kept in own_data.json, so that
-the runs can be made on several days. Prints the tables of own_data.md.
+belongs in an environment of its own; COMMAND starts it (`chemprop`, with a recent Lightning
+`env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 chemprop`). What is there already is not trained again;
+`--report` trains nothing. The scores of every run are kept in own_data.json, so that the runs can
+be made on several days. Prints the tables of own_data.md.
 
 FOLDER contains `bace/raw/bace.csv` and the tables of `benchmarks/zoo.py`.
 """
@@ -166,8 +167,8 @@ def rows_of_run(run: Path) -> list[Row]:
         found.append(
             Row(
                 run.parent.name, split, int(seed), target, own["n"], metric,
-                {key: scores[key][metric][0] for key in ("graphormer", *RIVALS) if key in scores},
-                {key: tuple(gaps[key][metric]) for key in RIVALS if key in gaps},
+                {k: round(scores[k][metric][0], 4) for k in ("graphormer", *RIVALS) if k in scores},
+                {k: tuple(round(end, 4) for end in gaps[k][metric]) for k in RIVALS if k in gaps},
             )
         )  # fmt: skip
     return found
