@@ -61,7 +61,7 @@ def explain(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Explanation method; see `graphxai methods`. `best` is the most faithful for its"
+            help="Explanation method; see `graphxai methods`. `best` has the highest AUAC for its"
             " passes (learned: 4 forward, 4 backward). Repeat to compare several."
         ),
     ] = None,

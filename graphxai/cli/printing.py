@@ -102,8 +102,15 @@ def print_models() -> None:
 def print_methods() -> None:
     """Print the explanation methods: source and cost."""
     cost = REGISTRY[BEST].cost
-    best = f"best: {BEST} ({cost}), the most faithful for its passes, where it is fitted"
-    table = Table(Column("name", no_wrap=True), "method", "source", "cost", caption=best)
+    best = f"best: {BEST} ({cost}), highest AUAC for its passes, where it is fitted"
+    table = Table(
+        Column("name", no_wrap=True),
+        "method",
+        "source",
+        "cost",
+        caption=best,
+        caption_justify="left",
+    )
     for name, cls in REGISTRY.items():
         note = f" ({SEARCHES})" if cls.searches_curve else ""
         table.add_row(name, f"{cls.title}{note}", cls.source, cls.cost)
