@@ -26,7 +26,7 @@ def fit_explainer(
         str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
     ] = "bace",
     task: Annotated[
-        str | None, typer.Option(help="Task to explain [default: the first with classes].")
+        str | None, typer.Option(help="Task to explain [default: all with classes].")
     ] = None,
     graphs: Annotated[
         int, typer.Option(min=1, help="How many graphs to draw; a tenth is held out to measure.")

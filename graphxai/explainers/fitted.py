@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from graphxai.datasets.writing import folder_at, synced_together, write_whole
 from graphxai.models.graphormer import Graphormer
 from graphxai.models.graphormer.checkpoint import NUMBERS, small_file
-from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer.config import Task, TaskSet
 
 from .node_features import NodeFeatures, num_values
 
@@ -78,7 +78,10 @@ class Network(nn.Module):
 def raw_inputs(
     features: NodeFeatures, classes: Tensor, count: int, state_mean: Tensor, components: Tensor
 ) -> Tensor:
-    """Values, components of the states and the class of every node, not yet standardised."""
+    """Values, components of the states and the class of every node, not yet standardised.
+
+    classes (B,): numbers among the `count` classes of all tasks it is fitted to.
+    """
     reduced = (features.states - state_mean) @ components
     one_hot = F.one_hot(classes, count).to(reduced)[:, None].expand(-1, reduced.shape[1], -1)
     return torch.cat([features.values, reduced, one_hot], dim=-1)
@@ -86,14 +89,14 @@ def raw_inputs(
 
 @dataclass(frozen=True, eq=False)
 class FittedExplainer:
-    """A network fitted to one task of a model by `fit_explainer`.
+    """A network fitted to tasks of a model by `fit_explainer`.
 
-    task: the task's name; sha256: of the model's weights, "" if they came from no file; card: data,
+    tasks: their names; sha256: of the model's weights, "" if they came from no file; card: data,
     number of graphs, seed, settings, processor time in seconds, and scores on held-out graphs.
     """
 
     network: Network
-    task: str
+    tasks: tuple[str, ...]
     sha256: str = ""
     card: dict[str, Any] = field(default_factory=dict)
 
@@ -104,7 +107,7 @@ class FittedExplainer:
         raw = save(tensors, metadata={"format": FORMAT})
         content = {
             "format": FORMAT,
-            "task": self.task,
+            "tasks": self.tasks,
             "model_sha256": self.sha256,
             "network_sha256": hashlib.sha256(raw).hexdigest(),
             "card": self.card,
@@ -134,24 +137,36 @@ class FittedExplainer:
             raise ValueError(
                 f"{path}: cannot be read: {error}; fit it again with {FIT}."
             ) from error
-        return cls(network, content["task"], content["model_sha256"], content["card"])
+        tasks = tuple(content["tasks"])
+        return cls(network, tasks, content["model_sha256"], content["card"])
 
-    def task_in(self, model: Graphormer) -> tuple[Task, slice]:
-        """The task of the model, and its columns; ValueError if it was fitted to another model."""
+    def tasks_in(self, model: Graphormer) -> list[tuple[Task, slice]]:
+        """The model's tasks and their columns; ValueError if it was fitted to another model."""
         config = model.config
         names = [task.name for task in config.tasks if task.classes]
-        found = self.network.state_mean.shape[0], self.network.mean.shape[0]
-        if self.task in names:
-            task, columns = config.task_columns(self.task)
+        if set(self.tasks) <= {*names}:
+            found = [config.task_columns(name) for name in self.tasks]
+            classes = sum(len(task.classes) for task, _ in found)
             states = config.num_layers * config.hidden_dim
-            inputs = num_values(config) + self.network.components.shape[1] + len(task.classes)
-            if found == (states, inputs):
+            inputs = num_values(config) + self.network.components.shape[1] + classes
+            if (len(self.network.state_mean), len(self.network.mean)) == (states, inputs):
                 if not self.sha256 or self.sha256 == model.origin.sha256:
-                    return task, columns
+                    return found
                 raise ValueError(
                     f"the explainer was fitted to other weights; fit again with {FIT}."
                 )
         raise ValueError(f"the explainer was fitted to a model of another kind; use {FIT}.")
+
+
+def with_classes(config: TaskSet) -> list[Task]:
+    """The tasks that have classes; ValueError if there are none."""
+    found = [task for task in config.tasks if task.classes]
+    if not found:
+        raise ValueError(
+            "a learned explainer follows the probability of a class, but this model has only"
+            " regressions: use 'path_marginals'."
+        )
+    return found
 
 
 def _content(raw: bytes) -> dict[str, Any]:
@@ -159,10 +174,13 @@ def _content(raw: bytes) -> dict[str, Any]:
     content = json.loads(raw.decode("utf-8"))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
-    kinds = {"task": str, "model_sha256": str, "network_sha256": str, "card": dict}
+    kinds = {"tasks": list, "model_sha256": str, "network_sha256": str, "card": dict}
     for key, kind in kinds.items():
         if not isinstance(content.get(key), kind):
             raise ValueError(f"{key!r} is missing or of the wrong kind")
+    names = content["tasks"]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("'tasks' must hold names of tasks")
     return content
 
 

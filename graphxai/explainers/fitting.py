@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import explaining
-from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.target import Decided, ResolvedTarget, Target
 from graphxai.contract.threads import one_thread
 from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.models.graphormer import Graphormer, Trained
@@ -31,7 +31,7 @@ from graphxai.rules.conservative import Rules
 from .activation_path import LrpPath
 from .averages import relative
 from .base import Explainer
-from .fitted import FittedExplainer, Network, raw_inputs
+from .fitted import FittedExplainer, Network, raw_inputs, with_classes
 from .node_features import NodeFeatures, node_features, num_values
 from .orders import ranks
 from .passes import passed
@@ -58,34 +58,13 @@ class _Part:
 
     batch: GraphBatch
     target: ResolvedTarget
-    classes: Tensor  # (B,)
+    classes: Tensor  # (B,): numbers among the classes of all tasks
     features: NodeFeatures
     start: Tensor  # (B, N): z(lrp_path)
     teacher: Tensor  # (B, N)
 
     def __len__(self) -> int:
         return len(self.batch)
-
-
-@dataclass(frozen=True)
-class _ClassOfEach(Target):
-    """One class for each graph of a batch."""
-
-    classes: tuple[int, ...] = ()
-
-    def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
-        """The targets of single graphs, side by side."""
-        rows = [
-            Target(c, self.task).resolve(config, outputs[row : row + 1])
-            for row, c in enumerate(self.classes)
-        ]
-        rivals = [one.rivals for one in rows if one.rivals is not None]
-        return ResolvedTarget(
-            torch.cat([one.weights for one in rows]),
-            torch.cat([one.offset for one in rows]),
-            tuple(one.labels[0] for one in rows),
-            torch.cat(rivals) if rivals else None,
-        )
 
 
 def fit_explainer(
@@ -103,10 +82,11 @@ def fit_explainer(
     """Fit the explainer `learned` to a Graphormer, on graphs that no test uses.
 
     graphs: what `explain` takes, a thousand or so; those that cannot be used are left out with a
-    warning. task: with classes, by default the first such. shapley_orders: the teacher is Shapley
-    sampling over this many orders; None takes `path_marginals`, which costs a fraction. epochs:
-    passes over the graphs' activation curves. held_out: share of the graphs, at most 100, held out
-    to measure on. data: what the graphs are, in words, for the card. progress: as for `explain`.
+    warning. task: with classes; by default all such, each drawn for about as many graphs.
+    shapley_orders: the teacher is Shapley sampling over this many orders; None takes
+    `path_marginals`, which costs a fraction. epochs: passes over the graphs' activation curves.
+    held_out: share of the graphs, at most 100, held out to measure on. data: what the graphs are,
+    in words, for the card. progress: as for `explain`.
 
     In half of the graphs the predicted class is explained, in the others any, drawn at random.
     Returns a FittedExplainer, which `save(folder)` stores beside the checkpoint; the same seed
@@ -120,7 +100,7 @@ def fit_explainer(
         )
     if epochs < 1 or not 0 <= held_out < 1:
         raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
-    chosen = _task_of(model, task)
+    tasks = _tasks_of(model, task)
     teacher: Explainer = PathMarginals()
     if shapley_orders is not None:
         teacher = ShapleySampling(permutations=shapley_orders)
@@ -141,13 +121,13 @@ def fit_explainer(
         def known(indices: list[int], teacher: Explainer | None) -> list[_Part]:
             items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
             return [
-                _known(model, items[at : at + GRAPHS_AT_A_TIME], chosen, teacher, generator, tick)
+                _known(model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, tick)
                 for at in range(0, len(items), GRAPHS_AT_A_TIME)
             ]
 
         apart_parts = known(order[:apart], None)
         parts = known(order[apart:], teacher)
-        network = _network(model, parts, len(chosen.classes))
+        network = _network(model, parts, sum(len(one.classes) for one in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, tick)
         scores = _scores(model, network, apart_parts) if apart else {}
@@ -165,20 +145,15 @@ def fit_explainer(
         "processor_seconds": round(time.process_time() - begun, 1),
         "held_out": {"graphs": apart} | scores,
     }
-    return FittedExplainer(network, chosen.name, model.origin.sha256, card)
+    return FittedExplainer(network, tuple(t.name for t in tasks), model.origin.sha256, card)
 
 
-def _task_of(model: Graphormer, name: str | None) -> Task:
-    if name is not None:
-        task, _ = model.config.task_columns(name)
-        if task.classes:
-            return task
-    elif found := [task for task in model.config.tasks if task.classes]:
-        return found[0]
-    raise ValueError(
-        "a learned explainer follows the probability of a class, but this model has only"
-        " regressions: use 'path_marginals'."
-    )
+def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
+    """The named task, or all with classes; ValueError if there are no classes to explain."""
+    if name is None:
+        return with_classes(model.config)
+    task, _ = model.config.task_columns(name)
+    return with_classes(TaskSet((task,)))
 
 
 def _usable(model: Graphormer, graphs: Any) -> list[Input]:
@@ -204,24 +179,28 @@ def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
 def _known(
     model: Graphormer,
     items: list[Input],
-    task: Task,
+    tasks: list[Task],
     teacher: Explainer | None,
     generator: torch.Generator,
     tick: Tick,
 ) -> _Part:
-    """What is known about some graphs, after their classes were drawn."""
+    """What is known about some graphs, after their task and classes were drawn."""
     batch = model.collate([item.data for item in items]).to(model.graph_token.device)
     with torch.no_grad():
         outputs = model(batch)
+    drawn = 0
+    if len(tasks) > 1:
+        drawn = int(torch.randint(len(tasks), (), generator=generator))
+    task, first = tasks[drawn], sum(len(one.classes) for one in tasks[:drawn])
     classes = _drawn(model, task, outputs, generator)
-    target = _ClassOfEach(task=task.name, classes=tuple(classes.tolist()))
+    target = Decided(task=task.name, resolved=_resolved(model, task, classes.tolist(), outputs))
     path = LrpPath()._attribute(model, batch, target)
     resolved = target.resolve(model.config, path.outputs)
     features = node_features(model, batch, resolved, path.relevance)
     start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
     taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
     tick(len(items))
-    return _Part(batch, resolved, classes.to(start.device), features, start, taught)
+    return _Part(batch, resolved, first + classes.to(start.device), features, start, taught)
 
 
 def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -231,6 +210,21 @@ def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Gene
     predicted = logits.argmax(-1) if task.kind == "multiclass" else (logits[:, 0] > 0).long()
     any_class = torch.randint(len(task.classes), predicted.shape, generator=generator)
     return torch.where(torch.rand(len(predicted), generator=generator) < 0.5, predicted, any_class)
+
+
+def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor) -> ResolvedTarget:
+    """The targets of single graphs, one class for each, side by side."""
+    rows = [
+        Target(c, task.name).resolve(model.config, outputs[row : row + 1])
+        for row, c in enumerate(classes)
+    ]
+    rivals = [one.rivals for one in rows if one.rivals is not None]
+    return ResolvedTarget(
+        torch.cat([one.weights for one in rows]),
+        torch.cat([one.offset for one in rows]),
+        tuple(one.labels[0] for one in rows),
+        torch.cat(rivals) if rivals else None,
+    )
 
 
 def _network(model: Graphormer, parts: list[_Part], classes: int) -> Network:

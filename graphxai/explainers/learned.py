@@ -4,6 +4,7 @@ The activation curve says how good an order is. The curves of other graphs can t
 of a node predict its place in a good order (`fitting`).
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from .activation_path import LrpPath
 from .averages import relative
 from .base import Attribution, Explainer, scored
-from .fitted import CARD, FIT, FittedExplainer
+from .fitted import CARD, FIT, FittedExplainer, with_classes
 from .node_features import node_features
 from .orders import in_order
 from .registry import register
@@ -37,7 +38,7 @@ class Learned(Explainer):
     but do not add up to it.
 
     fitted: from `fit_explainer`, or a folder with its files; None takes the files beside the
-    model's checkpoint. Explains the classes of the task it was fitted to, in Graphormers: other
+    model's checkpoint. Explains the classes of the tasks it was fitted to, in Graphormers: other
     targets and wrapped models raise ValueError, as does a model without a fitted explainer.
     """
 
@@ -64,10 +65,10 @@ class Learned(Explainer):
                 " offer in the same form: use 'path_marginals' or 'lrp_path'."
             )
         fitted = self.fitted or stored_explainer(model)
-        task, columns = fitted.task_in(model)
+        tasks = fitted.tasks_in(model)
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
-        classes = class_of(resolved, task, columns)
+        classes = class_numbers(resolved, tasks)
         features = node_features(model, batch, resolved, path.relevance)
         start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
         network = deepcopy(fitted.network).to(start)
@@ -88,23 +89,31 @@ def _stored_in(model: Graphormer) -> Path | None:
 def stored_explainer(model: Graphormer) -> FittedExplainer:
     """The explainer beside the model's checkpoint; ValueError says how to fit one."""
     folder = _stored_in(model)
-    if folder is None:
-        raise ValueError(
-            f"no explainer is fitted to model {model.origin.name!r}: fit one with {FIT}."
-        )
-    return FittedExplainer.load(folder)
+    if folder is not None:
+        return FittedExplainer.load(folder)
+    with_classes(model.config)
+    raise ValueError(f"no explainer is fitted to model {model.origin.name!r}: fit one with {FIT}.")
 
 
-def class_of(target: ResolvedTarget, task: Task, columns: slice) -> Tensor:
-    """Number (B,) of the task's class that is explained in each graph; ValueError for others."""
-    weights = target.weights[:, columns]
-    elsewhere = target.weights.abs().sum(-1) - weights.abs().sum(-1)
-    single = (weights != 0).sum(-1) == 1
-    if len(weights) and (elsewhere.any() or not single.all()):
+def class_numbers(target: ResolvedTarget, tasks: Sequence[tuple[Task, slice]]) -> Tensor:
+    """Number (B,) of the class explained in each graph, among the classes of all these tasks.
+
+    tasks: each with its columns. Raises ValueError where something else is explained.
+    """
+    one = (target.weights != 0).sum(-1) == 1
+    numbers = torch.full_like(one, -1, dtype=torch.long)
+    first = 0
+    for task, columns in tasks:
+        weights = target.weights[:, columns]
+        # a single logit is for the second class, or negative for the first
+        binary = task.kind == "binary"
+        number = (weights[:, 0] > 0).long() if binary else weights.argmax(-1)
+        numbers = torch.where(one & (weights != 0).any(-1), first + number, numbers)
+        first += len(task.classes)
+    if (numbers < 0).any():
+        names = ", ".join(repr(task.name) for task, _ in tasks)
         raise ValueError(
-            f"'learned' was fitted to the classes of {task.name!r}, not to"
-            f" {target.labels[0]!r}: use 'path_marginals' or 'lrp_path'."
+            f"'learned' was fitted to the classes of {names}, not to"
+            f" {target.labels[int(numbers.argmin())]!r}: use 'path_marginals' or 'lrp_path'."
         )
-    if task.kind == "binary":  # one logit: for the second class, or negative for the first
-        return (weights[:, 0] > 0).long()
-    return weights.argmax(-1)
+    return numbers

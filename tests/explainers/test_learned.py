@@ -19,6 +19,7 @@ from graphxai.evaluation.curves import node_series
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
 from graphxai.explainers.fitting import areas, gradients_of_probability, soft_presence
+from graphxai.explainers.learned import class_numbers
 from graphxai.explainers.node_features import node_features, num_values
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
@@ -235,8 +236,38 @@ def test_best_means_this_method_where_it_is_fitted(run):
     assert best.method == "learned"
     np.testing.assert_array_equal(best.relevance, learned.relevance)
     assert "best: learned (4 forward, 4 backward)" in " ".join(run("methods")[1].split())
-    with pytest.raises(ValueError, match=r"no explainer is fitted to model 'solubility'.*fit-exp"):
+    with pytest.raises(ValueError, match="only regressions: use 'path_marginals'"):
         gx.explain(gx.load("solubility"), aspirin, "best")
+
+
+def test_it_explains_the_classes_of_every_task_it_was_fitted_to(few):
+    tasks = (
+        Task("A", "binary", ("no", "yes")),
+        TASKS[1],
+        *TASKS[:1],
+        Task("B", "binary", ("0", "1")),
+    )
+    sizes = {"num_layers": 2, "hidden_dim": 16, "ffn_dim": 16, "num_heads": 2}
+    model = random_graphormer(tasks=tasks, **sizes)
+    explainer = get_explainer("learned", fitted=fit_explainer(model, few, epochs=1))
+    assert explainer.fitted.tasks == ("A", "digit", "B")
+    numbers = {"A: no": 0, "A: yes": 1, "a": 2, "c": 4, "B: 0": 5, "B: 1": 6}
+    outputs = torch.zeros(3, 6)
+    for target, number in numbers.items():
+        resolved = Target(target).resolve(model.config, outputs)
+        found = class_numbers(resolved, explainer.fitted.tasks_in(model))
+        assert found.tolist() == [number] * 3
+        learned, path = (
+            gx.explain(model, few[1], method, target=target).relevance
+            for method in (explainer, "lrp_path")
+        )
+        np.testing.assert_allclose(sorted(learned), sorted(path), rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match="classes of 'A', 'digit', 'B', not to 'logP'"):
+        gx.explain(model, "CCO", explainer, target="logP")
+    one = fit_explainer(model, few, task="B", epochs=1)
+    assert one.tasks == ("B",)
+    with pytest.raises(ValueError, match="classes of 'B', not to 'yes'"):
+        gx.explain(model, "CCO", get_explainer("learned", fitted=one), target="A: yes")
 
 
 def test_what_it_cannot_explain_is_refused(model, fitted, few):
@@ -302,7 +333,9 @@ def enlarge(folder):
         write("explainer.json", b"\xff\xfe"),
         write("explainer.safetensors", b"\x80\x04pickle"),
         change_card(format="other"),
-        change_card(task=None),
+        change_card(tasks=None),
+        change_card(tasks=[]),
+        change_card(tasks=[3]),
         change_card(card=[]),
         change_card(network_sha256="0" * 64),
         change_tensors(path=None),
