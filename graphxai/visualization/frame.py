@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
 from numpy.typing import ArrayLike
 
@@ -113,13 +115,8 @@ def color_bar(
     else:
         words = _words_below(legend, x + width / 2, y + BAR_ROOM - 5, size, (length, room))
     parts = [words]
-    stops = scale.stops()
-    colors = scale.hex(stops)
     key = "b" + digest(scale, x, y, width)
-    gradient = "".join(
-        f'<stop offset="{number(100 * scale.place(value))}%" stop-color="{color}"/>'
-        for value, color in zip(stops, colors, strict=True)
-    )
+    gradient = _stops(replace(scale, limit=1.0))
     parts.append(
         f'<defs><linearGradient id="{key}" gradientUnits="userSpaceOnUse" x1="{number(left)}"'
         f' y1="0" x2="{number(right)}" y2="0">{gradient}</linearGradient></defs>'
@@ -135,6 +132,16 @@ def color_bar(
     )
     parts.append(_ticks(scale, left, length, bottom, size - 2))
     return f'<g class="colour-bar">{"".join(parts)}</g>'
+
+
+@cache
+def _stops(scale: Scale) -> str:
+    """The stops of a bar's gradient, which do not depend on the limit."""
+    stops = scale.stops()
+    return "".join(
+        f'<stop offset="{number(100 * scale.place(value))}%" stop-color="{color}"/>'
+        for value, color in zip(stops, scale.hex(stops), strict=True)
+    )
 
 
 def _words_below(

@@ -238,10 +238,11 @@ def _draw(
     # It shapes wedges and wavy bonds, where a wrong guess costs a second drawing; elsewhere it is
     # only a style.
     shaped = any(b.GetBondDir() != BondDir.NONE for b in bonds_of(mol))
-    first = _line_width(_likely_bond(mol, room)) if shaped else _LINE
+    ends = bonded(mol)
+    first = _line_width(_likely_bond(mol, ends, room)) if shaped else _LINE
     drawer = draw(first)
     points = positions(drawer)
-    bond = bond_length(bonded(mol), points) or _LONGEST_BOND
+    bond = bond_length(ends, points) or _LONGEST_BOND
     line = _line_width(bond)
     if shaped and line != first:
         drawer = draw(line)
@@ -255,13 +256,13 @@ def _line_width(bond: float) -> float:
     return round(min(2.2, max(0.9, bond * 0.05)), 1)
 
 
-def _likely_bond(mol: Mol, room: tuple[float, float]) -> float:
+def _likely_bond(mol: Mol, ends: NDArray[np.int_], room: tuple[float, float]) -> float:
     """The bond length in pixels that RDKit will choose, from the atoms and rough labels alone."""
     points = mol.GetConformer().GetPositions()[:, :2]
     label = [[0.0 if atom.GetAtomicNum() == 6 else _LABEL] for atom in atoms_of(mol)]
     extent = (points + label).max(0) - (points - label).min(0)
     zoom = min((np.array(room) * (1 - 2 * _PADDING) / np.maximum(extent, 1e-6)).min(), _ZOOM)
-    return float(zoom * (bond_length(bonded(mol), points) or 0.0))
+    return float(zoom * (bond_length(ends, points) or 0.0))
 
 
 def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:

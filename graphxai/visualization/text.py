@@ -24,7 +24,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 _ELLIPSIS = "…"
 GLYPH = "gx-"  # prefix of glyph ids: the same glyph has the same id in every picture
 GLYPHS = "glyphs"  # class of the glyph definitions
-_REFERENCE = f'href="#{GLYPH}'
+_REFERENCE = re.compile(f'href="#{GLYPH}([br][0-9a-f]+)"')
 # Numbers with two decimals, and how `number` writes them
 _SHORTER = (("-0.00", "0"), (".00", ""), *((f".{tenth}0", f".{tenth}") for tenth in range(1, 10)))
 _HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside a name
@@ -108,6 +108,7 @@ def _line(text: str, bold: bool) -> tuple[str | None, float]:
     return None if uses is None else "".join(uses), at
 
 
+@lru_cache(maxsize=4096)
 def _clean(text: str) -> str:
     return " ".join(_FORBIDDEN.sub("", text).split())
 
@@ -141,6 +142,7 @@ def fit_text(
     return text + _ELLIPSIS, smallest
 
 
+@lru_cache(maxsize=4096)  # pictures share the words and most numbers of their colour bars
 def draw_text(
     text: str,
     x: float,
@@ -182,13 +184,15 @@ def draw_text(
 
 def glyph_outlines(body: str) -> str:
     """Return the SVG definitions of all glyphs used by the text in ``body``, each once."""
-    paths = []
-    names = {piece.partition('"')[0] for piece in body.split(_REFERENCE)[1:]}
-    for name, weight, code in sorted((GLYPH + rest, rest[0], rest[1:]) for rest in names):
-        glyph = _glyph(chr(int(code, 16)), weight == "b")
-        if glyph is not None:
-            paths.append(f'<path id="{name}" d="{glyph[0]}"/>')
-    return f'<defs class="{GLYPHS}">{"".join(paths)}</defs>' if paths else ""
+    paths = "".join(_outline(name) for name in sorted({*_REFERENCE.findall(body)}))
+    return f'<defs class="{GLYPHS}">{paths}</defs>' if paths else ""
+
+
+@lru_cache(maxsize=4096)
+def _outline(name: str) -> str:
+    """Return the definition of one glyph, by its id without prefix; empty if the font lacks it."""
+    glyph = _glyph(chr(int(name[1:], 16)), name[0] == "b")
+    return "" if glyph is None else f'<path id="{GLYPH}{name}" d="{glyph[0]}"/>'
 
 
 def _glyph_id(character: str, bold: bool) -> str:
