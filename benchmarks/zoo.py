@@ -4,8 +4,9 @@
 
 Writes each table with readable columns to `NAME.csv`, trains on it as
 `graphxai train NAME.csv --target-column ... --out runs/zoo/NAME` does (scaffold split, seed 0), and
-with --install copies the checkpoint to the bundled ones. FOLDER contains `molecules/esol.csv`,
-`lipo.csv`, `bbbp.csv`, `tox21.csv` and `hiv.csv`. An interrupted run continues.
+with --install copies the checkpoint to the bundled ones, whose explainers
+`learned_explainer.py fit` makes. FOLDER contains `molecules/esol.csv`, `lipo.csv`, `bbbp.csv`,
+`tox21.csv` and `hiv.csv`. An interrupted run continues.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from graphxai.datasets.hygiene import clean_table
 from graphxai.datasets.labels import is_missing
+from graphxai.datasets.writing import json_text
 from graphxai.models.graphormer.checkpoint import CONFIG, PRETRAINED
 from graphxai.models.graphormer.recipes.table import train_table
 
@@ -26,7 +28,8 @@ NUCLEAR = ("AR", "AR-LBD", "AhR", "Aromatase", "ER", "ER-LBD", "PPAR-gamma")
 STRESS = ("ARE", "ATAD5", "HSE", "MMP", "p53")
 ASSAYS = (*(f"NR-{name}" for name in NUCLEAR), *(f"SR-{name}" for name in STRESS))
 ACTIVITY = {"0": "inactive", "1": "active"}
-LARGEST = 3_000_000  # bytes of a bundled model
+LARGEST = 3_000_000  # bytes of a bundled model, its explainer included
+EXPLAINER = 126_000  # bytes that the explainer of a model with classes will take
 
 
 @dataclass(frozen=True)
@@ -138,13 +141,14 @@ def train(name: str, model: Model, data: Path, out: Path) -> Path:
 
 
 def install(folder: Path, name: str) -> None:
-    """Copy a checkpoint to the bundled ones, without training labels if it would be too large."""
+    """Copy a checkpoint to the bundled ones, without what it can do without if it is too large."""
     target = PRETRAINED / name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
     assert (target / CONFIG).exists()
-    if size_of(target) > LARGEST:
+    if size_of(target) + EXPLAINER > LARGEST:
         leave_labels_out(target / "training.csv")
+        leave_rows_out(target / "scores.json")
     print(f"installed {name}: {size_of(target) / 1e6:.2f} MB", flush=True)
 
 
@@ -159,6 +163,13 @@ def leave_labels_out(path: Path) -> None:
         rows = [row[:2] for row in csv.reader(file)]
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def leave_rows_out(path: Path) -> None:
+    """Leave out the lists of rows in each part, which the checkpoint's configuration has too."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["split"] = {k: v for k, v in content["split"].items() if not k.endswith("_rows")}
+    path.write_text(json_text(content), encoding="utf-8")
 
 
 def main() -> None:

@@ -130,6 +130,7 @@ def fit_explainer(
         network = _network(model, parts, sum(len(one.classes) for one in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, tick)
+        network.round()
         scores = _scores(model, network, apart_parts) if apart else {}
     card = {
         "data": data,

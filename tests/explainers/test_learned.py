@@ -218,7 +218,10 @@ def test_a_saved_explainer_is_found_beside_the_checkpoint(model, few, tmp_path):
     given = gx.explain(loaded, "CC(=O)NO", "learned", target="b", fitted=fitted)
     found = gx.explain(loaded, "CC(=O)NO", "learned", target="b")
     assert (found.relevance == given.relevance).all()
-    card = FittedExplainer.load(folder).card
+    stored = FittedExplainer.load(folder)
+    for name, value in stored.network.state_dict().items():
+        assert torch.equal(value, fitted.network.state_dict()[name]), name
+    card = stored.card
     assert card == fitted.card
     assert (card["data"], card["graphs"], card["seed"]) == ("small molecules", 16, 0)
     assert card["settings"]["shapley_orders"] == 2

@@ -5,10 +5,14 @@ from functools import cache
 import pytest
 
 import graphxai as gx
+from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
+from graphxai.explainers.fitted import FittedExplainer
+from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import locate
 
-NAMES = ("solubility", "lipophilicity", "blood-brain-barrier", "tox21", "hiv")
+WITH_CLASSES = ("blood-brain-barrier", "tox21", "hiv")
+NAMES = ("solubility", "lipophilicity", *WITH_CLASSES)
 OESTRADIOL = "C[C@]12CC[C@H]3[C@@H](CCc4cc(O)ccc34)[C@@H]1CC[C@@H]2O"
 CAFFEINE = "Cn1cnc2c1c(=O)n(C)c(=O)n2C"
 
@@ -36,6 +40,29 @@ def test_an_explanation_adds_up_to_the_prediction(name):
     e = gx.explain(loaded(name), CAFFEINE)
     assert abs(e.ledger.unexplained) < 1e-4
     assert len(e.relevance) == 14
+
+
+@pytest.mark.parametrize("name", ["bace", "mnist-superpixels", *WITH_CLASSES])
+def test_a_model_with_classes_comes_with_a_learned_explainer(name):
+    fitted = FittedExplainer.load(locate(name))
+    assert fitted.tasks == tuple(t.name for t in loaded(name).config.tasks if t.classes)
+    scores = fitted.card["held_out"]
+    assert scores["auac of learned"] > scores["auac of lrp_path"]
+
+
+@pytest.mark.parametrize("name", WITH_CLASSES)
+def test_best_means_it_for_every_task(name):
+    model = loaded(name)
+    for task in (model.config.tasks[0].name, model.config.tasks[-1].name):
+        e, start = (
+            gx.explain(model, CAFFEINE, m, target=Target(task=task)) for m in ("best", "lrp_path")
+        )
+        assert e.method == "learned"
+        assert sorted(e.relevance) == pytest.approx(sorted(start.relevance), abs=1e-5)
+
+
+def test_a_regression_has_none():
+    assert "learned" not in methods_for(loaded("solubility"))
 
 
 def value(name, smiles):
