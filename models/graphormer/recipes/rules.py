@@ -105,15 +105,14 @@ def train_rule(
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
     task = rule_task(dataset)
     recipe = FROM_SCRATCH if start is None else FROM_WEIGHTS
-    settings = replace(
-        recipe,
+    settings = recipe.changed(
         seed=seed,
+        epochs=epochs,
         accelerator=accelerator,
         devices=devices,
-        precision=precision or recipe.precision,
+        precision=precision,
         progress=progress,
     )
-    settings = settings if epochs is None else replace(settings, epochs=epochs)
     torch.manual_seed(seed)
     model = _untrained(task) if start is None else _pretrained(start, task)
     graphs = encode_all(_graphs(dataset), model.config)
@@ -163,15 +162,14 @@ def train_rules(
     """
     require_hardware(accelerator, devices, precision)
     out = Path(out)
-    settings = replace(
-        TOGETHER,
+    settings = TOGETHER.changed(
         seed=seed,
+        epochs=epochs,
         accelerator=accelerator,
         devices=devices,
-        precision=precision or TOGETHER.precision,
+        precision=precision,
         progress=progress,
     )
-    settings = settings if epochs is None else replace(settings, epochs=epochs)
     torch.manual_seed(seed)
     split = table.split
     tasks = tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -71,15 +70,14 @@ def train_shapes(
     """
     require_hardware(accelerator, devices, precision)
     out, dataset = Path(out), dataset or shape_dataset(seed=seed)
-    settings = replace(
-        SETTINGS,
+    settings = SETTINGS.changed(
         seed=seed,
+        epochs=epochs,
         accelerator=accelerator,
         devices=devices,
-        precision=precision or SETTINGS.precision,
+        precision=precision,
         progress=progress,
     )
-    settings = settings if epochs is None else replace(settings, epochs=epochs)
     torch.manual_seed(seed)
     model = Graphormer(shape_config())
     graphs = encode_all([graph.to_data() for graph in dataset.graphs], model.config)

@@ -216,14 +216,13 @@ def train_table(
     for note in notes:
         say(note)
     recipe = FROM_SCRATCH if start is None else FINETUNING
-    settings = replace(
-        recipe,
+    settings = recipe.changed(
         seed=seed,
+        epochs=epochs,
         accelerator=accelerator,
         devices=devices,
-        precision=precision or recipe.precision,
+        precision=precision,
         progress=progress,
-        epochs=recipe.epochs if epochs is None else epochs,
     )
     run = {  # settings that must be the same when a run is resumed
         "file": table.path.name,

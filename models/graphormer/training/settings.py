@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class TrainingSettings:
     def show(self) -> bool | None:
         """`show` of `progress_bar`: a bar on a terminal, lines in a log file, or nothing at all."""
         return None if self.progress else False
+
+    def changed(self, **changes: Any) -> TrainingSettings:
+        """A recipe's settings with what a user chose; None leaves what the recipe says."""
+        return replace(self, **{name: one for name, one in changes.items() if one is not None})
 
     def __post_init__(self) -> None:
         if self.monitor not in ("score", "loss"):
