@@ -5,11 +5,14 @@ are escaped. Signatures become shorter: a dataclass lists only the names of its 
 docstring gives their shapes and units, and arrays are `NDArray`.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 CODE = re.compile(r"(?<!`)(?::\w+:)?`([^`]+)`(?!`)")  # with or without a role of Sphinx
 MARKUP = re.compile(r"([*|\\]|(?<=\w)_(?!\w))")

@@ -11,7 +11,7 @@ from other_models import GpsModel, molecules
 from toy import random_graphormer
 
 SMILES = ["CCO", "c1ccccc1O", "CC(=O)N"]
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU was found")
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def models() -> dict:
@@ -24,7 +24,7 @@ def models() -> dict:
 
 
 @pytest.mark.parametrize("name", ["Graphormer", "wrapped"])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_inputs_and_results_move_by_themselves(name, device):
     model, inputs = models()[name]
     for method in ("lrp", "gradient_input", "rollout", "occlusion"):
@@ -38,7 +38,7 @@ def test_inputs_and_results_move_by_themselves(name, device):
         model.to("cpu")
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_evaluation_runs_on_a_device(device):
     model, inputs = models()["Graphormer"]
     options = {"metrics": ["auac"], "operators": ["mask", "zero", "delete"], "progress": False}

@@ -170,7 +170,9 @@ def test_hardware_that_is_not_there_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU was found")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU was found; nor is explaining on one tested"
+)
 def test_a_gpu_learns_the_same(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     graphs = twenty_molecules()
