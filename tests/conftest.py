@@ -1,5 +1,6 @@
 import gc
 import lzma
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 # to others reads this file too.
 
 DATA = Path(__file__).parent / "data"
+
+# The imports to come make much and leave no garbage: see `pytest_collection_finish`.
+gc.disable()
 
 
 # Files that start processes or run whole pages: begun first, so that the end is short tests, which
@@ -29,6 +33,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 MOLECULES = {
@@ -53,6 +58,15 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_processes() -> None:
+    """Pools that the tests start have processes with torch, imported once and not in each.
+
+    What a process imports by itself is tested with scripts, which know nothing of this.
+    """
+    multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
 
 
 @pytest.fixture(scope="session")
