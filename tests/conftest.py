@@ -85,6 +85,15 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphxai.evaluation.testing.get_explainer", quick_explainer)
 
 
+@pytest.fixture
+def only_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explanations lack the output of a graph with no nodes, which costs a pass of its own.
+
+    For tests that explain many times and compare relevance; others see that output.
+    """
+    monkeypatch.setattr("graphxai.api._outputs_without_nodes", lambda model, batch: None)
+
+
 @pytest.fixture(scope="session")
 def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of one run of the tests have in common."""

@@ -214,6 +214,7 @@ def three_models():
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.usefixtures("only_relevance")
 def test_scores_of_a_graph_do_not_depend_on_its_batch(three_models, method):
     graphs = molecules()[:4]
     for model in three_models:
