@@ -74,6 +74,12 @@ def smiles() -> list[str]:
     return list(MOLECULES.values())
 
 
+@pytest.fixture(scope="session")
+def unlike(smiles: list[str]) -> list[str]:
+    """Four that differ most: one atom, two parts, a radical, and a drug of 28 atoms."""
+    return [smiles[0], smiles[1], smiles[3], smiles[6]]
+
+
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks of `graphxai.evaluation.testing` take explainers that sample or learn with few steps.

@@ -32,8 +32,8 @@ LESS_WORK = {
     },
 }
 # Runs before a notebook's own cells: no name is known, as in a new kernel, and there is no network.
-# Forests have few trees. What the notebooks before have imported is no garbage, which `%reset` looks
-# for twice.
+# Forests have few trees. What notebooks before have imported is no garbage, for which `%reset` looks
+# twice.
 START = """
 import gc
 gc.freeze()
