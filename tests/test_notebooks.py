@@ -32,8 +32,7 @@ LESS_WORK = {
     },
 }
 # Runs before a notebook's own cells: no name is known, as in a new kernel, and there is no network.
-# Forests have few trees. What notebooks before have imported is no garbage, for which `%reset` looks
-# twice.
+# Forests have few trees. `%reset` looks for garbage twice, but not among what was imported before.
 START = """
 import gc
 gc.freeze()
