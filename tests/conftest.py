@@ -1,5 +1,6 @@
 import gc
 import lzma
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 # to others reads this file too.
 
 DATA = Path(__file__).parent / "data"
+
+# The imports to come make much and leave no garbage: see `pytest_collection_finish`.
+gc.disable()
 
 
 # Files that start processes or run whole pages: begun first, so that the end is short tests, which
@@ -29,6 +33,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Look for garbage once; pytest looks five times, which then takes no time."""
+    gc.collect()
+    gc.freeze()
 
 
 MOLECULES = {
@@ -55,9 +66,24 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_processes() -> None:
+    """Pools that the tests start have processes with torch, imported once and not in each.
+
+    What a process imports by itself is tested with scripts, which know nothing of this.
+    """
+    multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
+
+
 @pytest.fixture(scope="session")
 def smiles() -> list[str]:
     return list(MOLECULES.values())
+
+
+@pytest.fixture(scope="session")
+def unlike(smiles: list[str]) -> list[str]:
+    """Four that differ most: one atom, two parts, a radical, and a drug of 28 atoms."""
+    return [smiles[0], smiles[1], smiles[3], smiles[6]]
 
 
 @pytest.fixture
@@ -69,6 +95,15 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     from other_models import quick_explainer
 
     monkeypatch.setattr("graphxai.evaluation.testing.get_explainer", quick_explainer)
+
+
+@pytest.fixture
+def only_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explanations lack the output of a graph with no nodes, which costs a pass of its own.
+
+    For tests that explain many times and compare relevance; others see that output.
+    """
+    monkeypatch.setattr("graphxai.api._outputs_without_nodes", lambda model, batch: None)
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,11 @@ LESS_WORK = {
     },
 }
 # Runs before a notebook's own cells: no name is known, as in a new kernel, and there is no network.
-# Forests have few trees.
+# Forests have few trees. `%reset` looks for garbage twice, but not among what was imported before.
 START = """
+import gc
+gc.freeze()
+gc.set_threshold(50_000, 20, 100)
 %reset -f
 import os, socket
 from graphxai.models.graphormer.training import forests

@@ -90,17 +90,28 @@ SLOW = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("statement", "heavy"),
-    [
-        ("import graphxai", ("torch", "rdkit", "matplotlib", "pandas")),
-        ("import graphxai.cli.main", ("torch", "rdkit", "matplotlib", "pandas")),
-        ("import graphxai.models.graphormer", ("rdkit", "ogb", "lightning", "matplotlib")),
-        ("import graphxai.api, graphxai.explainers", ("rdkit", "skimage", *SLOW)),
-    ],
-)
-def test_imports_stay_light(statement, heavy):
-    assert imported_of(heavy, statement) == "[]"
+# Run from the top in one process, so that each is held to what the lines above it load as well.
+LIGHT = {
+    "import graphxai": ("torch", "rdkit", "matplotlib", "pandas"),
+    "import graphxai.cli.main": ("torch", "rdkit", "matplotlib", "pandas"),
+    "import graphxai.models.graphormer": ("rdkit", "ogb", "lightning", "matplotlib"),
+    "import graphxai.api, graphxai.explainers": ("rdkit", "skimage", *SLOW),
+}
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, str]:
+    """By line of `LIGHT`, those of its modules that are loaded after it and those above it."""
+    code = "\n".join(
+        f"{line}\nprint([m for m in {heavy!r} if m in sys.modules])"
+        for line, heavy in LIGHT.items()
+    )
+    return dict(zip(LIGHT, printed(f"import sys\n{code}"), strict=True))
+
+
+@pytest.mark.parametrize("statement", LIGHT)
+def test_imports_stay_light(statement, imported):
+    assert imported[statement] == "[]"
 
 
 def test_what_explains_a_molecule_loads_neither_pyg_nor_pandas(tmp_path):
@@ -119,16 +130,16 @@ for line in (
 model = gx.load("bace")
 light = gx.explain(model, ["CCO", "CCN"]), gx.pairs(model, "CCO")
 """
-    assert imported_of(SLOW, code) == "[]"
+    code += f"print([m for m in {SLOW!r} if m in sys.modules])"
+    assert printed(code)[-1] == "[]"
     assert (tmp_path / "several" / "explanations.csv").is_file()
 
 
-def imported_of(modules, code):
-    """Those of the modules that a new process has imported after running the code, as text."""
-    code = f"{code}\nimport sys; print([m for m in {modules!r} if m in sys.modules])"
+def printed(code: str) -> list[str]:
+    """The lines that a new process prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    return done.stdout.splitlines()
 
 
 def test_nothing_is_unpickled():

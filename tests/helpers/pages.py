@@ -17,6 +17,8 @@ import typer
 
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation import Report
+from graphxai.evaluation.figures import draw
 from graphxai.evaluation.ground_truth_report import TRAINING
 from graphxai.models.graphormer import locate
 from other_models import quick_explainer
@@ -37,7 +39,7 @@ PLATFORM = "docs/howto/platform.md"
 ENGINES = ("ray", "pyspark", "dask")  # each has a test of its own, if it is installed
 COMMAND = typer.main.get_command(cli.app)
 # Pages show commands in earnest, which take minutes to hours; here they are given this too, forests
-# have few trees, and methods that sample or learn take few steps.
+# have few trees, methods that sample or learn take few steps, and figures are small.
 CHEAPER = {
     "train": ["--epochs", "1", "--fast"],
     "benchmark": ["--limit", "2", "--steps", "5"],
@@ -85,7 +87,15 @@ def parse(words: list[str]) -> None:
     command.make_context(name, rest, parent=context)
 
 
+def sketched(report: Report, kind: str, stem: Path, operator: str | None) -> None:
+    """A figure of a report as a small picture: the large ones of tests/evaluation take longer."""
+    figure = draw(report, kind, operator)
+    figure.set_layout_engine("none")
+    figure.savefig(stem.with_suffix(".png"), dpi=30)
+
+
 def run(words: list[str], monkeypatch) -> None:
+    monkeypatch.setattr("graphxai.evaluation.output._save", sketched)
     monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
     monkeypatch.setattr("graphxai.models.graphormer.training.scores.RESAMPLES", 50)
     monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)

@@ -21,6 +21,7 @@ import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.tables import cluster
 from graphxai.tables.cluster import explain_on_ray
 from graphxai.tables.run import explain_table
 from graphxai.tables.shards import Results
@@ -98,6 +99,7 @@ def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch
     """Before anything is killed: Ray reports that late, among what the page prints."""
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
+    monkeypatch.setattr(cluster, "_cores", lambda ray: [1])  # one actor is enough for nine rows
     run_blocks_for("ray", running, monkeypatch)
     assert stopped == [True]
 
@@ -138,7 +140,7 @@ def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_p
 
 def test_a_dataset_is_explained_while_it_is_read_though_actors_take_all_cores(running, place):
     dataset = ray.data.read_csv(str(place / "t.csv"))
-    found = gx.explain_dataset(dataset, place / "model", name_column="ID", actors=CORES)
+    found = gx.explain_dataset(dataset, place / "model", name_column="ID")
     frame = found.to_pandas().set_index("name")
     assert len(frame) == 600
     assert frame["reason"].notna().sum() == 12
