@@ -39,6 +39,7 @@ from .registry import register
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 HIDDEN = -25.0  # log presence of absent keys: 1e-11, yet `A e^25 = e^score / Z` keeps its digits
 LEAST = 0.02  # smallest 1 - A: the marginal of a key with all the attention has no bound
+SAME = 1e-5  # of two gradients: their difference is rounding
 
 
 @register
@@ -136,7 +137,11 @@ def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> T
 
 def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
     """The terms (B, H, Q, T) of `finite_marginals`, each through one head and query."""
-    to_mean = gradient - (attention * gradient).sum(-1, keepdim=True)
+    mean = (attention * gradient).sum(-1, keepdim=True)
+    to_mean = gradient - mean
+    # Where all keys say the same, only rounding is left, which scores in units of their own mean
+    # size would show as relevance.
+    to_mean = to_mean.masked_fill(to_mean.abs() <= SAME * (gradient.abs() + mean.abs()), 0.0)
     leaving = attention / (1 - attention).clamp(min=LEAST)
     joining = torch.sigmoid(attention.log() - presence)  # e^score / (Z + e^score)
     return torch.where(presence == 0, leaving, joining) * to_mean

@@ -62,6 +62,19 @@ def test_scores_are_equal_alone_in_batches_and_after_renumbering(smiles):
     check_renumbering(model, smiles[2:5], get_explainer("path_marginals", rounds=6))
 
 
+@pytest.mark.parametrize("seed", [0, 4, 8])  # each gave atoms of these rings unlike scores
+def test_atoms_that_are_alike_score_alike_where_attention_tells_none_apart(seed):
+    torch.manual_seed(seed)
+    model = gx.wrap(GpsModel().eval(), kind="regression")
+    rings = [molecule_to_data(smiles) for smiles in ("CC", "C1CC1", "c1ccccc1")]
+    for ring in rings:
+        ring.update({"x": ring.x.float(), "edge_attr": ring.edge_attr.float()})
+    for ring, e in zip(rings, gx.explain(model, rings, "path_marginals"), strict=True):
+        assert e.relevance == pytest.approx([e.relevance[0]] * len(e.relevance), abs=1e-4)
+        alone = gx.explain(model, ring, "path_marginals")
+        assert e.relevance == pytest.approx(alone.relevance, abs=1e-4)
+
+
 def test_equivalent_nodes_stay_together():
     scores = torch.tensor([[9, 3.0, 1.0, 1.0 + 1e-6, -2.0, 0.0], [0, 1.0, 1.0, 1.0, 0.0, 0.0]])
     mask = torch.tensor([[True] * 4 + [False], [True] * 3 + [False] * 2])
