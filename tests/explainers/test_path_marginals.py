@@ -120,6 +120,20 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
         assert expected.abs().max() > 1e-4
 
 
+def test_a_node_alone_gives_nothing_through_attention_of_any_kind():
+    """Linear attention of one node is not even told from a product of channels."""
+    torch.manual_seed(0)
+    for kind in ("multihead", "performer"):
+        model = gx.wrap(GpsModel(attn=kind).eval(), kind="regression")
+        for graph in map(molecule_to_data, ("C", "CCO")):
+            graph.update({"x": graph.x.float(), "edge_attr": graph.edge_attr.float()})
+            e = gx.explain(model, graph, "path_marginals")
+            path = gx.explain(model, graph, "lrp_path").relevance
+            if graph.num_nodes == 1:
+                assert e.relevance == pytest.approx(path / abs(path))
+            assert abs(e.relevance).sum() > 0
+
+
 @pytest.mark.parametrize("rounds", [3, 33])
 def test_impossible_rounds_are_refused(rounds):
     with pytest.raises(ValueError, match="4 to 32"):
