@@ -25,23 +25,10 @@ from .program import (
     programmed,
 )
 from .relevance import RelevancePass, passed_back, plan_of
-from .replay import (
-    ADDITIVE,
-    BIASES,
-    CUT_OFF,
-    Along,
-    Lines,
-    Plan,
-    Reading,
-    Replayed,
-    lines_in,
-    plan,
-    refs_in,
-    replay,
-    share_along,
-)
-from .shares import adds_up
-from .trace import Trace, is_real, recording
+from .replay import Plan, Reading, Replayed, plan, replay
+from .shares import BIASES, CUT_OFF, Lines, adds_up, lines_in, share_along
+from .trace import Trace, is_real, recording, refs_in
+from .vocabulary import ADDITIVE
 
 # errors of code that was written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
@@ -342,8 +329,7 @@ def _shares(program: Program, rows: Tensor, name: str) -> dict[str, Tensor]:
     found = {}
     for line in sorted(program.places):
         try:
-            along = Along(line, program.lines)
-            found[line] = share_along(program.wide, {program.slot: rows}, along).detach()
+            found[line] = share_along(program.wide, {program.slot: rows}, line, program.lines)
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
             warnings.warn(
                 f"the share of {line} in {name} is unknown; the ledger lists it as unexplained:"

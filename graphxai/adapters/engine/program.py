@@ -26,17 +26,18 @@ from ..isolation import parts_of, uncompiled
 from ..layout import Layout
 from .marks import curves, marked, numbers_among
 from .nodes import Nodes
-from .replay import Lines, Plan, Replayed, lines_in, plan, refs_in, ruled
-from .shares import Affine, Rows, Shares, affine, rows_of_graphs
+from .replay import Plan, Replayed, plan, ruled
+from .shares import Affine, Lines, Rows, Shares, affine, lines_in, rows_of_graphs
 from .trace import (
     WEIGHTS,
     Op,
     Ref,
     Running,
     Trace,
-    ids_of_kept,
+    kept_by,
     kind_of,
     memory_of,
+    refs_in,
     saves_elsewhere,
     watched,
 )
@@ -233,7 +234,7 @@ def _step(
     done: Mapping[int, list[int]],
     passing: set[int],
 ) -> _Step:
-    tensors = tuple((place, ref.slot) for place, ref in op.flat)
+    tensors = tuple((k, arg.slot) for k, arg in enumerate(op.args) if type(arg) is Ref)
     others = tuple((k, arg) for k, arg in enumerate(op.args) if type(arg) is not Ref)
     passes = op.number in passing
     return _Step(
@@ -601,8 +602,8 @@ class _Following(TorchDispatchMode):
         return True
 
     @cached_property
-    def _own(self) -> set[int]:
-        return ids_of_kept(parts_of(self._module))
+    def _own(self) -> dict[int, Tensor]:
+        return kept_by(parts_of(self._module))
 
     def _note(self, result: Any, out: Any) -> bool:
         """Remember what an operation returned; whether it is as expected."""

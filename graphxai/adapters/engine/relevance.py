@@ -35,8 +35,8 @@ from graphxai.rules.scope import Blocks
 from .attention import Placed, Read, Seen, entries, exposed, put_back, readings, shares_of_parallel
 from .marks import Marks
 from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .replay import Plan, out_of_place, plan, refs_in, replay
-from .trace import Op, Ref, Trace
+from .replay import Plan, out_of_place, plan, replay
+from .trace import Op, Ref, Trace, paired, refs_in
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
@@ -131,7 +131,7 @@ class Call:
     """
 
     op: Op
-    args: tuple[Any, ...]
+    args: Sequence[Any]
     kwargs: dict[str, Any]
     inputs: dict[int, Tensor]
     kept: dict[int, Tensor]  # all of `args` and `kwargs` by value
@@ -152,8 +152,10 @@ class Call:
 
         def f(*tensors: Tensor) -> Tensor:
             new = dict(zip(values, tensors, strict=True))
-            kwargs = _put(self.op.kwargs, self.kwargs, new)
-            out = func(*_put(self.op.args, self.args, new), **kwargs)
+            args, kwargs = self.op.with_tensors(
+                lambda ref: new.get(ref.value, self.kept[ref.value]), self.args, self.kwargs
+            )
+            out = func(*args, **kwargs)
             first: Tensor = out[0] if isinstance(out, tuple | list) else out
             return first
 
@@ -167,17 +169,6 @@ class Call:
     def only(self, value: int) -> "Call":
         """The same, with all relevance to one of its signals."""
         return replace(self, inputs={value: self.inputs[value]})
-
-
-def _put(given: Any, actual: Any, new: Mapping[int, Tensor]) -> Any:
-    """Arguments with other tensors for some values."""
-    if type(given) is Ref:
-        return new.get(given.value, actual)
-    if isinstance(given, list | tuple):
-        return [_put(g, a, new) for g, a in zip(given, actual, strict=True)]
-    if isinstance(given, dict):
-        return {key: _put(g, actual[key], new) for key, g in given.items()}
-    return actual
 
 
 # -- the rules -------------------------------------------------------------------------------------
@@ -394,8 +385,8 @@ class Positive:
 
     def __call__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
-        actual = op.tensors(args, kwargs)
-        reads = dict(zip((ref.value for ref in op.reads), actual, strict=True))
+        given = paired((op.args, op.kwargs), (args, kwargs))
+        reads = {ref.value: tensor for ref, tensor in given}
         inputs = {
             value: t for value, t in reads.items() if self.made.signal[value] and t.requires_grad
         }
@@ -408,7 +399,7 @@ class Positive:
         kept = {value: t.detach() for value, t in reads.items()}
         kept |= {ref.value: kept[ref.value].clone() for ref in op.reads if ref.slot in unstable}
         made = None if slot in unstable else self.trace.tensors[slot].detach()
-        frozen = _put(op.args, args, kept), _put(op.kwargs, kwargs, kept)
+        frozen = op.with_tensors(lambda ref: kept[ref.value], args, kwargs)
         out = rule(Call(op, *frozen, inputs, kept, made, self))
         if op.in_place:
             return args[0].copy_(out) if out is not args[0] else out
