@@ -278,7 +278,7 @@ def attention_between_nodes(
             read = next((one for one in found if one.met.origin is met.origin), None)
             if read and first[read.met.weights] == first[met.weights]:
                 read.products[met.product.number] = met.weights
-            elif read and _is_of_pairs_of_nodes(nodes, met.weights):
+            elif read and nodes.are_pairs(met.weights):
                 unread.add(met.product.place or "the model")
             continue
         known.add(met.origin.number)
@@ -318,15 +318,9 @@ class NotTogether(Exception):
     """
 
 
-def _is_of_pairs_of_nodes(nodes: Nodes, value: int) -> bool:
-    numbers = nodes.by_value.get(value)
-    return numbers is not None and numbers.key is not None
-
-
 def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
     """Whether weights are of single nodes and make one row of them, as in a readout."""
-    numbers = nodes.by_value.get(met.weights)
-    if numbers is None or numbers.key is not None:
+    if nodes.are_pairs(met.weights) is not False:
         return False
     if met.product.name not in MATRIX_PRODUCTS:
         return True
@@ -371,36 +365,25 @@ def _widens(made: Plan, op: Op, factor: int) -> bool:
 
 def _reaches(made: Plan, nodes: Nodes, value: int, kind: Callable[[Plan, Nodes, Op], bool]) -> bool:
     """Whether a value is made of a product of this kind, other than by way of a softmax."""
-    todo, seen = [value], {value}
-    while todo:
-        op = made.trace.made(todo.pop())
-        if op is None or op.name in SOFTMAX:
-            continue
-        if kind(made, nodes, op):
-            return True
-        own = nodes.by_value.get(op.out)
-        for ref in op.reads:
-            of_read = nodes.by_value.get(ref.value)
-            alike = (
-                own is not None
-                and of_read is not None
-                and (own.key is None) == (of_read.key is None)
-            )
-            if alike and made.trace.live[ref.value] & 1 and ref.value not in seen:
-                seen.add(ref.value)
-                todo.append(ref.value)
-    return False
+
+    def further(value: int, op: Op) -> Iterator[int]:
+        own = None if op.name in SOFTMAX else nodes.are_pairs(value)
+        for ref in op.reads if own is not None else ():
+            if made.trace.live[ref.value] & 1 and nodes.are_pairs(ref.value) is own:
+                yield ref.value
+
+    ops = map(made.trace.made, made.trace.back(value, further))
+    return any(op and op.name not in SOFTMAX and kind(made, nodes, op) for op in ops)
 
 
 def _is_of_pairs(made: Plan, nodes: Nodes, op: Op) -> bool:
     """Whether an operation makes numbers of pairs from a product, or distances, of two signals."""
-    numbers = nodes.by_value.get(op.out)
-    if numbers is None or numbers.key is None:
+    if not nodes.are_pairs(op.out):
         return False
     if op.name == "_cdist_forward":
         return True
-    found = (nodes.by_value.get(value) for value in set(_signals(made, op)))
-    return op.name in MIXING and [n is not None and n.key is None for n in found] == [True] * 2
+    found = [nodes.are_pairs(value) for value in set(_signals(made, op))]
+    return op.name in MIXING and found == [False, False]
 
 
 def _is_moments(made: Plan, nodes: Nodes, op: Op) -> bool:

@@ -70,6 +70,11 @@ class Nodes:
     mixed: set[str] = field(default_factory=set)
     steps: dict[int, _Step] = field(default_factory=dict)  # by id of the operation
 
+    def are_pairs(self, value: int) -> bool | None:
+        """Whether a value's entries are of two nodes each; None: it has no numbers."""
+        numbers = self.by_value.get(value)
+        return None if numbers is None else numbers.key is not None
+
     def graph(self, numbers: Tensor) -> Tensor:
         """The graph of each number; `NONE` and `MIXED` stay."""
         of_node = numbers.div(self.tokens, rounding_mode="floor")

@@ -383,7 +383,7 @@ class Positive:
         self._placed = {n: (k, seen.place) for k, seen in layers for n in seen.products}
         self.reading = readings(placed, self._exposing)
 
-    def __call__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
         given = paired((op.args, op.kwargs), (args, kwargs))
         reads = {ref.value: tensor for ref, tensor in given}
@@ -428,25 +428,25 @@ class Positive:
         """
         if call.op.name != "sub" or len(call.inputs) != 2:
             return None
-        x, todo = call.signal(0), [call.signal(1)]
-        numbers = None if x is None else self.nodes.by_value.get(x)
+        x, mean = (ref.value for ref in call.op.reads)
+        numbers = self.nodes.by_value.get(x)
         if numbers is None:
             return None
-        found, seen = False, set(todo)
-        while todo:
-            value = todo.pop()
-            op = None if value is None else self.trace.made(value)
-            if op is None or op.name not in ON_THE_WAY or not self._is_of(value, numbers):
-                return None
-            found |= op.name in STATISTICS
-            new = {ref.value for ref in op.reads if self.made.signal[ref.value]} - {x} - seen
-            seen |= new
-            todo.extend(new)
-        return x if found else None
 
-    def _is_of(self, value: int | None, nodes: Numbers) -> bool:
+        def fits(value: int) -> bool:
+            return self.trace.name(value) in ON_THE_WAY and self._is_of(value, numbers)
+
+        def further(value: int, op: Op) -> set[int]:
+            reads = {ref.value for ref in op.reads if self.made.signal[ref.value]}
+            return reads - {x} if fits(value) else set()
+
+        between = list(self.trace.back(mean, further))
+        summed_up = any(self.trace.name(value) in STATISTICS for value in between)
+        return x if summed_up and all(map(fits, between)) else None
+
+    def _is_of(self, value: int, nodes: Numbers) -> bool:
         """Whether a value is of whole graphs, or row by row of the same nodes or pairs."""
-        own = None if value is None else self.nodes.by_value.get(value)
+        own = self.nodes.by_value.get(value)
         if own is None:
             return False
         if own.key is not None:
