@@ -366,10 +366,10 @@ class Shares:
         """The constants that an operation adds, as they are now, with the line of each."""
         found = []
         for line, own in self.known.own[op.number].items():
-            added = _Added(op, own, self.known.plan.taken[op.number], value)
+            taken = self.known.plan.taken[op.number]
             # most of the others are zeros, as in padding
             if line == BIASES or not own or any(bool(value(ref).any()) for ref in own):
-                found.append((line, added.constant(given)))
+                found.append((line, _constant(op, own, taken, value, given)))
         return found
 
     def watch(self, op: Op, out: Tensor, terms: list[tuple[str, Any]], index: Any) -> bool:
@@ -439,57 +439,44 @@ def _by_rows(gradient: Tensor, constant: Any, axis: int) -> Tensor:
     return found if found.dim() < 2 else found.movedim(axis, 0).flatten(1).sum(1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Added:
-    """What an operation adds to its signals.
+def _constant(
+    op: Op, own: list[Ref], taken: frozenset[int], value: Value, given: tuple[Any, Any]
+) -> Any:
+    """What an operation makes of no signal and these constants; one row stands for all.
 
-    own: the constants that count, none of them if a number does; taken: its signals.
+    own: the constants that count, none of them if a number does; taken: its signals; given: its
+    arguments as they are now.
     """
 
-    op: Op
-    own: list[Ref]
-    taken: frozenset[int]
-    value: Value
+    def alone(ref: Ref) -> Tensor:
+        tensor = value(ref)
+        if isinstance(tensor, nn.Parameter):
+            return tensor.detach()
+        return tensor.detach().nan_to_num(
+            torch.nan, 0.0, 0.0
+        )  # masks of minus infinity add nothing
 
-    def constant(self, given: tuple[Any, Any]) -> Any:
-        """What the operation makes of no signal and these constants; one row stands for all."""
-        op = self.op
-        if op.name == "native_layer_norm" or (op.name in PLUS_PRODUCT and not op.kwargs):
-            return self._alone(self.own[0])
-        if op.name in ADDITIONS and not op.kwargs:
-            if not self.own:
-                return -given[0][1] if op.name == "sub" else given[0][1]
-            place = next(k for k, arg in enumerate(op.args) if arg in self.own)
-            if len(self.own) == 1:
-                return SIGN.get((op.name, place), 1) * self._alone(self.own[0])
-        return self._linear(given)
+    if op.name == "native_layer_norm" or (op.name in PLUS_PRODUCT and not op.kwargs):
+        return alone(own[0])
+    if op.name in ADDITIONS and not op.kwargs:
+        if not own:
+            return -given[0][1] if op.name == "sub" else given[0][1]
+        if len(own) == 1:
+            return SIGN.get((op.name, op.args.index(own[0])), 1) * alone(own[0])
+    added = [ref for k in ADDITIVE.get(op.name, ()) for ref in refs_in(op.args[k : k + 1])]
 
-    def _alone(self, ref: Ref) -> Tensor:
-        tensor = self.value(ref).detach()
-        if isinstance(self.value(ref), nn.Parameter):
-            return tensor
-        return tensor.nan_to_num(torch.nan, 0.0, 0.0)  # masks of minus infinity add nothing
+    def put(ref: Ref) -> Tensor:
+        if ref in own:
+            return alone(ref)
+        tensor = value(ref).detach()
+        if ref.value in taken and "norm" in op.name:
+            return tensor.new_zeros(1, *tensor.shape[1:])
+        nothing = ref.value in taken or (ref in added and is_real(tensor))
+        return torch.zeros_like(tensor) if nothing else tensor
 
-    def _put(self, ref: Ref) -> Tensor:
-        tensor = self.value(ref).detach()
-        if ref.value not in self.taken:
-            return tensor
-        one_row = "norm" in self.op.name
-        return tensor.new_zeros(1, *tensor.shape[1:]) if one_row else torch.zeros_like(tensor)
-
-    def _add(self, ref: Ref) -> Tensor:
-        if ref in self.own:
-            return self._alone(ref)
-        tensor = self._put(ref)
-        return torch.zeros_like(tensor) if is_real(tensor) else tensor
-
-    def _linear(self, given: tuple[Any, Any]) -> Any:
-        op = self.op
-        args, kwargs = op.with_tensors(self._put, *given)
-        for k in ADDITIVE.get(op.name, ()):
-            args[k : k + 1] = [filled(part, args[k], self._add) for part in op.args[k : k + 1]]
-        if op.name in ADDITIONS and type(op.args[1]) is not Ref and self.own:
-            args[1] = 0
-        func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func
-        made = func(*args, **kwargs)
-        return made[0] if isinstance(made, tuple | list) else made
+    args, kwargs = op.with_tensors(put, *given)
+    if op.name in ADDITIONS and type(op.args[1]) is not Ref and own:
+        args[1] = 0
+    func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func
+    made = func(*args, **kwargs)
+    return made[0] if isinstance(made, tuple | list) else made
