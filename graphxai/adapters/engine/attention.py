@@ -24,7 +24,7 @@ from ..layout import Layout
 from .marks import Meeting, factors_of
 from .nodes import NONE, Nodes, Numbers, agree
 from .replay import Plan, Reading, Replayed
-from .trace import Op, Running, Trace
+from .trace import Op, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 
 Read = Callable[[Tensor], Tensor]
@@ -462,19 +462,17 @@ def entering(
 ) -> Entering | None:
     """The first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
-    running: Running | None = met.product.within
-    while running is not None:
+    for running in met.product.within.outward():
         slot = None if running.rows is None else trace.slots.get(id(running.rows))
         rows = None if slot is None else again.now[slot]
-        if slot is not None and rows is not None and rows.requires_grad:
-            numbers = nodes.by_value.get(trace.latest[slot])
-            if numbers is not None and numbers.key is None and rows.dim() in (2, 3):
-                single = numbers.query.expand((*rows.shape[:-1], 1))
-                of_nodes = single[single >= 0]
-                of_nodes = of_nodes[of_nodes % layout.tokens > 0]
-                if numbers.query.shape[-1] == 1 and len(of_nodes) == count == len(
-                    of_nodes.unique()
-                ):
-                    return Entering(rows, single, layout)
-        running = running.outer
+        if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):
+            continue
+        numbers = nodes.by_value.get(trace.latest[slot])
+        if numbers is None or numbers.key is not None or numbers.query.shape[-1] != 1:
+            continue
+        single = numbers.query.expand((*rows.shape[:-1], 1))
+        of_nodes = single[single >= 0]
+        of_nodes = of_nodes[of_nodes % layout.tokens > 0]
+        if len(of_nodes) == count == len(of_nodes.unique()):
+            return Entering(rows, single, layout)
     return None

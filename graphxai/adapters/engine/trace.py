@@ -37,7 +37,10 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 CUTS = {"detach", "round", "sign", "sgn", "floor", "ceil", "trunc", "frac", "heaviside"}
 LEAVING = {"tolist", "numpy", "array", "item", "float", "dlpack"}
 HOOKS = {"register_hook", "retain_grad"}
+NOTED = LEAVING | HOOKS | DRAWING
 NESTED = (tuple, list, dict)  # among arguments
+WITH_TENSORS = (Tensor, *NESTED)
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 WEIGHTS = 1 << 62  # the bit of what the model keeps
 
 
@@ -55,6 +58,13 @@ class Running:
     path: str
     outer: "Running | None" = None
     rows: Tensor | None = None
+
+    def outward(self) -> Iterator["Running"]:
+        """This module, and those that it runs in, the innermost first."""
+        running: Running | None = self
+        while running is not None:
+            yield running
+            running = running.outer
 
 
 @dataclass(slots=True, eq=False)
@@ -150,6 +160,10 @@ class Trace:
         self.live.append(live)
         return self.latest[slot]
 
+    def slot_of(self, bit: int) -> int:
+        """The slot of the input with this bit."""
+        return next(slot for slot, own in self.inputs.items() if own == bit)
+
     def tensor(self, value: int) -> Tensor:
         """The tensor that held a value; it may have been written to since."""
         return self.tensors[self.slot_of_value[value]]
@@ -185,7 +199,7 @@ class Trace:
 
 def saves_elsewhere() -> bool:
     """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return _saving_hooks(True) is not None
 
 
 class Kind(NamedTuple):
@@ -232,12 +246,13 @@ class _Python(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = name_of(func), kwargs or {}
-        if name in LEAVING:
-            self._mode.leaves(args[0])
-        if name in HOOKS:
-            self._mode.changes_gradients()
-        if name in DRAWING and draws_numbers(name, args, kwargs):
-            self._mode.draws(name)
+        if name in NOTED:
+            if name in LEAVING:
+                self._mode.leaves(args[0])
+            if name in HOOKS:
+                self._mode.changes_gradients()
+            if name in DRAWING and draws_numbers(name, args, kwargs):
+                self._mode.draws(name)
         out = func(*args, **kwargs)
         return self._mode.returned(out) if self._mode.apart else out
 
@@ -423,7 +438,9 @@ class Recording(TorchDispatchMode):
             return given
         if isinstance(given, dict):
             return {key: self._refs(part, found) for key, part in given.items()}
-        parts = [self._refs(part, found) for part in given]
+        parts = [
+            self._refs(part, found) if isinstance(part, WITH_TENSORS) else part for part in given
+        ]
         if hasattr(given, "_fields"):
             return type(given)(*parts)
         return tuple(parts) if isinstance(given, tuple) else parts
@@ -527,26 +544,14 @@ class Recording(TorchDispatchMode):
             live[value] = live[self.trace.joined[value][0]] | live[self.trace.joined[value][1]]
         return live[value]
 
-    def _is_cut(self, ref: Ref) -> bool:
-        """Whether there is data in a value from which no gradient comes."""
-        return bool(self.trace.depends[ref.value] & ~self.trace.live[ref.value])
-
     def _rewritten_script(self, op: Op) -> int:
         """Gradients in what TorchScript ran with its own backward pass to end with this `detach`.
 
         There inputs are detached, and so are the outputs, which then get that backward pass.
         """
         trace = self.trace
-        todo, arriving = [op], 0
-        while todo:
-            now = todo.pop()
-            for ref in now.reads:
-                maker = trace.made(ref.value)
-                inside = now.name != "detach" or now is op
-                if inside and maker is not None and self._is_cut(ref):
-                    trace.live[ref.value] = trace.depends[ref.value]
-                    todo.append(maker)
-                arriving |= trace.live[ref.value]
+        inside, arriving = self._passing_on(op, lambda now, _: now.name != "detach" or now is op)
+        for now in inside:
             if now.name == "detach":
                 now.func, now.name = torch.ops.aten.alias.default, "alias"
                 if now is not op:
@@ -558,17 +563,23 @@ class Recording(TorchDispatchMode):
 
         Custom functions and checkpoints run without gradients and yet pass them on.
         """
-        trace = self.trace
-        todo, arriving = [op], 0
-        while todo:
-            for ref in todo.pop().reads:
-                if self._is_cut(ref) and is_real(trace.tensors[ref.slot]):
-                    maker = trace.made(ref.value)
-                    if maker is not None and not maker.graded:
-                        trace.live[ref.value] = trace.depends[ref.value]
-                        todo.append(maker)
+        return self._passing_on(op, lambda _, maker: not maker.graded)[1]
+
+    def _passing_on(self, op: Op, goes_on: Callable[[Op, Op], bool]) -> tuple[list[Op], int]:
+        """Let gradients pass through what is cut before an operation, from one to its maker.
+
+        Returns the operations and the gradients that arrive there.
+        """
+        trace, found, arriving = self.trace, [op], 0
+        for now in found:
+            for ref in now.reads:
+                maker, tensor = trace.made(ref.value), trace.tensors[ref.slot]
+                is_cut = trace.depends[ref.value] & ~trace.live[ref.value]
+                if is_cut and is_real(tensor) and maker is not None and goes_on(now, maker):
+                    trace.live[ref.value] = trace.depends[ref.value]
+                    found.append(maker)
                 arriving |= trace.live[ref.value]
-        return arriving
+        return found, arriving
 
 
 @contextmanager
