@@ -52,6 +52,16 @@ class Placed:
         split = weights if self.split is None else weights.unflatten(*self.split)
         return split.permute(self.order).reshape(-1, self.heads)
 
+    def inside(self, weights: Tensor) -> Tensor:
+        """Those between two nodes, (E, H), as they are once they are divided."""
+        found = self.apart(weights)[self.valid]
+        return found if self.divisor is None else found / self.divisor
+
+    def summed(self, inside: Tensor, *shape: int) -> Tensor:
+        """Entries (E, H) in (B, H, Q, T), whose shape is (B, Q, T); parallel edges are added."""
+        empty = inside.new_zeros(*shape, self.heads)
+        return empty.index_put(self.positions, inside, accumulate=True).permute(0, 3, 1, 2)
+
 
 def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None:
     """The places of weights in a batch of `size` graphs; None: they are not between nodes.
@@ -122,19 +132,14 @@ def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed
 def exposed(
     weights: Tensor, place: Placed, size: int, tokens: int, leaf: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attention (B, H, T, T), and the weights computed from it. Parallel edges are added.
+    """Attention (B, H, T, T), and the weights computed from it.
 
     It is (B, H, 1, T) if only the graph token attends. leaf: attention is a leaf that requires a
     gradient, with nothing behind it.
     """
-    flat = place.apart(weights)
-    inside = flat[place.valid]
-    if place.divisor is not None:
-        inside = inside / place.divisor
-    where = place.positions
+    inside, where = place.inside(weights), place.positions
     rows = 1 if len(inside) and not where[1].any() else tokens
-    empty = flat.new_zeros(size, rows, tokens, place.heads)
-    attention = empty.index_put(where, inside, accumulate=True).permute(0, 3, 1, 2)
+    attention = place.summed(inside, size, rows, tokens)
     if leaf:
         attention = attention.detach().requires_grad_()
     used = attention.permute(0, 2, 3, 1)[where]
@@ -142,7 +147,7 @@ def exposed(
         used = used * share
     if place.divisor is not None:
         used = used * place.divisor
-    back = flat.index_put((place.valid.nonzero()[:, 0],), used)
+    back = place.apart(weights).index_put((place.valid.nonzero()[:, 0],), used)
     return attention, put_back(back, place, weights.shape)
 
 

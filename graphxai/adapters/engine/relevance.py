@@ -476,25 +476,20 @@ class Positive:
         def read(weights: Tensor) -> Tensor:
             leaf = not self.rules.into_queries_and_keys
             attention, _ = exposed(weights.detach(), place, self.size, self.nodes.tokens, leaf)
-            inside = place.apart(weights.detach())[place.valid]
-            if place.divisor is not None:
-                inside = inside / place.divisor
-            share = shares_of_parallel(inside, attention, place)
+            share = shares_of_parallel(place.inside(weights.detach()), attention, place)
             nothing = weights.new_zeros(len(place.valid), place.heads)
 
             def to_weights(relevance: Tensor) -> tuple[Tensor, ...]:
                 each = relevance.permute(0, 2, 3, 1)[place.positions]
                 each = each if share is None else each * share
-                return (put_back(_filled(nothing, place.valid, each), place, weights.shape),)
+                filled = nothing.index_put((place.valid.nonzero()[:, 0],), each)
+                return (put_back(filled, place, weights.shape),)
 
             def to_attention(relevance: Tensor) -> tuple[Tensor, ...]:
                 flat = place.apart(relevance)
-                size = attention.permute(0, 2, 3, 1).shape
-                found = flat.new_zeros(size).index_put(
-                    place.positions, flat[place.valid], accumulate=True
-                )
+                found = place.summed(flat[place.valid], len(attention), *attention.shape[2:])
                 rest = flat.masked_fill(place.valid[:, None], 0.0)
-                return found.permute(0, 3, 1, 2), put_back(rest, place, weights.shape)
+                return found, put_back(rest, place, weights.shape)
 
             if not leaf:
                 attention = handed(attention, to_weights, weights)
@@ -516,11 +511,6 @@ class Positive:
         graph, head, inside = (f(part.to(ones), ones) for part in entries(weights, place))
         inside = inside.clamp(min=1)
         return (graph / inside).round().long(), (head / inside).round().long(), chosen
-
-
-def _filled(nothing: Tensor, valid: Tensor, each: Tensor) -> Tensor:
-    """Zeros (R, H) with the entries that are valid."""
-    return nothing.index_put((valid.nonzero()[:, 0],), each)
 
 
 def _last_map(made: Plan) -> int | None:
