@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 import torch
@@ -19,7 +19,7 @@ from .nodes import NONE, Nodes, numbered
 from .program import NODES, Followed, Pass, Program, followed, give_up, keep, programmed
 from .relevance import RelevancePass, passed_back, plan_of
 from .replay import Plan, Reading, Replayed, plan, replay
-from .shares import BIASES, CUT_OFF, Lines, adds_up, lines_in, share_along
+from .shares import BIASES, CUT_OFF, Lines, Shares, adds_up, lines_in, share_along
 from .trace import Trace, is_real, recording, refs_in
 from .vocabulary import ADDITIVE
 
@@ -30,22 +30,13 @@ _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|re
 def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
     """Outputs (B, C) of node rows under the rules, with what the tape asks for."""
     if tape is not None and not tape.with_biases:
-        trace = recorded(given)
-        warn_of_chance(given.name, trace)
-        slot = trace.slot_of(NODES)
-        return _reaching(
-            reading(trace, rules, slot, given.rows, given.layout, given.name).output(), given
-        )
-    inputs = (
-        (key, t.dtype, t.dim(), t.device) for key, t in {"": given.rows, **given.others}.items()
-    )
-    asked = (rules, tape is not None, tuple(inputs))
+        return _read_pass(given, rules)
+    inputs = {"": given.rows, **given.others}.items()
+    kinds = tuple((key, t.dtype, t.dim(), t.device) for key, t in inputs)
+    asked = (rules, tape is not None, kinds)
     found = None if given.leaves else followed(given, asked)
     if found is None:
-        trace = recorded(given)
-        program = programmed(trace, rules, given.names, tape is not None or bool(given.leaves))
-        warn_of_chance(given.name, trace)
-        keep(given, asked, program, lambda: with_graphs(program, given))
+        program = _learned(given, rules, asked, tape is not None or bool(given.leaves))
         # from here on as every later pass, so that the first one has the same last digits
         found = None if given.leaves or tape is None else followed(given, asked)
     if found is None:
@@ -58,18 +49,30 @@ def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
     if given.leaves:
         of_leaves = _towards(program, given)
         outputs = outputs + of_leaves - of_leaves.detach()
-    if tape is not None and (found is None or found.shares is None):
-        outputs = _with_shares(outputs, program, given, tape)
-    elif tape is not None and found is not None:
-
-        def derived() -> dict[str, Tensor]:
-            give_up(given.module, asked)
-            again = replace(given, rows=given.rows.detach())
-            with conservative(**vars(rules)):
-                return _shares(programmed(recorded(again), rules, program.names, True), again)
-
-        tape.arriving = _arriving(found, given, derived)
+    if tape is None:
+        return outputs
+    if found is None or found.shares is None:
+        return _with_shares(outputs, program, given, tape)
+    tape.arriving = _arriving(found, found.shares, given, rules, asked)
     return outputs
+
+
+def _read_pass(given: Pass, rules: Rules) -> Tensor:
+    """Outputs of a pass whose attention is put on the tape."""
+    trace = recorded(given)
+    warn_of_chance(given.name, trace)
+    slot = trace.slot_of(NODES)
+    again = reading(trace, rules, slot, given.rows, given.layout, given.name)
+    return _reaching(again.output(), given)
+
+
+def _learned(given: Pass, rules: Rules, asked: Hashable, biases: bool) -> Program:
+    """The program of a pass, which is recorded, and kept for later ones."""
+    trace = recorded(given)
+    program = programmed(trace, rules, given.names, biases)
+    warn_of_chance(given.name, trace)
+    keep(given, asked, program, lambda: with_graphs(program, given))
+    return program
 
 
 def relevant_pass(given: Pass, state: RelevancePass) -> Tensor:
@@ -108,10 +111,17 @@ def _reaching(outputs: Tensor, given: Pass) -> Tensor:
 # -- shares of constants, and relevance of other inputs --------------------------------------------
 
 
-def _arriving(found: Followed, given: Pass, derived: Callable[[], dict[str, Tensor]]) -> Arriving:
+def _arriving(
+    found: Followed, shares: Shares, given: Pass, rules: Rules, asked: Hashable
+) -> Arriving:
     """The shares of a pass that followed a program; those derived if they do not add up."""
-    shares, inputs = found.shares, found.inputs
-    assert shares is not None
+    program, inputs = found.program, found.inputs
+
+    def derived() -> dict[str, Tensor]:
+        give_up(given.module, asked)
+        again = replace(given, rows=given.rows.detach())
+        with conservative(**vars(rules)):
+            return _shares(programmed(recorded(again), rules, program.names, True), again)
 
     def of_lines(
         gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
@@ -124,7 +134,7 @@ def _arriving(found: Followed, given: Pass, derived: Callable[[], dict[str, Tens
         if not adds_up(outputs, weights, relevance, of_line):
             of_line = {line: (share * weights).sum(-1) for line, share in derived().items()}
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
-            warn_of_cuts(given.name, found.program.places[CUT_OFF])
+            warn_of_cuts(given.name, program.places[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
 
     return Arriving(list(inputs.values()), of_lines)
