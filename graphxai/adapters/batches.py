@@ -107,17 +107,17 @@ class WrappedBatch:
                     f"the graphs have no input {name!r}; beside x they have"
                     f" {', '.join(known) or 'none'}."
                 )
-            if not (codes or _is_real(graphs[name])):
+            if not (codes or is_real(graphs[name])):
                 raise ValueError(
                     f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"
                     " by LRP or Gradient x Input."
                 )
         leaves = {name: self._leaf(graphs[name]) for name in names}
-        real = {name: leaf for name, leaf in leaves.items() if _is_real(graphs[name])}
+        real = {name: leaf for name, leaf in leaves.items() if is_real(graphs[name])}
         return replace(self.with_values(real), leaves=leaves)
 
     def _leaf(self, values: Tensor) -> Tensor:
-        real = _is_real(values)
+        real = is_real(values)
         leaf = values.detach().clone() if real else self.x.new_ones(len(values)).float()
         return leaf.requires_grad_()
 
@@ -136,7 +136,7 @@ class WrappedBatch:
         if not self.leaves:
             return self
         assert self.graphs is not None
-        real = [name for name in self.leaves if _is_real(self.graphs[name])]
+        real = [name for name in self.leaves if is_real(self.graphs[name])]
         constant = self.with_values({name: self.leaves[name].detach() for name in real})
         return replace(constant, leaves={})
 
@@ -313,7 +313,8 @@ def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
     return tokens if batch.has_graph_token else tokens[:, 1:]
 
 
-def _is_real(value: Any) -> bool:
+def is_real(value: Any) -> bool:
+    """Whether a value is a tensor of floats."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 

@@ -8,8 +8,8 @@ method, a closure), the reference leads to the copy.
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -25,9 +25,7 @@ Model = TypeVar("Model")
 SHARED = {"_parameters", "_buffers", "_modules"}
 _evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
 _lock = threading.Lock()
-_switched: dict[int, tuple[int, dict[nn.Module, bool]]] = {}  # by model: its users, modes before
-_users = 0  # of the eager stance, which is the whole process's
-_stances = ExitStack()  # holds what the stance was before
+_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # how many, and what they undo at last
 
 
 def parts_of(module: nn.Module) -> list[nn.Module]:
@@ -43,6 +41,23 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
 
     add(module)
     return list(found.values())
+
+
+@contextmanager
+def _from_first_to_last(what: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """A block that several threads may be in: the first calls `begin`, the last what it returns."""
+    with _lock:
+        count, undo = _users[what] if what in _users else (0, begin())
+        _users[what] = count + 1, undo
+    try:
+        yield
+    finally:
+        with _lock:
+            count, undo = _users.pop(what)
+            if count > 1:
+                _users[what] = count - 1, undo
+            else:
+                undo()
 
 
 # -- in eval mode ----------------------------------------------------------------------------------
@@ -63,7 +78,7 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
 
     If no replica can be made, the module itself is in eval mode within the block, with a warning.
     """
-    in_training = any(part.training for part in parts_of(module)) or id(module) in _switched
+    in_training = any(part.training for part in parts_of(module)) or id(module) in _users
     if module in _evaluated.get() or not in_training:
         yield
         return
@@ -186,22 +201,20 @@ def _is_filled(cell: CellType) -> bool:
 @contextmanager
 def _switched_to_eval(module: nn.Module) -> Iterator[None]:
     """The module itself in eval mode; the last of several blocks restores each part's mode."""
-    key = id(module)
-    with _lock:
-        count, modes = _switched.get(key, (0, {p: p.training for p in module.modules()}))
-        _switched[key] = (count + 1, modes)
-        for part in modes:
+
+    def begin() -> Callable[[], None]:
+        modes = {part: part.training for part in module.modules()}
+
+        def restore() -> None:
+            for part, mode in modes.items():
+                part.training = mode
+
+        return restore
+
+    with _from_first_to_last(id(module), begin):
+        for part in module.modules():
             part.training = False
-    try:
         yield
-    finally:
-        with _lock:
-            count, modes = _switched.pop(key)
-            if count > 1:
-                _switched[key] = (count - 1, modes)
-            else:
-                for part, mode in modes.items():
-                    part.training = mode
 
 
 # -- uncompiled ------------------------------------------------------------------------------------
@@ -222,30 +235,20 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
     Compiled code runs no hooks and hides its operations. Compiled code in other threads runs
     eagerly too in the meantime, with the same results: PyTorch has one setting for all threads.
     """
-    if not any(map(_is_compiled, parts_of(model))):
+
+    def begin() -> Callable[[], None]:
+        stances = ExitStack()
+        stances.enter_context(torch.compiler.set_stance("force_eager"))
+        return stances.close
+
+    compiled = any(map(_is_compiled, parts_of(model)))
+    with _from_first_to_last("eager", begin) if compiled else nullcontext():
         yield
-        return
-    _count(1)
-    try:
-        yield
-    finally:
-        _count(-1)
 
 
 def _is_compiled(module: nn.Module) -> bool:
     in_place = getattr(module, "_compiled_call_impl", None) is not None
     return in_place or as_written(module) is not module
-
-
-def _count(change: int) -> None:
-    """The first user sets the eager stance, the last one restores the previous stance."""
-    global _users
-    with _lock:
-        before, _users = _users, _users + change
-        if not before:
-            _stances.enter_context(torch.compiler.set_stance("force_eager"))
-        elif not _users:
-            _stances.close()
 
 
 # -- unchanged -------------------------------------------------------------------------------------

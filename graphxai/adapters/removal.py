@@ -131,10 +131,7 @@ def outputs_of_many(
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
     parts = _Parts.of(graphs, keeps, keeps_all=operator in ("zero", "resample"))
     run = _runner(model, graphs, operator, resampling)
-    order = parts.tokens.argsort(stable=True)
-    passes = _passes(order, parts.tokens[order])
-    found = torch.cat([run(parts.owner[rows], parts.kept[rows]) for rows in passes])
-    found = found[order.argsort().to(found.device)]
+    found = _by_size(parts.tokens, lambda rows: run(parts.owner[rows], parts.kept[rows]))
     return list(found.split([len(keep) for keep in keeps]))
 
 
@@ -147,21 +144,14 @@ def outputs_without_edges(
     keeps: (K, E) for each graph, True for the columns of `edge_index` that stay. Raises ValueError
     for a wrapped model that may read edges from a matrix.
     """
-    device = next(iter(model.parameters())).device
-    pairs = [(g, k) for g, keep in enumerate(keeps) for k in range(len(keep))]
-    tokens = torch.tensor([int(graphs[g].num_nodes or 0) + 1 for g, _ in pairs])
-    order = tokens.argsort(stable=True)
-    found = []
-    for rows in _passes(order, tokens[order]):
-        chosen = (pairs[row] for row in rows.tolist())
-        parts = [_thinned(model, graphs[g], keeps[g][k]) for g, k in chosen]
-        if isinstance(model, WrappedModel) and any(map(model.goes_alone, parts)):
-            found += [_alone(model, part) for part in parts]
-        else:
-            batch: Any = model.collate(parts)
-            found.append(model(batch.to(device)))
-    outputs = torch.cat(found)[order.argsort().to(device)]
-    return list(outputs.split([len(keep) for keep in keeps]))
+    pairs = [(graph, choice) for graph, keep in zip(graphs, keeps, strict=True) for choice in keep]
+
+    def run(rows: Tensor) -> Tensor:
+        parts = [_thinned(model, *pairs[row]) for row in rows.tolist()]
+        return _outputs_of_graphs(model, parts, parts)
+
+    found = _by_size(torch.tensor([int(graph.num_nodes or 0) + 1 for graph, _ in pairs]), run)
+    return list(found.split([len(keep) for keep in keeps]))
 
 
 def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,6 +200,13 @@ class _Parts:
         return cls(owner, kept, sizes[owner] + 1 if keeps_all else kept.sum(1))
 
 
+def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+    """Outputs (P, C) of `run`, which takes rows of similar size; tokens (P,)."""
+    order = tokens.argsort(stable=True)
+    found = torch.cat([run(rows) for rows in _passes(order, tokens[order])])
+    return found[order.argsort().to(found.device)]
+
+
 def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
     """Cut `order` into passes of at most MAX_PAIRS token pairs; tokens (P,) are ascending."""
     begin = 0
@@ -226,7 +223,6 @@ def _runner(
 
     Whatever all choices share is computed once, here.
     """
-    device = next(model.parameters()).device
     if operator == "delete":
 
         def deleted(owner: Tensor, kept: Tensor) -> Tensor:
@@ -234,12 +230,10 @@ def _runner(
                 _induced(model, graphs[g], choice[1 : int(graphs[g].num_nodes or 0) + 1])
                 for g, choice in zip(owner.tolist(), kept, strict=True)
             ]
-            if isinstance(model, WrappedModel) and any(map(model.goes_alone, graphs)):
-                return torch.cat([_alone(model, part) for part in parts])
-            outputs: Tensor = model(model.collate(parts, pad_to=1).to(device))
-            return outputs
+            return _outputs_of_graphs(model, parts, graphs)
 
         return deleted
+    device = next(model.parameters()).device
     batch = model.collate(list(graphs)).to(device)
     bias = model.bias(batch)  # (G, H, T, T)
     if resampling is not None:
@@ -284,6 +278,14 @@ def _resampler(
         return torch.cat(parts)[place].mean(0)
 
     return resampled
+
+
+def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) -> Tensor:
+    """Outputs (P, C) of parts of these graphs, one at a time if they cannot share a pass."""
+    if isinstance(model, WrappedModel) and any(map(model.goes_alone, graphs)):
+        return torch.cat([_alone(model, part) for part in parts])
+    outputs: Tensor = model(model.collate(parts, pad_to=1).to(next(model.parameters()).device))
+    return outputs
 
 
 def _alone(model: WrappedModel, part: Data) -> Tensor:

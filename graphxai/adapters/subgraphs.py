@@ -140,16 +140,8 @@ def _cut(graph: Data, key: str, keep: Tensor, square: bool) -> Any:
 
 def _cut_sparse(matrix: Tensor, keep: Tensor) -> Tensor:
     """Rows and columns of a sparse matrix (N, N), in its own layout."""
-    entries = matrix.to_sparse_coo().coalesce()
-    indices = entries.indices()
-    inside = keep[indices].all(0)
-    n = int(keep.sum())
-    made = torch.sparse_coo_tensor(
-        (keep.cumsum(0) - 1)[indices[:, inside]],
-        entries.values()[inside],
-        (n, n, *matrix.shape[2:]),
-        is_coalesced=True,
-    )
+    stays = keep.nonzero()[:, 0]
+    made = matrix.to_sparse_coo().index_select(0, stays).index_select(1, stays).coalesce()
     return made if matrix.layout == torch.sparse_coo else made.to_sparse(layout=matrix.layout)
 
 

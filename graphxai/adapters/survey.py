@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import Context
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,16 +24,15 @@ from torch import Tensor, nn
 from graphxai.contract.randomness import one_draw
 from graphxai.rules.conservative import as_it_is, unrecorded
 
-from .batches import WrappedBatch, as_rows
+from .batches import WrappedBatch, as_rows, is_real
 from .engine.marks import marked
-from .engine.passing import NODES, places_of_cuts, recorded
+from .engine.passing import NODES, Pass, places_of_cuts, recorded
 from .engine.relevance import ALL_CONSTANT
 from .engine.replay import plan
 from .isolation import copied, leaving_no_trace, parts_of
 
 Wrapped = Any  # a WrappedModel
 Run = Callable[[Tensor], Tensor]
-Output = tuple[str, Tensor]  # of a module, with its path
 SAME = 10  # machine epsilons of the largest value: less is rounding
 FAR = 500  # machine epsilons of the largest output
 FARTHEST = 0.05  # of the largest output, in half precision
@@ -95,7 +94,7 @@ class Survey:
             with suppress(Exception), _apart():
                 one = batch.of_rows(len(batch) - 1)
                 rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one)
-                trace = recorded(model.running, lambda leaf, _: run(leaf), rows, {})
+                trace = recorded(Pass(model.running, lambda leaf, _: run(leaf), rows, one.layout))
                 self._cuts = places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
         return self._cuts
 
@@ -137,37 +136,39 @@ def mixed_in(module: nn.Module, run: Run, rows: Tensor, batch: WrappedBatch) -> 
             if torch.equal(other, rows):  # the first are values that the model knows
                 other[moved] = values
         apart = _Entries(batch, graph[~moved].unique())
-        if not apart.differ(whole, _watched(module, run, other)):
-            continue
-        if apart.differ(whole, _watched(module, run, rows)):
-            return None  # random numbers
-        first: list[Output] = []
-        second: list[Output] = []
-        _watched(module, run, rows, first)
-        _watched(module, run, other, second)
-        pairs = zip(first, second, strict=False)
-        return next((path for (path, a), (_, b) in pairs if apart.differ(a, b)), "")
+        changed = _watched(module, run, other)
+        if apart.differ(whole[-1], changed[-1]):
+            if apart.differ(whole[-1], _watched(module, run, rows)[-1]):
+                return None  # random numbers
+            pairs = zip(whole, changed, strict=False)
+            return next((one.path for one, two in pairs if apart.differ(one, two)), "")
     return None
 
 
-def _watched(module: nn.Module, run: Run, rows: Tensor, seen: list[Output] | None = None) -> Tensor:
-    """The outputs of a pass; seen: takes the output of every module, with its path."""
+class _Output(NamedTuple):
+    """What a module returned, with its path."""
+
+    path: str
+    tensor: Tensor
+
+
+def _watched(module: nn.Module, run: Run, rows: Tensor) -> list[_Output]:
+    """The outputs of all modules in a pass, and last that of the pass."""
     torch.default_generator.manual_seed(0)
-    thread = threading.get_ident()
+    thread, seen = threading.get_ident(), list[_Output]()
 
     def keep(path: str, output: Any) -> None:
         if isinstance(output, tuple | list) and output:
             output = output[0]  # as multi-head attention returns
-        ours = seen is not None and threading.get_ident() == thread
-        if ours and isinstance(output, Tensor) and output.is_floating_point():
-            assert seen is not None
-            seen.append((path, output.clone()))
+        if threading.get_ident() == thread and is_real(output):
+            seen.append(_Output(path, output.clone()))
 
     with ExitStack() as hooks:
-        for path, part in list(module.named_modules())[1:] if seen is not None else ():
+        for path, part in list(module.named_modules())[1:]:
             handle = part.register_forward_hook(lambda m, args, out, path=path: keep(path, out))
             hooks.callback(handle.remove)
-        return run(rows)
+        seen.append(_Output("", run(rows)))
+    return seen
 
 
 class _Entries:
@@ -177,8 +178,9 @@ class _Entries:
         nodes = torch.isin(batch.layout.graph, graphs)
         self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
 
-    def differ(self, a: Tensor, b: Tensor) -> bool:
+    def differ(self, first: _Output, second: _Output) -> bool:
         """Whether entries of these graphs differ by more than rounding."""
+        a, b = first.tensor, second.tensor
         axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
         if axis is None or a.shape != b.shape or not a.numel():
             return False

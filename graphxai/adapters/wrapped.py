@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ from .calling import (
     without_fused_attention,
 )
 from .engine.attention import NotTogether
-from .engine.passing import explained_pass, relevant_pass
+from .engine.passing import Pass, explained_pass, relevant_pass
 from .engine.relevance import current_relevance
 from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
 from .isolation import (
@@ -112,18 +113,11 @@ def wrap(
             f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
             " them first."
         )
-    return WrappedModel(
-        as_written(model),
-        config,
-        at=at,
-        forward=forward,
-        dense=inputs == "tokens",
-        graph_token=graph_token,
-        read=read,
-        transform=transform,
-        features=tuple(features),
-        name=name,
-    )
+    inner = as_written(model)
+    if at is not None:
+        module_named(inner, at)
+    how = How(at, forward, inputs == "tokens", graph_token, read, transform, tuple(features))
+    return WrappedModel(inner, config, how, name or type(inner).__name__)
 
 
 def _tasks_told(
@@ -152,38 +146,36 @@ def _has_packed_weights(part: nn.Module) -> bool:
     return any(type(value) is torch.ScriptObject for value in vars(part).values())
 
 
+@dataclass(frozen=True, eq=False)
+class How:
+    """How a module is called, and what becomes of its inputs; see `wrap`."""
+
+    at: str | None = None
+    forward: Forward | None = None
+    dense: bool = False
+    graph_token: bool = False
+    read: Callable[[Any], Any] | None = None
+    transform: Callable[[Data], Data] | None = None
+    features: tuple[str, ...] = ()
+
+    def transformed(self, graph: Data) -> Data:
+        """A graph without some of its parts, with its structure recomputed."""
+        return graph if self.transform is None else self.transform(graph)
+
+
 class WrappedModel:
     """A module that meets the contract `contract.model.ExplainableModel`; made by `wrap`.
 
     The module itself is `module`; its weights are neither copied nor changed.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        config: TaskSet,
-        *,
-        at: str | None,
-        forward: Forward | None,
-        dense: bool,
-        graph_token: bool,
-        read: Callable[[Any], Any] | None,
-        transform: Callable[[Data], Data] | None,
-        features: tuple[str, ...],
-        name: str | None,
-    ) -> None:
-        self.module, self.config = module, config
-        self.origin = Origin(name or type(module).__name__)
-        if at is not None:
-            module_named(module, at)
-        self._at_name = at
-        self._forward = forward
-        self._dense, self._graph_token = dense, graph_token
-        self._read, self._transform = read, transform
-        self._features = features
+    def __init__(self, module: nn.Module, config: TaskSet, how: How, name: str) -> None:
+        self.module, self.config, self.how = module, config, how
+        self.origin = Origin(name)
         self.padding = Padding()
         self._survey = Survey.of(module)
-        self._masks_padding = forward is not None or not dense or takes_padding_mask(module)
+        told = how.forward is not None or not how.dense
+        self._masks_padding = told or takes_padding_mask(module)
 
     # -- as a module ---------------------------------------------------------------------------
 
@@ -252,7 +244,7 @@ class WrappedModel:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of `x`."""
-        return self._features
+        return self.how.features
 
     @property
     def same_size_only(self) -> bool:
@@ -261,9 +253,9 @@ class WrappedModel:
 
     def goes_alone(self, data: Data) -> bool:
         """Whether an input cannot share a batch with others."""
-        if self._survey.mixing is not None or self._dense:
+        if self._survey.mixing is not None or self.how.dense:
             return self._survey.mixing is not None
-        text = self._forward is not None or tells_graphs(self.module)
+        text = self.how.forward is not None or tells_graphs(self.module)
         return not text or has_matrices(data)
 
     def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
@@ -299,22 +291,22 @@ class WrappedModel:
     def prepare(self, value: Any) -> Input:
         """Prepare one input of `explain`. Raises InputError if it cannot be used."""
         smiles = value if isinstance(value, str) else None
-        if self._read is not None and not isinstance(value, Data | HeteroData):
-            value = self._read(value)
-        if not self._dense:
+        if self.how.read is not None and not isinstance(value, Data | HeteroData):
+            value = self.how.read(value)
+        if not self.how.dense:
             if isinstance(value, HeteroData):
                 value = as_one_graph(value)
-            found = read_graph(value, categorical=self._at_name is not None)
+            found = read_graph(value, categorical=self.how.at is not None)
             return Input(found.data, smiles or found.smiles)
         if isinstance(value, Data):
             value = value.get("dense", value.x)
-        x = read_tokens(value, categorical=self._at_name is not None)
-        nodes = len(x) - int(self._graph_token)
-        if self._at_name is not None:
+        x = read_tokens(value, categorical=self.how.at is not None)
+        nodes = len(x) - int(self.how.graph_token)
+        if self.how.at is not None:
             one = Data(dense=x, num_nodes=nodes)
             with evaluating(self), torch.no_grad():
                 tokens = self._embedded(self.collate([one]).to(self.device))
-            nodes = tokens.shape[1] - int(self._graph_token)
+            nodes = tokens.shape[1] - int(self.how.graph_token)
         if nodes < 1:
             raise InputError("there are no tokens besides the graph token.")
         return Input(Data(x=x, dense=x, num_nodes=nodes))
@@ -323,48 +315,45 @@ class WrappedModel:
         """One batch of prepared inputs; `pad_to`: nodes to pad to."""
         if not graphs:
             raise ValueError("cannot make a batch of no graphs.")
-        if self._dense:
-            return collate_tokens(graphs, pad_to, self._graph_token)
+        if self.how.dense:
+            return collate_tokens(graphs, pad_to, self.how.graph_token)
         return collate_graphs(graphs, pad_to)
 
     def induced(self, data: Data, choice: Tensor) -> Data:
         """The subgraph on the chosen nodes (N,), with its structure recomputed."""
-        if self._dense:
+        if self.how.dense:
             raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
-        rest = part(data, choice)
-        return rest if self._transform is None else self._transform(rest)
+        return self.how.transformed(part(data, choice))
 
     def thinned(self, data: Data, choice: Tensor) -> Data:
         """The graph with the chosen edges (E,), with its structure recomputed."""
         roles, _ = roles_and_doubts([data])
         read = self.read_of_graphs()
         matrices = [key for key in matrices_in(roles) if read is None or key in read]
-        if matrices and self._transform is None:
+        if matrices and self.how.transform is None:
             raise ValueError(
                 f"{', '.join(matrices)} may hold edges, too, and would keep them: give wrap(...,"
                 " transform=...) that computes it from edge_index."
             )
         every = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
-        rest = part(data, every, roles, edges=choice)
-        return rest if self._transform is None else self._transform(rest)
+        return self.how.transformed(part(data, every, roles, edges=choice))
 
     def repeated(self, data: Data, times: int) -> Data:
         """Several copies as one graph, with its structure recomputed."""
-        made = several(data, times)
-        return made if self._transform is None else self._transform(made)
+        return self.how.transformed(several(data, times))
 
     # -- the contract --------------------------------------------------------------------------
 
     def embed(self, batch: WrappedBatch) -> Tensor:
         """Tokens (B, T, D) that get the relevance, with a graph token or zeros first."""
-        if self._at_name is not None:
+        if self.how.at is not None:
             rows = self._embedded(batch)
         elif batch.graphs is not None:
             rows = batch.graphs.x
         else:
             assert batch.dense is not None
             rows = batch.dense
-        return as_tokens(rows.to(self._dtype), batch, self._at_name)
+        return as_tokens(rows.to(self._dtype), batch, self.how.at)
 
     def encode(
         self,
@@ -396,7 +385,7 @@ class WrappedModel:
                 " hidden, and inputs of different lengths cannot share a batch. Pass a wrap(...,"
                 " forward=...) that uses `batch.mask`, or remove nodes with the operator 'zero'."
             )
-        if batch.graphs is None and not self._graph_token:
+        if batch.graphs is None and not self.how.graph_token:
             nothing = ~shown.any(-1)
             tokens = tokens.masked_fill(nothing[:, None, None], 0.0)
             shown = shown | (nothing[:, None] & batch.mask)
@@ -411,7 +400,7 @@ class WrappedModel:
             with leaving_no_trace(self.running):
                 tokens, nothing = self.embed(batch), torch.zeros_like(batch.mask)
                 if batch.graphs is None:
-                    hides = self._graph_token and self._masks_padding
+                    hides = self.how.graph_token and self._masks_padding
                     return self.encode(tokens, batch, nothing) if hides else None
                 if not self.shares_passes(batch):
                     return outputs_of_nothing(self, batch)
@@ -424,14 +413,14 @@ class WrappedModel:
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
         """Parts (B, N, F) of each node's `x . gradient`, if `x` gets it and has feature names."""
-        if self._at_name is not None or not self._features:
+        if self.how.at is not None or not self.how.features:
             return None
         parts = batch.x.to(gradient) * gradient
-        return parts if parts.shape[-1] == len(self._features) else None
+        return parts if parts.shape[-1] == len(self.how.features) else None
 
     def __call__(self, batch: WrappedBatch) -> Tensor:
         """Outputs (B, C), as the module itself returns them."""
-        if self._at_name is None:
+        if self.how.at is None:
             return self.encode(self.embed(batch), batch)
         if len(passes := self.passes(batch)) > 1:
             return torch.cat([self(one) for one in passes])
@@ -456,7 +445,7 @@ class WrappedModel:
         try:
             if state is not None:
                 call = self._replaced_call(batch, shown)
-                return relevant_pass(self.running, call, rows, state, batch.layout)
+                return relevant_pass(Pass(self.running, call, rows, batch.layout), state)
             outputs = self._recorded_pass(rows, batch, shown, tape)
         except NotTogether:
             raise OneGraphAtATime(self, batch) from None
@@ -484,10 +473,8 @@ class WrappedModel:
                 for name, value in batch.graphs.items()
                 if isinstance(value, Tensor) and name not in NO_INPUTS
             }
-        return explained_pass(
-            self.running, call, rows, others, batch.graphs_of, current_rules(), tape,
-            batch.layout, leaves,
-        )  # fmt: skip
+        given = Pass(self.running, call, rows, batch.layout, others, batch.graphs_of, leaves)
+        return explained_pass(given, current_rules(), tape)
 
     def _replaced_call(self, batch: WrappedBatch, shown: Tensor) -> Replaced:
         """The pass as a function of its rows."""
@@ -506,10 +493,10 @@ class WrappedModel:
     @contextmanager
     def _replacing(self, rows: Tensor) -> Iterator[None]:
         """Within the block the module `at` returns these rows."""
-        if self._at_name is None:
+        if self.how.at is None:
             yield
             return
-        at = module_named(self.running, self._at_name)
+        at = module_named(self.running, self.how.at)
         handle = at.register_forward_hook(lambda module, args, output: rows)
         try:
             with uncompiled(self.running):
@@ -540,24 +527,24 @@ class WrappedModel:
 
     def read_of_graphs(self) -> set[str] | None:
         """Names of the graph attributes passed to the model; None: it may read any."""
-        return None if self._forward else names_read(self.module)
+        return None if self.how.forward else names_read(self.module)
 
     def _call(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """The user's module on the batch, with `x` replaced by rows if they are the input."""
         size, columns = len(batch), self.config.num_outputs
         if batch.graphs is not None:
             graphs = batch.graphs.clone().apply(self._in_own_type)
-            if rows is not None and self._at_name is None:
+            if rows is not None and self.how.at is None:
                 graphs.x = rows.clone()  # a model may write over its input
-            run = self._forward or call_with_graphs
+            run = self.how.forward or call_with_graphs
             given = as_typed(graphs) if SCHEMA in graphs else graphs
             with without_fused_attention(self.running):
                 return as_outputs(run(self.running, given), size, columns, graphs)
-        replaced = rows is not None and self._at_name is None
+        replaced = rows is not None and self.how.at is None
         x = rows if replaced else batch.dense
         assert x is not None
-        mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self._graph_token else shown
-        run = self._forward or call_with_tokens
+        mask = torch.nn.functional.pad(shown, (1, 0), value=True) if self.how.graph_token else shown
+        run = self.how.forward or call_with_tokens
         x = x.clone() if replaced else self._in_own_type(x.clone())
         with without_fused_attention(self.running):
             return as_outputs(run(self.running, Tokens(x, mask)), size, columns)
@@ -567,9 +554,9 @@ class WrappedModel:
 
     def _embedded(self, batch: WrappedBatch) -> Tensor:
         """The output of the module `at` in a pass: node rows (n, D), or tokens (B, S, D)."""
-        assert self._at_name is not None
+        assert self.how.at is not None
         found: list[Any] = []
-        at = module_named(self.running, self._at_name)
+        at = module_named(self.running, self.how.at)
         handle = at.register_forward_hook(lambda module, args, out: found.append(out))
         try:
             with uncompiled(self.running):
@@ -578,7 +565,7 @@ class WrappedModel:
             handle.remove()
         if len(found) != 1 or not isinstance(found[0], Tensor):
             raise ValueError(
-                f"the module {self._at_name!r} is called {len(found)} times in a pass; name one"
+                f"the module {self.how.at!r} is called {len(found)} times in a pass; name one"
                 " that is called once and returns a tensor."
             )
         return found[0]

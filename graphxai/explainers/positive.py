@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.engine.passing import relevant_pass
+from graphxai.adapters.engine.passing import Pass, relevant_pass
 from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
 from graphxai.adapters.isolation import copied
 from graphxai.adapters.layout import Layout
@@ -125,7 +125,8 @@ def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Releva
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)
     layout = Layout.of(batch.mask, graph_token=True)
-    return relevant_pass(module, lambda x, _: model.encode(x, batch), tokens, passed, layout)
+    given = Pass(module, lambda x, _: model.encode(x, batch), tokens, layout)
+    return relevant_pass(given, passed)
 
 
 def _name_of(model: Any) -> str:

@@ -82,7 +82,7 @@ def check_split(
     model: WrappedModel, batch: WrappedBatch, whole: Data, group: Tensor, uncertain: list[str]
 ) -> None:
     """Raise ValueError unless the graphs split from a call reproduce the outputs of the call."""
-    call: Any = model._forward
+    call: Any = model.how.forward
     asked = whole.clone()
     asked.batch, asked.ptr = group, batch.graphs.ptr if batch.graphs is not None else None
     asked.num_graphs = len(batch)
@@ -141,7 +141,7 @@ class OneGraph(WrappedModel):
     @torch.no_grad()
     def _leave_alone(self, batch: WrappedBatch) -> bool:
         """Whether two different graphs get the same outputs in one pass as each gets alone."""
-        call: Any = self._forward
+        call: Any = self.how.forward
         graph, *_ = batch.examples()
         other = graph.clone()
         other.x = other.x.flip(0) / 2 if other.x.is_floating_point() else other.x.flip(0)

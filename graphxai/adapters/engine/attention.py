@@ -24,7 +24,7 @@ from ..layout import Layout
 from .marks import Meeting, factors_of
 from .nodes import NONE, Nodes, Numbers, agree
 from .replay import Plan, Reading, Replayed
-from .trace import Op, Running, Trace
+from .trace import Op, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 
 Read = Callable[[Tensor], Tensor]
@@ -51,6 +51,16 @@ class Placed:
         """Weights (R, H), with heads behind all other axes."""
         split = weights if self.split is None else weights.unflatten(*self.split)
         return split.permute(self.order).reshape(-1, self.heads)
+
+    def inside(self, weights: Tensor) -> Tensor:
+        """Those between two nodes, (E, H), as they are once they are divided."""
+        found = self.apart(weights)[self.valid]
+        return found if self.divisor is None else found / self.divisor
+
+    def summed(self, inside: Tensor, *shape: int) -> Tensor:
+        """Entries (E, H) in (B, H, Q, T), whose shape is (B, Q, T); parallel edges are added."""
+        empty = inside.new_zeros(*shape, self.heads)
+        return empty.index_put(self.positions, inside, accumulate=True).permute(0, 3, 1, 2)
 
 
 def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None:
@@ -122,19 +132,14 @@ def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed
 def exposed(
     weights: Tensor, place: Placed, size: int, tokens: int, leaf: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attention (B, H, T, T), and the weights computed from it. Parallel edges are added.
+    """Attention (B, H, T, T), and the weights computed from it.
 
     It is (B, H, 1, T) if only the graph token attends. leaf: attention is a leaf that requires a
     gradient, with nothing behind it.
     """
-    flat = place.apart(weights)
-    inside = flat[place.valid]
-    if place.divisor is not None:
-        inside = inside / place.divisor
-    where = place.positions
+    inside, where = place.inside(weights), place.positions
     rows = 1 if len(inside) and not where[1].any() else tokens
-    empty = flat.new_zeros(size, rows, tokens, place.heads)
-    attention = empty.index_put(where, inside, accumulate=True).permute(0, 3, 1, 2)
+    attention = place.summed(inside, size, rows, tokens)
     if leaf:
         attention = attention.detach().requires_grad_()
     used = attention.permute(0, 2, 3, 1)[where]
@@ -142,7 +147,7 @@ def exposed(
         used = used * share
     if place.divisor is not None:
         used = used * place.divisor
-    back = flat.index_put((place.valid.nonzero()[:, 0],), used)
+    back = place.apart(weights).index_put((place.valid.nonzero()[:, 0],), used)
     return attention, put_back(back, place, weights.shape)
 
 
@@ -278,7 +283,7 @@ def attention_between_nodes(
             read = next((one for one in found if one.met.origin is met.origin), None)
             if read and first[read.met.weights] == first[met.weights]:
                 read.products[met.product.number] = met.weights
-            elif read and _is_of_pairs_of_nodes(nodes, met.weights):
+            elif read and nodes.are_pairs(met.weights):
                 unread.add(met.product.place or "the model")
             continue
         known.add(met.origin.number)
@@ -318,15 +323,9 @@ class NotTogether(Exception):
     """
 
 
-def _is_of_pairs_of_nodes(nodes: Nodes, value: int) -> bool:
-    numbers = nodes.by_value.get(value)
-    return numbers is not None and numbers.key is not None
-
-
 def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
     """Whether weights are of single nodes and make one row of them, as in a readout."""
-    numbers = nodes.by_value.get(met.weights)
-    if numbers is None or numbers.key is not None:
+    if nodes.are_pairs(met.weights) is not False:
         return False
     if met.product.name not in MATRIX_PRODUCTS:
         return True
@@ -371,36 +370,25 @@ def _widens(made: Plan, op: Op, factor: int) -> bool:
 
 def _reaches(made: Plan, nodes: Nodes, value: int, kind: Callable[[Plan, Nodes, Op], bool]) -> bool:
     """Whether a value is made of a product of this kind, other than by way of a softmax."""
-    todo, seen = [value], {value}
-    while todo:
-        op = made.trace.made(todo.pop())
-        if op is None or op.name in SOFTMAX:
-            continue
-        if kind(made, nodes, op):
-            return True
-        own = nodes.by_value.get(op.out)
-        for ref in op.reads:
-            of_read = nodes.by_value.get(ref.value)
-            alike = (
-                own is not None
-                and of_read is not None
-                and (own.key is None) == (of_read.key is None)
-            )
-            if alike and made.trace.live[ref.value] & 1 and ref.value not in seen:
-                seen.add(ref.value)
-                todo.append(ref.value)
-    return False
+
+    def further(value: int, op: Op) -> Iterator[int]:
+        own = None if op.name in SOFTMAX else nodes.are_pairs(value)
+        for ref in op.reads if own is not None else ():
+            if made.trace.live[ref.value] & 1 and nodes.are_pairs(ref.value) is own:
+                yield ref.value
+
+    ops = map(made.trace.made, made.trace.back(value, further))
+    return any(op and op.name not in SOFTMAX and kind(made, nodes, op) for op in ops)
 
 
 def _is_of_pairs(made: Plan, nodes: Nodes, op: Op) -> bool:
     """Whether an operation makes numbers of pairs from a product, or distances, of two signals."""
-    numbers = nodes.by_value.get(op.out)
-    if numbers is None or numbers.key is None:
+    if not nodes.are_pairs(op.out):
         return False
     if op.name == "_cdist_forward":
         return True
-    found = (nodes.by_value.get(value) for value in set(_signals(made, op)))
-    return op.name in MIXING and [n is not None and n.key is None for n in found] == [True] * 2
+    found = [nodes.are_pairs(value) for value in set(_signals(made, op))]
+    return op.name in MIXING and found == [False, False]
 
 
 def _is_moments(made: Plan, nodes: Nodes, op: Op) -> bool:
@@ -479,19 +467,17 @@ def entering(
 ) -> Entering | None:
     """The first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
-    running: Running | None = met.product.within
-    while running is not None:
+    for running in met.product.within.outward():
         slot = None if running.rows is None else trace.slots.get(id(running.rows))
         rows = None if slot is None else again.now[slot]
-        if slot is not None and rows is not None and rows.requires_grad:
-            numbers = nodes.by_value.get(trace.latest[slot])
-            if numbers is not None and numbers.key is None and rows.dim() in (2, 3):
-                single = numbers.query.expand((*rows.shape[:-1], 1))
-                of_nodes = single[single >= 0]
-                of_nodes = of_nodes[of_nodes % layout.tokens > 0]
-                if numbers.query.shape[-1] == 1 and len(of_nodes) == count == len(
-                    of_nodes.unique()
-                ):
-                    return Entering(rows, single, layout)
-        running = running.outer
+        if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):
+            continue
+        numbers = nodes.by_value.get(trace.latest[slot])
+        if numbers is None or numbers.key is not None or numbers.query.shape[-1] != 1:
+            continue
+        single = numbers.query.expand((*rows.shape[:-1], 1))
+        of_nodes = single[single >= 0]
+        of_nodes = of_nodes[of_nodes % layout.tokens > 0]
+        if len(of_nodes) == count == len(of_nodes.unique()):
+            return Entering(rows, single, layout)
     return None

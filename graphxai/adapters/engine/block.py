@@ -116,7 +116,7 @@ class _Watch:
             self._lent = [t.requires_grad_() for t in floats]
         self._outer, self._recording = module, Recording(self._model)
         self._recording.enter(module)
-        self._recording.begin(None)
+        self._recording.begin()
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Replay the call, if it was the outermost."""

@@ -633,12 +633,9 @@ def _curve(trace: Trace, op: Op, live: list[int], marks: Marks) -> Nonlinearity 
         return Nonlinearity(off[0] if off else "attention", what, op.place)
     if is_root(op) and not _is_held_everywhere(trace, op, marks):
         return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
-    if op.name in NORMS:
-        return None
-    if op.name in RATIO and vanishes_at_zero(op):
-        return None
-    if "prod" in op.args:
+    if "prod" in op.args:  # as a way to scatter
         return Nonlinearity("activation", "prod", op.place)
-    if is_root(op) or op.name == "_log_softmax":
+    has_rule = op.name in RATIO and vanishes_at_zero(op)
+    if has_rule or is_root(op) or op.name in KNOWN | NORMS | {"_log_softmax"}:
         return None
-    return None if op.name in KNOWN else Nonlinearity("activation", op.name, op.place)
+    return Nonlinearity("activation", op.name, op.place)

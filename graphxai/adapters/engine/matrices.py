@@ -69,8 +69,8 @@ def _linear_attention(trace: Trace, nodes: Nodes) -> Iterator[_Found]:
 
 def _stays(trace: Trace, ref: Ref, op: Op) -> bool:
     """Whether a tensor is not written to after an operation."""
-    last = trace.last_write.get(trace.storage[ref.slot], -1)
-    return ref.slot not in trace.unstable or last < op.number
+    written = trace.written.get(trace.storage[ref.slot])
+    return ref.slot not in trace.unstable or written is None or trace.maker[written] < op.number
 
 
 def _find_added(trace: Trace, found: _Found) -> None:
@@ -112,7 +112,6 @@ def _make_room(trace: Trace, before: dict[int, int]) -> None:
         op.number = new[op.number]
     trace.maker[:] = [number if number < 0 else new[number] for number in trace.maker]
     trace.uses[:] = [[new[number] for number in uses] for uses in trace.uses]
-    trace.last_write = {storage: new[number] for storage, number in trace.last_write.items()}
     trace.drawn = {new[number]: tensor for number, tensor in trace.drawn.items()}
     trace.left = None if trace.left is None else new[trace.left]
 
@@ -146,16 +145,8 @@ def _leave_out(trace: Trace, found: _Found, out: Tensor) -> None:
 
 def _constant(trace: Trace, tensor: Tensor) -> Ref:
     """A new tensor that depends on nothing."""
-    slot, value = len(trace.tensors), len(trace.maker)
-    trace.tensors.append(tensor)
-    trace.latest.append(value)
-    trace.storage.append(slot)
-    trace.slot_of_value.append(slot)
-    trace.maker.append(-1)
-    trace.uses.append([])
-    trace.depends.append(0)
-    trace.live.append(0)
-    return Ref(slot, value)
+    slot = trace.new_slot(tensor)
+    return Ref(slot, trace.new_value(slot))
 
 
 def _add(
@@ -180,6 +171,5 @@ def _reread(trace: Trace, op: Op, args: tuple[Ref, Ref]) -> None:
     for ref in op.reads:
         trace.uses[ref.value].remove(op.number)
     op.args = op.reads = args
-    op.note_places()
     for ref in args:
         trace.uses[ref.value].append(op.number)

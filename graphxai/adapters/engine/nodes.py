@@ -2,8 +2,8 @@
 
 Numbers travel along the list beside the values. What only moves entries moves their numbers; a map
 of channels keeps them; a product of entries of two nodes is of a pair; a sum over nodes is of their
-graph. So each entry of an attention matrix knows its query and its key, whatever its axes are, and
-a sum over two graphs of a batch is noticed. No axis is guessed.
+graph. So each entry of an attention matrix knows its query and its key, whatever its axes are. No
+axis is guessed.
 
 A number is `graph * T + token` for a node (token 0 is the graph token), `-2 - graph` for several
 nodes of one graph, `NONE` for padding and constants, `MIXED` for nodes of several graphs. Along an
@@ -12,8 +12,7 @@ axis with one number for all entries a tensor of numbers has length one.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT
 
 NONE = -1
 MIXED = -(2**60)
+LARGE = 2**61  # more than any number
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
 MOVES = VIEWS | {
     "expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "index",
@@ -32,9 +32,6 @@ MOVES = VIEWS | {
     "select_scatter", "index_copy", "masked_select", "unfold", "as_strided", "tril", "triu",
     "repeat_interleave",
 }  # fmt: skip
-# operations along one axis: the place of that axis among the arguments
-ALONG_ONE = {"index_select": 1, "select": 1, "slice": 1, "split": 2, "split_with_sizes": 2,
-             "unbind": 1, "unsafe_split": 2, "unsafe_chunk": 2, "flip": 1}  # fmt: skip
 REDUCE = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "var", "std", "any", "all",
           "linalg_vector_norm", "norm", "nansum", "prod"}  # fmt: skip
 NO_NUMBERS = ("dtype", "memory_format")  # arguments that are about values alone
@@ -53,22 +50,17 @@ class Numbers:
         return Numbers(f(self.query), None if self.key is None else f(self.key))
 
 
-class _Step(NamedTuple):
-    """What an operation read and made, and whether graphs were mixed."""
-
-    read: list[Numbers | None]
-    made: dict[int, Numbers]
-    mixes: bool
-
-
 @dataclass(eq=False)
 class Nodes:
-    """Numbers by value; tokens: T. mixed: modules in which graphs of the batch are mixed."""
+    """Numbers by value; tokens: T."""
 
     tokens: int
     by_value: dict[int, Numbers] = field(default_factory=dict)
-    mixed: set[str] = field(default_factory=set)
-    steps: dict[int, _Step] = field(default_factory=dict)  # by id of the operation
+
+    def are_pairs(self, value: int) -> bool | None:
+        """Whether a value's entries are of two nodes each; None: it has no numbers."""
+        numbers = self.by_value.get(value)
+        return None if numbers is None else numbers.key is not None
 
     def graph(self, numbers: Tensor) -> Tensor:
         """The graph of each number; `NONE` and `MIXED` stay."""
@@ -82,18 +74,15 @@ def numbered(
     slot: int,
     rows: Tensor,
     tokens: int,
-    before: Nodes | None = None,
     others: Mapping[int, Tensor] | None = None,
 ) -> Nodes:
     """The numbers of all values, the input in `slot` having the numbers `rows`.
 
-    rows: of shape (n, 1) or (B, S, 1), as the input's rows. before: the numbers before parts of the
-    list were changed; all others keep theirs. others: numbers of other inputs by slot; by default
-    these are constants.
+    rows: of shape (n, 1) or (B, S, 1), as the input's rows. others: numbers of other inputs by
+    slot; by default these are constants.
     """
-    walk = _Walk(trace, rows, tokens, before)
-    first = trace.slot_of_value.index(slot)
-    walk.nodes.by_value[first] = Numbers(rows) if before is None else before.by_value[first]
+    walk = _Walk(trace, rows, tokens)
+    walk.nodes.by_value[trace.slot_of_value.index(slot)] = Numbers(rows)
     for other, numbers in (others or {}).items():
         walk.nodes.by_value[trace.slot_of_value.index(other)] = Numbers(numbers)
         walk.bits |= trace.inputs[other]
@@ -103,32 +92,20 @@ def numbered(
 
 
 class _Walk:
-    def __init__(self, trace: Trace, rows: Tensor, tokens: int, before: Nodes | None) -> None:
+    def __init__(self, trace: Trace, rows: Tensor, tokens: int) -> None:
         self.trace, self.rows = trace, rows.flatten()
         self.nodes = Nodes(tokens)
-        self.before = {} if before is None else before.steps
-        self.mixes = False
         self.bits = 1  # of the inputs that have numbers
 
     def step(self, op: Op) -> None:
         """Number the results of an operation."""
-        read = [self._of(ref.value) for ref in op.reads]
-        if not any(numbers is not None for numbers in read):
-            return
-        step = self.before.get(id(op))
-        if step is None or not _are(read, step.read):
-            self.mixes = False
-            made = self._made(op)
-            step = _Step(read, made, self.mixes)
-        if step.mixes:
-            self.nodes.mixed.add(op.place)
-        self.nodes.steps[id(op)] = step
-        self.nodes.by_value |= step.made
-
-    def _made(self, op: Op) -> dict[int, Numbers]:
-        """The numbers of its results; none if the operation is not foreseen."""
         read = {ref.value: self._of(ref.value) for ref in op.reads}
         known = {value: numbers for value, numbers in read.items() if numbers is not None}
+        if known:
+            self.nodes.by_value |= self._made(op, known)
+
+    def _made(self, op: Op, known: dict[int, Numbers]) -> dict[int, Numbers]:
+        """The numbers of its results; none if the operation is not foreseen."""
         made = [ref for ref in op.makes if self.trace.depends[ref.value] & self.bits]
         made = [ref for ref in made if self.trace.tensors[ref.slot].is_floating_point()]
         if not made:
@@ -204,16 +181,6 @@ class _Walk:
         if op.name in ("clone", "_to_copy", "alias", "detach", "lift_fresh"):
             return next(iter(numbers.values()))
 
-        if op.name in ALONG_ONE or op.name == "index":
-            (own,) = numbers.values()
-            full = self.trace.shape(op.reads[0].value)
-            axes = self._axes(op, len(full))
-            own = own.expand((*(1,) * (len(full) - own.dim()), *own.shape))
-            own = own.expand([n if a in axes else m for a, (n, m) in enumerate(
-                zip(full, own.shape, strict=True))])  # fmt: skip
-            args = [self._tensor(a) for a in op.args[1:]]
-            return op.func(own, *args)
-
         def put(given: Ref) -> Tensor:
             tensor = self.trace.tensors[given.slot]
             if given.value in numbers:
@@ -229,26 +196,6 @@ class _Walk:
 
         args, kwargs = op.with_tensors(put, op.args, op.kwargs)
         return op.func(*args, **{k: v for k, v in kwargs.items() if k not in NO_NUMBERS})
-
-    def _tensor(self, given: Any) -> Any:
-        if type(given) is Ref:
-            return self.trace.tensors[given.slot]
-        return [self._tensor(part) for part in given] if isinstance(given, list) else given
-
-    def _axes(self, op: Op, count: int) -> set[int]:
-        """The axes along which an operation picks entries."""
-        if op.name != "index":
-            place = ALONG_ONE[op.name]
-            given = op.args[place] if len(op.args) > place else 0
-            return {a % count for a in (given if isinstance(given, list) else [given])}
-        axes, place = set(), 0
-        for part in op.args[1]:
-            index = None if part is None else self.trace.tensors[part.slot]
-            width = index.dim() if index is not None and index.dtype == torch.bool else 1
-            if index is not None:
-                axes |= set(range(place, place + width))
-            place += width
-        return axes
 
     def _shape(self, op: Op) -> torch.Size:
         return self.trace.tensors[op.makes[0].slot].shape
@@ -292,30 +239,29 @@ class _Walk:
         axes = [a for a in axes if values.shape[a] > 1]
         if not axes:
             return values
-        absent = values == NONE
-        low = torch.where(absent, 2**61, values).amin(axes, keepdim=True)
-        high = torch.where(absent, -(2**61), values).amax(axes, keepdim=True)
-        same = torch.where(low == high, low, self._graphs_of(values, absent, axes))
-        return torch.where(
-            absent.all(axes[0], keepdim=True) if len(axes) == 1 else high < low, NONE, same
-        )
+        return self._of_groups(values, lambda part, way: getattr(part, way)(axes, keepdim=True))
 
-    def _graphs_of(self, values: Tensor, absent: Tensor, axes: list[int]) -> Tensor:
-        graph = self.nodes.graph(values)
-        low = torch.where(absent, 2**61, graph).amin(axes, keepdim=True)
-        high = torch.where(absent, -(2**61), graph).amax(axes, keepdim=True)
-        return torch.where(low == high, -2 - low, MIXED)
+    def _of_groups(self, values: Tensor, reduced: Callable[[Tensor, str], Tensor]) -> Tensor:
+        """Numbers of groups of entries, which `reduced` finds the extremes ("amin", "amax") of."""
+        absent = values == NONE
+
+        def extremes(numbers: Tensor) -> tuple[Tensor, Tensor]:
+            low = reduced(torch.where(absent, LARGE, numbers), "amin")
+            return low, reduced(torch.where(absent, -LARGE, numbers), "amax")
+
+        low, high = extremes(values)
+        least, most = extremes(self.nodes.graph(values))
+        found = torch.where(low == high, low, torch.where(least == most, -2 - least, MIXED))
+        return torch.where(high < low, NONE, found)
 
     def _settled(self, numbers: Tensor) -> Tensor:
-        """Numbers of sums: all of nodes, or all of graphs. A mixture of graphs is noted.
+        """Numbers of sums: all of nodes, or all of graphs.
 
         Rows as many as the nodes, each a sum within the graph of its node, are the nodes'.
         """
         wide = numbers < NONE
         if not bool(wide.any()):
             return numbers
-        if bool((numbers == MIXED).any()):
-            self.mixes = True
         if numbers.dim() and numbers.shape[0] == len(self.rows):
             own = self.rows.view(-1, *(1,) * (numbers.dim() - 1)).expand(numbers.shape)
             alike = (self.nodes.graph(own) == self.nodes.graph(numbers)) | (numbers == NONE)
@@ -354,19 +300,13 @@ class _Walk:
     def _groups(self, values: Tensor, dim: int, by: Tensor, count: int) -> Tensor:
         place = by.view([-1 if a == dim else 1 for a in range(values.dim())]).expand(values.shape)
 
-        def extremes(numbers: Tensor) -> tuple[Tensor, Tensor]:
-            absent = values == NONE
-            size = [count if a == dim else n for a, n in enumerate(values.shape)]
-            low = numbers.new_full(size, 2**61).scatter_reduce(
-                dim, place, torch.where(absent, 2**61, numbers), "amin")  # fmt: skip
-            high = numbers.new_full(size, -(2**61)).scatter_reduce(
-                dim, place, torch.where(absent, -(2**61), numbers), "amax")  # fmt: skip
-            return low, high
+        size = [count if a == dim else n for a, n in enumerate(values.shape)]
 
-        low, high = extremes(values)
-        least, most = extremes(self.nodes.graph(values))
-        found = torch.where(low == high, low, torch.where(least == most, -2 - least, MIXED))
-        return torch.where(high < low, NONE, found)
+        def reduced(part: Tensor, way: str) -> Tensor:
+            start = part.new_full(size, LARGE if way == "amin" else -LARGE)
+            return start.scatter_reduce(dim, place, part, way)
+
+        return self._of_groups(values, reduced)
 
     # -- products ------------------------------------------------------------------------------
 
@@ -513,16 +453,10 @@ class _Walk:
         graph_wide = (wide_a < NONE) | (wide_b < NONE)
         fits = (wide_a == wide_b) | absent | (graph_wide & same_graph)
         if bool(fits.all()):
-            return Numbers(torch.where(absent, either, either))
+            return Numbers(either)
         if bool((graph_wide & ~same_graph & ~absent).any()):
-            self.mixes = True
             return Numbers(torch.where(wide_a >= 0, wide_a, either))
         return Numbers(a, b)
-
-
-def _are(found: list[Any], known: list[Any]) -> bool:
-    """Whether these are the very same objects."""
-    return len(found) == len(known) and all(map(is_, found, known))
 
 
 def agree(a: Tensor, b: Tensor) -> bool:

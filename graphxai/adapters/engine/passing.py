@@ -2,10 +2,11 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphxai.rules.conservative import Arriving, Rules, Tape, conservative
 
@@ -15,137 +16,172 @@ from .attention import attention_between_nodes, current_layer_inputs, entering, 
 from .marks import curves, marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
-from .program import (
-    NODES,
-    Followed,
-    Program,
-    followed,
-    give_up,
-    keep,
-    programmed,
-)
+from .program import NODES, Followed, Pass, Program, followed, give_up, keep, programmed
 from .relevance import RelevancePass, passed_back, plan_of
-from .replay import (
-    ADDITIVE,
-    BIASES,
-    CUT_OFF,
-    Along,
-    Lines,
-    Plan,
-    Reading,
-    Replayed,
-    lines_in,
-    plan,
-    refs_in,
-    replay,
-    share_along,
-)
-from .shares import adds_up
-from .trace import Trace, is_real, recording
+from .replay import Plan, Reading, Replayed, plan, replay
+from .shares import BIASES, CUT_OFF, Lines, Shares, adds_up, lines_in, share_along
+from .trace import Trace, is_real, recording, refs_in
+from .vocabulary import ADDITIVE
 
 # errors of code that was written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
 
 
-def explained_pass(
-    module: nn.Module,
-    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-    rows: Tensor,
-    others: Mapping[str, Tensor],
-    graphs_of: Callable[[str], Tensor | None],
-    rules: Rules,
-    tape: Tape | None,
-    layout: Layout,
-    leaves: Mapping[str, Tensor],
-) -> Tensor:
-    """Outputs (B, C) of node rows under the rules, with what the tape asks for.
-
-    call: runs the module on rows and other inputs; others: the graph's other attributes by name;
-    graphs_of: the graph of each row of one of these, if it has such; leaves: those of them that
-    gradients lead to, too.
-    """
-    name = type(module).__name__
+def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
+    """Outputs (B, C) of node rows under the rules, with what the tape asks for."""
     if tape is not None and not tape.with_biases:
-        trace = recorded(module, call, rows, others)
-        warn_of_chance(name, trace)
-        (slot,) = (slot for slot, bit in trace.inputs.items() if bit == NODES)
-        outputs: Tensor = reading(trace, rules, slot, rows, layout, name).output()
-        return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
-    inputs = ((key, t.dtype, t.dim(), t.device) for key, t in {"": rows, **others}.items())
-    asked = (rules, tape is not None, tuple(inputs))
-    found = None if leaves else followed(module, asked, call, rows, others, layout)
+        return _read_pass(given, rules)
+    inputs = {"": given.rows, **given.others}.items()
+    kinds = tuple((key, t.dtype, t.dim(), t.device) for key, t in inputs)
+    asked = (rules, tape is not None, kinds)
+    found = None if given.leaves else followed(given, asked)
     if found is None:
-        trace = recorded(module, call, rows, others)
-        wide = tape is not None or bool(leaves)
-        program = programmed(trace, rules, names_by_bit(others), wide)
-        warn_of_chance(name, trace)
-
-        def nodes() -> Nodes:
-            return with_graphs(program, rows, layout, graphs_of)
-
-        keep(module, asked, program, nodes, layout)
+        program = _learned(given, rules, asked, tape is not None or bool(given.leaves))
         # from here on as every later pass, so that the first one has the same last digits
-        alone = leaves or tape is None
-        found = None if alone else followed(module, asked, call, rows, others, layout)
+        found = None if given.leaves or tape is None else followed(given, asked)
     if found is None:
-        outputs = replay(program.made, {program.slot: rows}).output()
+        outputs = replay(program.made, {program.slot: given.rows}).output()
     else:
         program, outputs = found.program, found.outputs
     if program.curved:
-        warn_of_curves(name, program.made)
-    if not outputs.requires_grad:
-        outputs = outputs + 0 * rows.sum()  # no gradient reaches the nodes
-    if leaves:
-        of_leaves = _towards(program, leaves, rows.detach())
+        warn_of_curves(given.name, program.made)
+    outputs = _reaching(outputs, given)
+    if given.leaves:
+        of_leaves = _towards(program, given)
         outputs = outputs + of_leaves - of_leaves.detach()
-    if tape is not None and (found is None or found.shares is None):
-        outputs = _with_shares(outputs, program, rows, name, tape)
-    elif tape is not None and found is not None:
-
-        def derived() -> dict[str, Tensor]:
-            give_up(module, asked)
-            trace = recorded(module, call, rows.detach(), others)
-            with conservative(**vars(rules)):
-                return _shares(programmed(trace, rules, program.names, True), rows.detach(), name)
-
-        tape.arriving = _arriving(found, graphs_of, derived, name)
+    if tape is None:
+        return outputs
+    if found is None or found.shares is None:
+        return _with_shares(outputs, program, given, tape)
+    tape.arriving = _arriving(found, found.shares, given, rules, asked)
     return outputs
 
 
+def _read_pass(given: Pass, rules: Rules) -> Tensor:
+    """Outputs of a pass whose attention is put on the tape."""
+    trace = recorded(given)
+    warn_of_chance(given.name, trace)
+    slot = trace.slot_of(NODES)
+    again = reading(trace, rules, slot, given.rows, given.layout, given.name)
+    return _reaching(again.output(), given)
+
+
+def _learned(given: Pass, rules: Rules, asked: Hashable, biases: bool) -> Program:
+    """The program of a pass, which is recorded, and kept for later ones."""
+    trace = recorded(given)
+    program = programmed(trace, rules, given.names, biases)
+    warn_of_chance(given.name, trace)
+    keep(given, asked, program, lambda: with_graphs(program, given))
+    return program
+
+
+def relevant_pass(given: Pass, state: RelevancePass) -> Tensor:
+    """Outputs (B, C) of node rows, from which relevance passes back by positive rules."""
+    name, size = given.name, len(given.layout.mask)
+    trace = recorded(given)
+    slot = trace.slot_of(NODES)
+    nodes = with_numbers(trace, slot, given.rows, given.layout)
+    made = plan_of(trace, marked(trace), state.rules, NODES)
+    seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
+    warn_of_chance(name, trace)
+    return _reaching(passed_back(made, nodes, {slot: given.rows}, size, seen, state, name), given)
+
+
+def recorded(given: Pass) -> Trace:
+    """The list of one pass; the nodes have the bit `NODES`, each other input one of its own."""
+
+    def run(leaf: Tensor, graded: bool) -> Trace:
+        inputs = [leaf, *given.others.values()]
+        with uncompiled(given.module), recording(given.module, inputs, graded) as done:
+            return done(given.call(leaf, given.others))
+
+    try:
+        return run(given.rows.detach().requires_grad_(), graded=True)
+    except RuntimeError as error:
+        if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
+            raise
+    return run(given.rows.detach(), graded=False)
+
+
+def _reaching(outputs: Tensor, given: Pass) -> Tensor:
+    """The outputs, with a gradient of zero at the nodes if none reaches them."""
+    return outputs if outputs.requires_grad else outputs + 0 * given.rows.sum()
+
+
+# -- shares of constants, and relevance of other inputs --------------------------------------------
+
+
 def _arriving(
-    found: Followed,
-    graphs_of: Callable[[str], Tensor | None],
-    derived: Callable[[], dict[str, Tensor]],
-    name: str,
+    found: Followed, shares: Shares, given: Pass, rules: Rules, asked: Hashable
 ) -> Arriving:
     """The shares of a pass that followed a program; those derived if they do not add up."""
-    shares, inputs = found.shares, found.inputs
-    assert shares is not None
+    program, inputs = found.program, found.inputs
+
+    def derived() -> dict[str, Tensor]:
+        give_up(given.module, asked)
+        again = replace(given, rows=given.rows.detach())
+        with conservative(**vars(rules)):
+            return _shares(programmed(recorded(again), rules, program.names, True), again)
 
     def of_lines(
         gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
     ) -> dict[str, Tensor]:
         own = {
-            line: (leaf.detach() * gradient, graphs_of(line))
+            line: (leaf.detach() * gradient, given.graphs_of(line))
             for (line, leaf), gradient in zip(inputs.items(), gradients, strict=True)
         }
         of_line = shares.of_lines(own)
         if not adds_up(outputs, weights, relevance, of_line):
             of_line = {line: (share * weights).sum(-1) for line, share in derived().items()}
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
-            warn_of_cuts(name, found.program.places[CUT_OFF])
+            warn_of_cuts(given.name, program.places[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
 
     return Arriving(list(inputs.values()), of_lines)
 
 
-def _towards(program: Program, leaves: Mapping[str, Tensor], rows: Tensor) -> Tensor:
+def _with_shares(outputs: Tensor, program: Program, given: Pass, tape: Tape) -> Tensor:
+    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line."""
+    whole, places = program.whole, program.places
+    shares = _shares(program, given) if whole is None else {whole: outputs.detach()}
+    for line, share in shares.items():
+        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
+        outputs = outputs + share * (ones - 1)
+        if line == BIASES:
+            tape.biases.append(ones)
+        elif bool(share.any()):
+            tape.others[line] = ones
+            if line == CUT_OFF:
+                warn_of_cuts(given.name, places[line] if whole is None else {""})
+    return outputs
+
+
+def _shares(program: Program, given: Pass) -> dict[str, Tensor]:
+    """The share of each line in the outputs (B, C) of a recorded pass.
+
+    The share of every constant c that enters by addition is `sum c * df/dc`: the directional
+    derivative of f along the constants themselves, for all graphs and outputs at once.
+    """
+    found = {}
+    for line in sorted(program.places):
+        try:
+            found[line] = share_along(program.wide, {program.slot: given.rows}, line, program.lines)
+        except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
+            warnings.warn(
+                f"the share of {line} in {given.name} is unknown; the ledger lists it as"
+                f" unexplained: {str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
+    return found
+
+
+def _towards(program: Program, given: Pass) -> Tensor:
     """Outputs whose gradient leads to the leaves instead of the nodes.
 
     The leaf of an input of integers has one entry per row, a one that scales whatever the model
     makes of the row and adds to the nodes.
     """
-    wide, trace, lines = program.wide, program.trace, program.lines
+    wide, trace, lines, leaves = program.wide, program.trace, program.lines, given.leaves
     slots = {program.names.get(bit): slot for slot, bit in trace.inputs.items()}
     real = {name: leaf for name, leaf in leaves.items() if is_real(trace.tensors[slots[name]])}
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
@@ -160,7 +196,7 @@ def _towards(program: Program, leaves: Mapping[str, Tensor], rows: Tensor) -> Te
                 scaled[op.number] = Reading(ref.value, _by_row(name, codes[name]))
     found: Tensor = replay(
         wide,
-        {slots[name]: leaf for name, leaf in real.items()} | {program.slot: rows},
+        {slots[name]: leaf for name, leaf in real.items()} | {program.slot: given.rows.detach()},
         reading=scaled,
     ).output()
     return found
@@ -184,50 +220,24 @@ def _by_row(name: str, leaf: Tensor) -> Callable[[Tensor], Tensor]:
     return read
 
 
-def names_by_bit(others: Mapping[str, Tensor]) -> dict[int, str]:
-    """The names of the inputs beside the nodes, by the bit that each has in a trace."""
-    return {1 << k: name for k, name in enumerate(others, start=1)}
-
-
-def relevant_pass(
-    module: nn.Module,
-    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-    rows: Tensor,
-    state: RelevancePass,
-    layout: Layout,
-) -> Tensor:
-    """Outputs (B, C) of node rows, from which relevance passes back by positive rules."""
-    name, size = type(module).__name__, len(layout.mask)
-    trace = recorded(module, call, rows, {})
-    slot = next(slot for slot, bit in trace.inputs.items() if bit == NODES)
-    nodes = with_numbers(trace, slot, rows, layout)
-    marks = marked(trace)
-    made = plan_of(trace, marks, state.rules, NODES)
-    seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
-    warn_of_chance(name, trace)
-    outputs = passed_back(made, nodes, {slot: rows}, size, seen, state, name)
-    return outputs if outputs.requires_grad else outputs + 0 * rows.sum()
+# -- whose rows they are ---------------------------------------------------------------------------
 
 
 def with_numbers(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Nodes:
     """The numbers of a list in which linear attention has its matrix from here on."""
     numbers = numbers_of_rows(layout, rows)
     nodes = numbered(trace, slot, numbers, layout.tokens)
-    if not write_matrices(trace, nodes):
-        return nodes
-    return numbered(trace, slot, numbers, layout.tokens, nodes)
+    return numbered(trace, slot, numbers, layout.tokens) if write_matrices(trace, nodes) else nodes
 
 
-def with_graphs(
-    program: Program, rows: Tensor, layout: Layout, graphs_of: Callable[[str], Tensor | None]
-) -> Nodes:
+def with_graphs(program: Program, given: Pass) -> Nodes:
     """The numbers of a list in which all rows, those of other inputs too, are of whole graphs."""
-    trace, others = program.trace, {}
+    trace, others, layout = program.trace, {}, given.layout
     for slot, bit in trace.inputs.items():
-        graphs = graphs_of(program.names[bit]) if bit != NODES else None
+        graphs = given.graphs_of(program.names[bit]) if bit != NODES else None
         if graphs is not None:
             others[slot] = -2 - graphs.view(-1, *[1] * (trace.tensors[slot].dim() - 1))
-    numbers = numbers_of_rows(layout, rows)
+    numbers = numbers_of_rows(layout, given.rows)
     numbers = torch.where(numbers == NONE, NONE, -2 - numbers // layout.tokens)
     return numbered(trace, program.slot, numbers, layout.tokens, others=others)
 
@@ -272,23 +282,7 @@ def reading(
     return again
 
 
-def recorded(
-    module: nn.Module,
-    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-    rows: Tensor,
-    others: Mapping[str, Tensor],
-) -> Trace:
-    """The list of one pass; the nodes have the bit `NODES`, each other input one of its own."""
-    leaf = rows.detach().requires_grad_()
-    try:
-        with uncompiled(module), recording(module, [leaf, *others.values()]) as done:
-            return done(call(leaf, others))
-    except RuntimeError as error:
-        if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
-            raise
-    leaf = rows.detach()
-    with uncompiled(module), recording(module, [leaf, *others.values()], graded=False) as done:
-        return done(call(leaf, others))
+# -- warnings --------------------------------------------------------------------------------------
 
 
 def warn_of_curves(name: str, made: Plan, known: set[str] | None = None) -> None:
@@ -315,42 +309,6 @@ def warn_of_chance(name: str, trace: Trace) -> None:
             " training=self.training to F.dropout and the like.",
             stacklevel=8,
         )
-
-
-def _with_shares(outputs: Tensor, program: Program, rows: Tensor, name: str, tape: Tape) -> Tensor:
-    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line."""
-    whole, places = program.whole, program.places
-    shares = _shares(program, rows, name) if whole is None else {whole: outputs.detach()}
-    for line, share in shares.items():
-        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
-        outputs = outputs + share * (ones - 1)
-        if line == BIASES:
-            tape.biases.append(ones)
-        elif bool(share.any()):
-            tape.others[line] = ones
-            if line == CUT_OFF:
-                warn_of_cuts(name, places[line] if whole is None else {""})
-    return outputs
-
-
-def _shares(program: Program, rows: Tensor, name: str) -> dict[str, Tensor]:
-    """The share of each line in the outputs (B, C) of a recorded pass.
-
-    The share of every constant c that enters by addition is `sum c * df/dc`: the directional
-    derivative of f along the constants themselves, for all graphs and outputs at once.
-    """
-    found = {}
-    for line in sorted(program.places):
-        try:
-            along = Along(line, program.lines)
-            found[line] = share_along(program.wide, {program.slot: rows}, along).detach()
-        except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
-            warnings.warn(
-                f"the share of {line} in {name} is unknown; the ledger lists it as unexplained:"
-                f" {str(error).splitlines()[0]}",
-                stacklevel=2,
-            )
-    return found
 
 
 def places_of_cuts(made: Plan) -> set[str]:

@@ -26,17 +26,17 @@ from ..isolation import parts_of, uncompiled
 from ..layout import Layout
 from .marks import curves, marked, numbers_among
 from .nodes import Nodes
-from .replay import Lines, Plan, Replayed, lines_in, plan, refs_in, ruled
-from .shares import Affine, Rows, Shares, affine, rows_of_graphs
+from .replay import Plan, Replayed, plan, ruled
+from .shares import Affine, Lines, Rows, Shares, affine, lines_in, rows_of_graphs
 from .trace import (
     WEIGHTS,
     Op,
     Ref,
-    Running,
     Trace,
-    ids_of_kept,
+    kept_by,
     kind_of,
     memory_of,
+    refs_in,
     saves_elsewhere,
     watched,
 )
@@ -46,6 +46,34 @@ _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.Dispat
     torch._C.DispatchKey.PythonTLSSnapshot
 )
 MOST = 4  # programs of a model, for as many ways that its control flow goes
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A pass of a module that is to be explained.
+
+    call: runs the module on node rows (n, D) or (B, S, D), and other inputs; rows: those of the
+    nodes; others: the graph's other attributes by name; graphs_of: the graph of each row of one of
+    these, if it has such; leaves: those of them that gradients lead to, too.
+    """
+
+    module: nn.Module
+    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+    rows: Tensor
+    layout: Layout
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+    graphs_of: Callable[[str], Tensor | None] = lambda name: None
+    leaves: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the module's class."""
+        return type(self.module).__name__
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of the inputs beside the nodes, by the bit that each has in a trace."""
+        return {1 << k: name for k, name in enumerate(self.others, start=1)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +98,7 @@ class Program:
     @property
     def slot(self) -> int:
         """The slot of the nodes' rows."""
-        return next(slot for slot, bit in self.trace.inputs.items() if bit == NODES)
+        return self.trace.slot_of(NODES)
 
     @cached_property
     def lines(self) -> Lines:
@@ -161,6 +189,10 @@ class _Step(NamedTuple):
     done: tuple[int, ...]
 
 
+_END = _Step(None, None, (), (), False, False, (), False, False, False, ())  # type: ignore[arg-type]
+_NO_SETTINGS: dict[str, Any] = {}
+
+
 @dataclass(eq=False)
 class _Kept:
     """A program without the tensors of its pass, and what is checked in others.
@@ -188,21 +220,19 @@ _kept: "weakref.WeakKeyDictionary[nn.Module, list[_Kept]]" = weakref.WeakKeyDict
 _given_up: "weakref.WeakKeyDictionary[nn.Module, set[Hashable]]" = weakref.WeakKeyDictionary()
 
 
-def keep(
-    module: nn.Module, asked: Hashable, program: Program, nodes: Callable[[], Nodes], layout: Layout
-) -> None:
+def keep(given: Pass, asked: Hashable, program: Program, nodes: Callable[[], Nodes]) -> None:
     """Keep a program for the next passes, if these can be checked.
 
     nodes: the numbers of the nodes in its pass.
     """
-    trace = program.trace
+    trace, module = program.trace, given.module
     if (program.places and program.affine is None) or not _can_be_checked(program):
         return
     if not program.agrees or asked in _given_up.get(module, ()):
         return
     rows: dict[int, Rows | None] | None = {}
     if program.places and program.affine is not None:
-        rows = rows_of_graphs(program.affine, nodes(), layout)
+        rows = rows_of_graphs(program.affine, nodes(), given.layout)
     if rows is None:
         return
     graded = [tensor.requires_grad for tensor in trace.tensors]
@@ -212,7 +242,7 @@ def keep(
         trace, {r.by for r in rows.values() if r is not None and isinstance(r.by, int)}
     )
     passing = {op.number for op in program.wide.passing}
-    steps = tuple(_step(program, op, rows, numbers, done, passing) for op in trace.ops)
+    steps = (*(_step(program, op, rows, numbers, done, passing) for op in trace.ops), _END)
     size = trace.tensors[program.slot].shape[:-1].numel()
     made = _Kept(asked, size, _without_tensors(program), graded, numbers, steps, rows)
     known = (one for one in _kept.get(module, ()) if one.asked != asked or one.calls != made.calls)
@@ -233,7 +263,7 @@ def _step(
     done: Mapping[int, list[int]],
     passing: set[int],
 ) -> _Step:
-    tensors = tuple((place, ref.slot) for place, ref in op.flat)
+    tensors = tuple((k, arg.slot) for k, arg in enumerate(op.args) if type(arg) is Ref)
     others = tuple((k, arg) for k, arg in enumerate(op.args) if type(arg) is not Ref)
     passes = op.number in passing
     return _Step(
@@ -274,9 +304,7 @@ def _can_be_checked(program: Program) -> bool:
         return False
     if any(op.called is not op.func for op in (*program.made.ops, *program.wide.passing)):
         return False
-    first: dict[int, int] = {}
-    for value, slot in enumerate(trace.slot_of_value):
-        first.setdefault(slot, trace.depends[value])
+    first = dict(reversed(list(zip(trace.slot_of_value, trace.depends, strict=True))))
     return all(
         trace.storage[slot] == slot and (slot in trace.inputs or first[slot] in (0, WEIGHTS))
         for slot in trace.outside
@@ -286,10 +314,8 @@ def _can_be_checked(program: Program) -> bool:
 def _without_tensors(program: Program) -> Program:
     """The program with outlines of tensors, so that it keeps none of the pass alive."""
     trace = program.trace
-    running: Running | None
-    for running in {op.within for op in trace.ops}:
-        while running is not None:
-            running.rows, running = None, running.outer
+    for running in {running for op in trace.ops for running in op.within.outward()}:
+        running.rows = None
     outlines = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in trace.tensors]
     bare = replace(trace, tensors=outlines, slots={}, before={})
     made = replace(program.made, trace=bare)
@@ -337,15 +363,9 @@ class Followed(NamedTuple):
     inputs: dict[str, Tensor]
 
 
-def followed(
-    module: nn.Module,
-    asked: Hashable,
-    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-    rows: Tensor,
-    others: Mapping[str, Tensor],
-    layout: Layout,
-) -> Followed | None:
+def followed(given: Pass, asked: Hashable) -> Followed | None:
     """What comes of a pass; None: it is not like any of the known ones."""
+    module, rows = given.module, given.rows
     size = rows.shape[:-1].numel()
     known = [one for one in _kept.get(module, ()) if one.asked == asked]
     if not known:
@@ -353,10 +373,10 @@ def followed(
     kept = min(known, key=lambda one: abs(one.size - size))
     with torch.enable_grad():
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
-    mode = _Following(kept, [leaf, *others.values()], module, layout)
+    mode = _Following(kept, [leaf, *given.others.values()], given)
     try:
         with uncompiled(module), watched(mode, graded=True):
-            output = call(leaf, others)
+            output = given.call(leaf, given.others)
     except RuntimeError:  # the next pass raises it again, if it is the model's
         return None
     if mode.unclear:
@@ -376,12 +396,10 @@ class _Following(TorchDispatchMode):
     of it runs by the rules, too.
     """
 
-    def __init__(
-        self, kept: _Kept, inputs: Iterable[Tensor], module: nn.Module, layout: Layout
-    ) -> None:
+    def __init__(self, kept: _Kept, inputs: Iterable[Tensor], given: Pass) -> None:
         super().__init__()
-        self._kept, self._program, self._module = kept, kept.program, module
-        self._steps, self._count = kept.steps, len(kept.steps)
+        self._kept, self._program, self._module = kept, kept.program, given.module
+        self._steps = kept.steps
         self._next = 0
         self._left = 0
         self._numbers: dict[int, str] = {}
@@ -397,7 +415,7 @@ class _Following(TorchDispatchMode):
         self._tensors[: len(distinct)] = distinct
         self.again = Replayed(plan, self._tensors)
         known = self._program.affine if self._program.places else None
-        self.shares = None if known is None else Shares(known, kept.rows, layout)
+        self.shares = None if known is None else Shares(known, kept.rows, given.layout)
         if plan is not self._program.made and not self._lost:
             for slot, bit in trace.inputs.items():
                 if bit != NODES and plan.signal[trace.slot_of_value.index(slot)]:
@@ -414,34 +432,29 @@ class _Following(TorchDispatchMode):
     ) -> Any:
         if self._waiting is not None:
             self._watch()
-        step = self._steps[self._next] if self._next < self._count else None
-        if step is None or func is not step.func:  # and so, as recorded, not in parts
-            if (parts := kind_of(func).parts) is not None:
-                with self:
-                    return parts(*args, **kwargs or {})
-            self._lost = True
-        kwargs = kwargs or {}
-        if step is None or self._lost or not self._goes_on(step, args, kwargs):
+        step, kwargs = self._steps[self._next], kwargs or _NO_SETTINGS
+        if func is not step.func and (parts := kind_of(func).parts) is not None:
+            with self:  # the steps of the program are its parts
+                return parts(*args, **kwargs)
+        if self._lost or func is not step.func or not self._goes_on(step, args, kwargs):
             self._lost = True
             return func(*args, **kwargs)
         self._next += 1
-        op, terms = step.op, None
+        op, terms, by_rule = step.op, None, step.by_rule
         if step.owns and self.shares is not None:
             terms = self.shares.terms(op, self._value, (args, kwargs))
-        by_rule = step.by_rule or (step.passes and self._is_apart(step))
+        if step.passes and not by_rule:
+            for slot in step.reads:  # something may have another way back than the model's tensors
+                if self.again.now[slot] is not None:
+                    by_rule = True
+                    break
         out = self._by_rule(op, args, kwargs) if by_rule else func(*args, **kwargs)
-        if not self._note(op.result, out):
-            self._lost = True
+        self._note(op.result, out)
         if terms is not None:
             self._waiting = op, out[0] if isinstance(out, tuple | list) else out, terms
         for slot in step.done:
             self._let_go(slot)
         return out
-
-    def _is_apart(self, step: _Step) -> bool:
-        """Whether an operation reads what has another way back than the model's own tensors."""
-        now = self.again.now
-        return any(now[slot] is not None for slot in step.reads)
 
     def _watch(self) -> None:
         """Let shares come in from the gradient at the last result, which has its way back now."""
@@ -515,7 +528,11 @@ class _Following(TorchDispatchMode):
         trace, marks, tensors = self._program.trace, self._program.made.marks, self._tensors
         if self._waiting is not None:
             self._watch()
-        if self._lost or self._next != self._count or self._left != len(trace.leaving):
+        if (
+            self._lost
+            or self._steps[self._next].func is not None
+            or self._left != len(trace.leaving)
+        ):
             return False
         if output is not tensors[trace.output.slot]:
             return False
@@ -540,9 +557,7 @@ class _Following(TorchDispatchMode):
     def _goes_on(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these are the arguments of the operation that comes next."""
         op, tensors = step.op, self._tensors
-        if op.graded != is_grad_enabled() or saves_elsewhere():
-            return False
-        if len(args) != len(op.args):
+        if op.graded is not is_grad_enabled() or saves_elsewhere() or len(args) != len(op.args):
             return False
         for place, slot in step.tensors:
             if tensors[slot] is not args[place] and not self._alike(op.args[place], args[place]):
@@ -601,18 +616,19 @@ class _Following(TorchDispatchMode):
         return True
 
     @cached_property
-    def _own(self) -> set[int]:
-        return ids_of_kept(parts_of(self._module))
+    def _own(self) -> dict[int, Tensor]:
+        return kept_by(parts_of(self._module))
 
-    def _note(self, result: Any, out: Any) -> bool:
-        """Remember what an operation returned; whether it is as expected."""
+    def _note(self, result: Any, out: Any) -> None:
+        """Remember what an operation returned, if it is as expected."""
         if type(result) is Ref:
             known = self._tensors[result.slot]
+            self._lost |= known is not None and known is not out
             self._tensors[result.slot] = out
-            return known is None or known is out
-        if isinstance(result, list):
-            return len(result) == len(out) and all(map(self._note, result, out))
-        return True
+        elif isinstance(result, list):
+            self._lost |= len(result) != len(out)
+            for ref, part in zip(result, out, strict=False):
+                self._note(ref, part)
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation by the rules; the model gets the result without its way back."""

@@ -35,8 +35,8 @@ from graphxai.rules.scope import Blocks
 from .attention import Placed, Read, Seen, entries, exposed, put_back, readings, shares_of_parallel
 from .marks import Marks
 from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .replay import Plan, out_of_place, plan, refs_in, replay
-from .trace import Op, Ref, Trace
+from .replay import Plan, out_of_place, plan, replay
+from .trace import Op, Ref, Trace, paired, refs_in
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
@@ -131,7 +131,7 @@ class Call:
     """
 
     op: Op
-    args: tuple[Any, ...]
+    args: Sequence[Any]
     kwargs: dict[str, Any]
     inputs: dict[int, Tensor]
     kept: dict[int, Tensor]  # all of `args` and `kwargs` by value
@@ -152,8 +152,10 @@ class Call:
 
         def f(*tensors: Tensor) -> Tensor:
             new = dict(zip(values, tensors, strict=True))
-            kwargs = _put(self.op.kwargs, self.kwargs, new)
-            out = func(*_put(self.op.args, self.args, new), **kwargs)
+            args, kwargs = self.op.with_tensors(
+                lambda ref: new.get(ref.value, self.kept[ref.value]), self.args, self.kwargs
+            )
+            out = func(*args, **kwargs)
             first: Tensor = out[0] if isinstance(out, tuple | list) else out
             return first
 
@@ -167,17 +169,6 @@ class Call:
     def only(self, value: int) -> "Call":
         """The same, with all relevance to one of its signals."""
         return replace(self, inputs={value: self.inputs[value]})
-
-
-def _put(given: Any, actual: Any, new: Mapping[int, Tensor]) -> Any:
-    """Arguments with other tensors for some values."""
-    if type(given) is Ref:
-        return new.get(given.value, actual)
-    if isinstance(given, list | tuple):
-        return [_put(g, a, new) for g, a in zip(given, actual, strict=True)]
-    if isinstance(given, dict):
-        return {key: _put(g, actual[key], new) for key, g in given.items()}
-    return actual
 
 
 # -- the rules -------------------------------------------------------------------------------------
@@ -392,10 +383,10 @@ class Positive:
         self._placed = {n: (k, seen.place) for k, seen in layers for n in seen.products}
         self.reading = readings(placed, self._exposing)
 
-    def __call__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
-        actual = op.tensors(args, kwargs)
-        reads = dict(zip((ref.value for ref in op.reads), actual, strict=True))
+        given = paired((op.args, op.kwargs), (args, kwargs))
+        reads = {ref.value: tensor for ref, tensor in given}
         inputs = {
             value: t for value, t in reads.items() if self.made.signal[value] and t.requires_grad
         }
@@ -408,7 +399,7 @@ class Positive:
         kept = {value: t.detach() for value, t in reads.items()}
         kept |= {ref.value: kept[ref.value].clone() for ref in op.reads if ref.slot in unstable}
         made = None if slot in unstable else self.trace.tensors[slot].detach()
-        frozen = _put(op.args, args, kept), _put(op.kwargs, kwargs, kept)
+        frozen = op.with_tensors(lambda ref: kept[ref.value], args, kwargs)
         out = rule(Call(op, *frozen, inputs, kept, made, self))
         if op.in_place:
             return args[0].copy_(out) if out is not args[0] else out
@@ -437,25 +428,25 @@ class Positive:
         """
         if call.op.name != "sub" or len(call.inputs) != 2:
             return None
-        x, todo = call.signal(0), [call.signal(1)]
-        numbers = None if x is None else self.nodes.by_value.get(x)
+        x, mean = (ref.value for ref in call.op.reads)
+        numbers = self.nodes.by_value.get(x)
         if numbers is None:
             return None
-        found, seen = False, set(todo)
-        while todo:
-            value = todo.pop()
-            op = None if value is None else self.trace.made(value)
-            if op is None or op.name not in ON_THE_WAY or not self._is_of(value, numbers):
-                return None
-            found |= op.name in STATISTICS
-            new = {ref.value for ref in op.reads if self.made.signal[ref.value]} - {x} - seen
-            seen |= new
-            todo.extend(new)
-        return x if found else None
 
-    def _is_of(self, value: int | None, nodes: Numbers) -> bool:
+        def fits(value: int) -> bool:
+            return self.trace.name(value) in ON_THE_WAY and self._is_of(value, numbers)
+
+        def further(value: int, op: Op) -> set[int]:
+            reads = {ref.value for ref in op.reads if self.made.signal[ref.value]}
+            return reads - {x} if fits(value) else set()
+
+        between = list(self.trace.back(mean, further))
+        summed_up = any(self.trace.name(value) in STATISTICS for value in between)
+        return x if summed_up and all(map(fits, between)) else None
+
+    def _is_of(self, value: int, nodes: Numbers) -> bool:
         """Whether a value is of whole graphs, or row by row of the same nodes or pairs."""
-        own = None if value is None else self.nodes.by_value.get(value)
+        own = self.nodes.by_value.get(value)
         if own is None:
             return False
         if own.key is not None:
@@ -485,25 +476,20 @@ class Positive:
         def read(weights: Tensor) -> Tensor:
             leaf = not self.rules.into_queries_and_keys
             attention, _ = exposed(weights.detach(), place, self.size, self.nodes.tokens, leaf)
-            inside = place.apart(weights.detach())[place.valid]
-            if place.divisor is not None:
-                inside = inside / place.divisor
-            share = shares_of_parallel(inside, attention, place)
+            share = shares_of_parallel(place.inside(weights.detach()), attention, place)
             nothing = weights.new_zeros(len(place.valid), place.heads)
 
             def to_weights(relevance: Tensor) -> tuple[Tensor, ...]:
                 each = relevance.permute(0, 2, 3, 1)[place.positions]
                 each = each if share is None else each * share
-                return (put_back(_filled(nothing, place.valid, each), place, weights.shape),)
+                filled = nothing.index_put((place.valid.nonzero()[:, 0],), each)
+                return (put_back(filled, place, weights.shape),)
 
             def to_attention(relevance: Tensor) -> tuple[Tensor, ...]:
                 flat = place.apart(relevance)
-                size = attention.permute(0, 2, 3, 1).shape
-                found = flat.new_zeros(size).index_put(
-                    place.positions, flat[place.valid], accumulate=True
-                )
+                found = place.summed(flat[place.valid], len(attention), *attention.shape[2:])
                 rest = flat.masked_fill(place.valid[:, None], 0.0)
-                return found.permute(0, 3, 1, 2), put_back(rest, place, weights.shape)
+                return found, put_back(rest, place, weights.shape)
 
             if not leaf:
                 attention = handed(attention, to_weights, weights)
@@ -525,11 +511,6 @@ class Positive:
         graph, head, inside = (f(part.to(ones), ones) for part in entries(weights, place))
         inside = inside.clamp(min=1)
         return (graph / inside).round().long(), (head / inside).round().long(), chosen
-
-
-def _filled(nothing: Tensor, valid: Tensor, each: Tensor) -> Tensor:
-    """Zeros (R, H) with the entries that are valid."""
-    return nothing.index_put((valid.nonzero()[:, 0],), each)
 
 
 def _last_map(made: Plan) -> int | None:

@@ -4,26 +4,24 @@
 Only what the output's gradient passes through runs again; the rest is taken from the recording.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 
 from .marks import Marks, halves, signals, unheld, vanishes_at_zero
-from .trace import WEIGHTS, Op, Ref, Trace, filled, is_real
-from .vocabulary import ADDITIVE, FILLS, PLUS_PRODUCT, PRODUCTS, RATIO
+from .trace import WEIGHTS, Op, Ref, Trace, filled, paired, refs_in
+from .vocabulary import PLUS_PRODUCT, PRODUCTS, RATIO
 
 aten = torch.ops.aten
-_forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
 Run = Callable[..., Any]
 Value = Callable[[Ref], Tensor]
+Apply = Callable[[Op, list[Any], dict[str, Any]], Any]
 
 
 # -- the rules -------------------------------------------------------------------------------------
@@ -229,17 +227,15 @@ class _Needed:
 def replay(
     plan: Plan,
     inputs: Mapping[int, Tensor],
-    along: "Along | None" = None,
     reading: Mapping[int, "Reading"] | None = None,
-    apply: Run | None = None,
+    apply: Apply | None = None,
 ) -> "Replayed":
     """The pass, computed again from `inputs` by slot, under the rules of the plan.
 
-    along: which constants get themselves as tangents (forward mode). reading: by number
-    of an operation, which value to replace there, and by what. apply: runs an operation with these
-    arguments, in place of the conservative rules.
+    reading: by number of an operation, which value to replace there, and by what. apply: runs an
+    operation, in place of the conservative rules.
     """
-    again = Replayed(plan, plan.trace.tensors, along, reading, apply)
+    again = Replayed(plan, plan.trace.tensors, reading, apply)
     for slot, tensor in inputs.items():
         again.begin(slot, tensor)
     for op in plan.ops:
@@ -264,18 +260,13 @@ class Replayed:
         self,
         plan: Plan,
         tensors: Sequence[Tensor | None],
-        along: "Along | None" = None,
         reading: Mapping[int, Reading] | None = None,
-        apply: Run | None = None,
+        apply: Apply | None = None,
     ) -> None:
-        self.apply = apply
-        self.trace, self.marks, self.rules = plan.trace, plan.marks, plan.rules
+        self.plan, self.trace, self.tensors = plan, plan.trace, tensors
         self.reading = reading or {}
-        self.plan, self.signal, self.tensors = plan, plan.signal, tensors
         self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
-        self.passing = {op.number for op in plan.passing}
-        self.with_signal: set[int] = set()  # storages that were filled with constants first
-        self.along = along
+        self.apply = apply or self._by_rule
         self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
 
     def begin(self, slot: int, tensor: Tensor) -> None:
@@ -293,7 +284,7 @@ class Replayed:
             tensor = self.tensors[ref.slot]
             assert tensor is not None
             if self.follows:
-                signal = self.signal[ref.value] or not tensor.requires_grad
+                signal = self.plan.signal[ref.value] or not tensor.requires_grad
                 tensor = tensor if signal else tensor.detach()
             elif ref.slot in self.trace.unstable and ref.slot in self.trace.before:
                 tensor = self.now[ref.slot] = self.trace.before[ref.slot].clone()
@@ -303,55 +294,32 @@ class Replayed:
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation again, with the numbers among these arguments."""
-        trace = self.trace
-        if op.number in trace.drawn:
-            drawn = trace.drawn[op.number]
-            if op.in_place:
-                drawn = self.value(op.reads[0]).copy_(drawn)
-            self._put(op.result, drawn)
-            return drawn
-        return self.applied(op, *self.arguments(op, args, kwargs))
+        drawn = self.trace.drawn.get(op.number)
+        if drawn is None:
+            return self.applied(op, *self.arguments(op, args, kwargs))
+        if op.in_place:
+            drawn = self.value(op.reads[0]).copy_(drawn)
+        return self._put(op, drawn)
 
     def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of an operation that runs again."""
         value: Value = self.value
-        if op.number in self.marks.held or op.name in PRODUCTS:
+        if op.number in self.plan.marks.held or op.name in PRODUCTS:
             value = self._holding(op)
         if (reading := self.reading.get(op.number)) is not None:
             value = _reading(reading, value)
         return op.with_tensors(value, args, kwargs)
 
-    def applied(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def applied(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation under the rules, which is put into its slot."""
         if op.number in self.plan.halved:
-            args = self._halved(op, args)
-        if self.along is not None and (op.number in self.passing or self._writes_to_signal(op)):
-            if self._fills(op):
-                out = self._filled(op, args, kwargs)
-                self._put(op.result, out)
-                return out
-            args = self._with_constants(op, args)
-        out = (self.apply or self._by_rule)(op, args, kwargs)
-        self._put(op.result, out)
-        return out
+            first = int(op.name in PLUS_PRODUCT)
+            args[first : first + 2] = map(_halved, args[first : first + 2])
+        return self._put(op, self.apply(op, args, kwargs))
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        apart = self.follows and op.in_place  # the model writes to its own tensor
-        if not ruled(self.plan, op, self.along is not None):
-            func = out_of_place(op.func) if apart else op.func
-            return func(*args, **kwargs)
-        func = out_of_place(op.func) if op.in_place else op.func
-        out = CONSERVATIVE[op.name][1](func, *args, **kwargs)
-        if op.name == "_log_softmax" and self.along is not None:
-            return self._normalised(args[0], out)
-        return args[0].copy_(out) if op.in_place and not apart else out
-
-    def _normalised(self, x: Tensor, out: Tensor) -> Tensor:
-        """Log-probabilities `x - c`, the constant c with a tangent if that is asked for."""
-        assert self.along is not None
-        if self.along.line != self.along.lines.of_numbers():
-            return out
-        return out + _along_itself(out - x) - (out - x).detach()
+        # where the model runs by itself, it writes to its own tensor
+        return by_rule(op, args, kwargs, ruled(self.plan, op), apart=self.follows)
 
     def _holding(self, op: Op) -> Value:
         signals = self.plan.taken[op.number]
@@ -363,106 +331,30 @@ class Replayed:
 
         return value
 
-    def _halved(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
-        first = int(op.name in PLUS_PRODUCT)
-        factors = (first, first + 1)
-        return tuple(
-            rules_of.halved(arg) if k in factors and isinstance(arg, Tensor) else arg
-            for k, arg in enumerate(args)
-        )
+    def _put(self, op: Op, out: Any) -> Any:
+        for ref, part in paired(op.result, out):
+            if part is not None:
+                self.now[ref.slot] = part
+        return out
 
-    def _fills(self, op: Op) -> bool:
-        """Whether an operation puts numbers among the entries of a signal, or adds one to it."""
-        if not op.args or type(op.args[0]) is not Ref or not self.signal[op.args[0].value]:
-            return False
-        if op.name in ("add", "sub", "rsub"):
-            return type(op.args[1]) is not Ref
-        return op.name in FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
 
-    def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-        """An operation that puts numbers among the signal's entries, which are constants too.
+def by_rule(
+    op: Op, args: Sequence[Any], kwargs: dict[str, Any], ruled: bool, apart: bool = False
+) -> Any:
+    """The result of an operation, by its rule or as it is; apart: it writes to no argument."""
+    func = out_of_place(op.func) if op.in_place and (ruled or apart) else op.func
+    if not ruled:
+        return func(*args, **kwargs)
+    out = CONSERVATIVE[op.name][1](func, *args, **kwargs)
+    return args[0].copy_(out) if op.in_place and not apart else out
 
-        It is affine: `y = J x + c` with a known slope, so that the constant is `y - J x`.
-        """
-        x, known = forward_ad.unpack_dual(args[0])
-        rest = x if known is None else x - known
-        func = out_of_place(op.func) if op.in_place else op.func
-        plain = [forward_ad.unpack_dual(a).primal if isinstance(a, Tensor) else a for a in args]
-        out, slope = forward_ad.unpack_dual(
-            func(forward_ad.make_dual(x, rest), *plain[1:], **kwargs)
-        )
-        share = out if slope is None else out - slope
-        assert self.along is not None
-        if self.along.line != self.along.lines.of_numbers():
-            share = torch.zeros_like(out) if slope is None else _tangent(op, args, kwargs, func)
-        found = forward_ad.make_dual(out, share)
-        return args[0].copy_(found) if op.in_place else found
 
-    def _with_constants(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
-        places = added(op, self.marks)
-        if op.name in PLUS_PRODUCT and len(args) > 2 and self._adds_a_product(op):
-            places = (1,)  # its constant is the product
-        found = list(args)
-        for k in places:
-            if k >= len(args):
-                break
-            found[k] = self._constants(op.args[k], args[k])
-            if k == 0 and op.in_place and found[0] is not args[0]:
-                found[0] = args[0]
-                self._fill_with_constants(op.args[0], args[0])
-        return tuple(found)
-
-    def _adds_a_product(self, op: Op) -> bool:
-        """Whether a product of constants is added to a signal."""
-        term, *factors = (self.signal[arg.value] for arg in op.args[:3])
-        return bool(term) and not any(factors)
-
-    def _fill_with_constants(self, ref: Ref, target: Tensor) -> None:
-        """`constant` of all that is in a storage to which a signal is written first now."""
-        storage = self.trace.storage[ref.slot]
-        if storage not in self.with_signal:
-            self.with_signal.add(storage)
-            assert self.along is not None
-            whole = target if target._base is None else target._base
-            whole.copy_(self.along.constant(whole.clone(), ref.value))
-
-    def _writes_to_signal(self, op: Op) -> bool:
-        """Whether an operation writes constants to a tensor that holds a signal already."""
-        return op.in_place and self.trace.storage[op.args[0].slot] in self.with_signal
-
-    def _constants(self, given: Any, value: Any) -> Any:
-        """`constant` of every float tensor among the arguments that is no signal."""
-        assert self.along is not None
-        if isinstance(value, tuple | list):
-            pairs = zip(given, value, strict=True)
-            return type(value)(self._constants(g, v) for g, v in pairs)
-        if not isinstance(value, Tensor) or not is_real(value) or self.signal[given.value]:
-            return value
-        return self.along.constant(value, given.value)
-
-    def _put(self, result: Any, out: Any) -> None:
-        if type(result) is Ref:
-            self.now[result.slot] = out
-        elif isinstance(result, list):
-            # a pass that is followed may split into more parts than the recorded one did
-            for ref, part in zip(result, out, strict=False):
-                if part is not None:
-                    self._put(ref, part)
+def _halved(arg: Any) -> Any:
+    return rules_of.halved(arg) if isinstance(arg, Tensor) else arg
 
 
 def _reading(reading: Reading, value: Value) -> Value:
     return lambda ref: reading.read(value(ref)) if ref.value == reading.value else value(ref)
-
-
-def refs_in(given: Any) -> list[Ref]:
-    """All references in nested arguments."""
-    if type(given) is Ref:
-        return [given]
-    if isinstance(given, dict):
-        given = tuple(given.values())
-    if isinstance(given, tuple | list):
-        return [ref for part in given for ref in refs_in(part)]
-    return []
 
 
 def out_of_place(func: Any) -> Any:
@@ -476,110 +368,3 @@ def out_of_place(func: Any) -> Any:
         if [str(argument.type) for argument in found._schema.arguments] == wanted:
             return found
     raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
-
-
-BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"
-STRUCTURE = {"edge_index", "batch", "ptr"}  # which choose among parameters
-
-
-@dataclass(frozen=True, eq=False)
-class Lines:
-    """To which line of the ledger each constant belongs; names: of the inputs by bit."""
-
-    trace: Trace
-    names: Mapping[int, str]
-    _known: dict[int, str] = field(default_factory=dict)
-
-    def of(self, value: int) -> str:
-        """The line of a value that is added to a signal."""
-        if value not in self._known:
-            self._known[value] = self._of(value)
-        return self._known[value]
-
-    def _of(self, value: int) -> str:
-        depends, live = self.trace.depends[value], self.trace.live[value]
-        if depends & 1:
-            return BIASES if live & 1 else CUT_OFF
-        found = [name for bit, name in self.names.items() if depends & bit]
-        named = [name for name in found if name not in STRUCTURE]
-        if named or depends & WEIGHTS:
-            return " and ".join(named) or BIASES
-        return " and ".join(found) or CONSTANTS
-
-    def of_numbers(self) -> str:
-        """The line of numbers in the model's code."""
-        return CONSTANTS if self.trace.left is None else CUT_OFF
-
-
-@dataclass(frozen=True, eq=False)
-class Along:
-    """Constants of one line get themselves as tangents."""
-
-    line: str
-    lines: Lines
-
-    def constant(self, tensor: Tensor, value: int) -> Tensor:
-        """A constant that is added to a signal."""
-        return _along_itself(tensor) if self.lines.of(value) == self.line else tensor
-
-
-def added(op: Op, marks: Marks) -> tuple[int, ...]:
-    """The places of arguments that are added; what shifts a softmax's argument cancels."""
-    return () if op.number in marks.shifts else ADDITIVE.get(op.name, ())
-
-
-def lines_in(plan: Plan, lines: Lines) -> dict[str, set[str]]:
-    """The lines that a pass has constants of, each with the modules where they are added."""
-    found: dict[str, set[str]] = {}
-    trace = plan.trace
-    for op in plan.ops:
-        for place in added(op, plan.marks):
-            for ref in refs_in(op.args[place : place + 1]):
-                if not plan.signal[ref.value] and is_real(trace.tensors[ref.slot]):
-                    found.setdefault(lines.of(ref.value), set()).add(op.place)
-        if op.name in FILLS | {"add", "sub", "rsub", "scatter"} and any(
-            isinstance(arg, int | float) and not isinstance(arg, bool) and arg
-            for arg in op.args[1:]
-        ):
-            found.setdefault(lines.of_numbers(), set()).add(op.place)
-        if op.name == "_log_softmax" and plan.rules.attention:
-            found.setdefault(lines.of_numbers(), set()).add(op.place)
-    return found
-
-
-def share_along(plan: Plan, inputs: Mapping[int, Tensor], along: Along) -> Any:
-    """The directional derivative of the output along the constants of one line."""
-    bits = plan.trace.inputs
-    with torch.no_grad(), _forward_mode, forward_ad.dual_level():
-        signals = {}
-        for slot, bit in bits.items():
-            tensor = inputs.get(slot, plan.trace.tensors[slot]).detach()
-            if not is_real(tensor):
-                continue
-            own = bit != 1 and along.lines.names.get(bit) == along.line
-            signals[slot] = forward_ad.make_dual(
-                tensor, tensor if own else torch.zeros_like(tensor)
-            )
-        return tangents(replay(plan, signals, along).output())
-
-
-def _along_itself(value: Tensor) -> Tensor:
-    """A constant with itself as tangent; masks of minus infinity have none."""
-    value = value.detach().contiguous()
-    return forward_ad.make_dual(value, torch.where(value.isinf(), 0.0, value))
-
-
-def _tangent(op: Op, args: Sequence[Any], kwargs: dict[str, Any], func: Run) -> Tensor:
-    """The tangent of an operation's result, its numbers having none."""
-    out, found = forward_ad.unpack_dual(func(*args, **kwargs))
-    return torch.zeros_like(out) if found is None else found
-
-
-def tangents(value: Any) -> Any:
-    """Tangents of nested tensors, zero where there is none."""
-    if isinstance(value, Tensor):
-        found = forward_ad.unpack_dual(value).tangent
-        return torch.zeros_like(value) if found is None else found.clone()
-    if isinstance(value, tuple | list):
-        return type(value)(tangents(part) for part in value)
-    return value

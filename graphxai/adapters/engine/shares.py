@@ -1,25 +1,34 @@
-"""Shares of constants, collected on the way back from the outputs to the nodes.
+"""The shares of constants in an output: biases, numbers in the code, other inputs, cut signals.
 
-The share of a constant c that is added to a signal is `sum c df/dc`. The gradient passes by there
-anyway; it only has to be known to which graph each of its rows belongs. That was seen in the
-recorded pass, by the numbers of the nodes, and is put down as a place where the same can be read in
-other batches (`Rows`). Nobody checks the numbers again, but the sum: with attention, scales and
-ratios held at what they were, the output is `J x + c` and the parts have to add up to it. If they
-do not, or if the network is not affine, `replay.share_along` differentiates instead.
+The share of a constant c that is added to a signal is `sum c df/dc`. `share_along` differentiates
+along all constants of one line of the ledger, whatever the network is.
+
+Where the network is affine, there is a faster way (`Shares`): the gradient passes by all constants
+on its way from the outputs to the nodes; it only has to be known to which graph each of its rows
+belongs. That was seen in the recorded pass, by the numbers of the nodes, and is put down as a place
+where the same can be read in other batches (`Rows`). Nobody checks the numbers again, but the sum:
+with attention, scales and ratios held at what they were, the output is `J x + c` and the parts have
+to add up to it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 
 from ..layout import Layout
 from .nodes import NONE, Nodes
-from .replay import ADDITIVE, BIASES, Lines, Plan, Value, out_of_place, refs_in
-from .trace import Op, Ref, Trace, filled, is_real
-from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME
+from .replay import Plan, Value, by_rule, out_of_place, replay, ruled
+from .trace import WEIGHTS, Op, Ref, Trace, filled, is_real, paired, refs_in
+from .vocabulary import ADDITIONS, ADDITIVE, FILLS, MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME
+
+BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"  # lines of the ledger
+STRUCTURE = {"edge_index", "batch", "ptr"}  # which choose among parameters
+_forward_mode = threading.Lock()  # PyTorch has one level of forward differentiation for all threads
 
 BY_ENTRY = RATIO | {"relu", "leaky_relu"}  # x times a factor
 LINEAR = (SAME | MATRIX_PRODUCTS | {
@@ -29,6 +38,179 @@ FLAG = {"native_layer_norm": "layernorm"} | dict.fromkeys(RATIO, "activation")
 ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
 SIGN = {("sub", 1): -1, ("rsub", 0): -1}  # by operation and place of the constant
 FAR = 1e4  # machine epsilons of the terms' size: more is no rounding
+
+
+# -- which line a constant belongs to --------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """To which line of the ledger each constant belongs; names: of the inputs by bit."""
+
+    trace: Trace
+    names: Mapping[int, str]
+    _known: dict[int, str] = field(default_factory=dict)
+
+    def of(self, value: int) -> str:
+        """The line of a value that is added to a signal."""
+        if value not in self._known:
+            self._known[value] = self._of(value)
+        return self._known[value]
+
+    def _of(self, value: int) -> str:
+        depends, live = self.trace.depends[value], self.trace.live[value]
+        if depends & 1:
+            return BIASES if live & 1 else CUT_OFF
+        found = [name for bit, name in self.names.items() if depends & bit]
+        named = [name for name in found if name not in STRUCTURE]
+        if named or depends & WEIGHTS:
+            return " and ".join(named) or BIASES
+        return " and ".join(found) or CONSTANTS
+
+    def of_numbers(self) -> str:
+        """The line of numbers in the model's code."""
+        return CONSTANTS if self.trace.left is None else CUT_OFF
+
+    def added_by(self, plan: Plan, op: Op) -> Iterator[tuple[str, Ref | None]]:
+        """The constants that an operation adds to signals, with their lines; None: a number."""
+        for place in _places(plan, op):
+            for ref in refs_in(op.args[place : place + 1]):
+                if not plan.signal[ref.value] and is_real(self.trace.tensors[ref.slot]):
+                    yield self.of(ref.value), ref
+        numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
+        filled_in = op.name in FILLS | ADDITIONS | {"scatter"} and any(numbers)
+        if filled_in or (op.name == "_log_softmax" and plan.rules.attention):
+            yield self.of_numbers(), None
+
+
+def _places(plan: Plan, op: Op) -> tuple[int, ...]:
+    """The places of arguments that are added; what shifts a softmax's argument cancels."""
+    return () if op.number in plan.marks.shifts else ADDITIVE.get(op.name, ())
+
+
+def lines_in(plan: Plan, lines: Lines) -> dict[str, set[str]]:
+    """The lines that a pass has constants of, each with the modules where they are added."""
+    found: dict[str, set[str]] = {}
+    for op in plan.ops:
+        for line, _ in lines.added_by(plan, op):
+            found.setdefault(line, set()).add(op.place)
+    return found
+
+
+# -- in forward mode -------------------------------------------------------------------------------
+
+
+def share_along(plan: Plan, inputs: Mapping[int, Tensor], line: str, lines: Lines) -> Tensor:
+    """The directional derivative of the output along the constants of one line."""
+    with torch.no_grad(), _forward_mode, forward_ad.dual_level():
+        signals = {}
+        for slot, bit in plan.trace.inputs.items():
+            tensor = inputs.get(slot, plan.trace.tensors[slot]).detach()
+            if is_real(tensor):
+                own = bit != 1 and lines.names.get(bit) == line
+                tangent = tensor if own else torch.zeros_like(tensor)
+                signals[slot] = forward_ad.make_dual(tensor, tangent)
+        return _tangent(replay(plan, signals, apply=_Along(plan, line, lines)).output()).clone()
+
+
+class _Along:
+    """Runs operations so that the constants of one line have themselves as tangents."""
+
+    def __init__(self, plan: Plan, line: str, lines: Lines) -> None:
+        self.plan, self.line, self.lines = plan, line, lines
+        self.counts_numbers = lines.of_numbers() == line
+        self.passing = {op.number for op in plan.passing}
+        self.with_signal: set[int] = set()  # storages that were filled with constants first
+
+    def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation."""
+        if op.number in self.passing or self._writes_to_signal(op):
+            if self._fills(op):
+                return self._filled(op, args, kwargs)
+            self._put_constants(op, args)
+        has_rule = ruled(self.plan, op, along=True)
+        out = by_rule(op, args, kwargs, has_rule)
+        if op.name == "_log_softmax" and has_rule and self.counts_numbers:
+            constant = (out - args[0]).detach()  # log-probabilities are x and a constant
+            out = out + _along_itself(constant) - constant
+        return out
+
+    def _fills(self, op: Op) -> bool:
+        """Whether an operation puts numbers among the entries of a signal, or adds one to it."""
+        if not op.args or type(op.args[0]) is not Ref or not self.plan.signal[op.args[0].value]:
+            return False
+        if op.name in ADDITIONS:
+            return type(op.args[1]) is not Ref
+        return op.name in FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
+
+    def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+        """An operation that puts numbers among the signal's entries, which are constants too.
+
+        It is affine: `y = J x + c` with a known slope, so that the constant is `y - J x`.
+        """
+        x, known = forward_ad.unpack_dual(args[0])
+        rest = x if known is None else x - known
+        func = out_of_place(op.func) if op.in_place else op.func
+        plain = [forward_ad.unpack_dual(a).primal if isinstance(a, Tensor) else a for a in args]
+        out, slope = forward_ad.unpack_dual(
+            func(forward_ad.make_dual(x, rest), *plain[1:], **kwargs)
+        )
+        share = out if slope is None else out - slope
+        if not self.counts_numbers:
+            share = torch.zeros_like(out) if slope is None else _tangent(func(*args, **kwargs))
+        found = forward_ad.make_dual(out, share)
+        return args[0].copy_(found) if op.in_place else found
+
+    def _put_constants(self, op: Op, args: list[Any]) -> None:
+        places = _places(self.plan, op)
+        if op.name in PLUS_PRODUCT and self._adds_a_product(op):
+            places = (1,)  # its constant is the product
+        for k in places:
+            if k < len(args):
+                target, now = args[k], dict(paired(op.args[k], args[k]))
+                now = {ref: self._constant(ref, tensor) for ref, tensor in now.items()}
+                args[k] = filled(op.args[k], target, now.__getitem__)
+                if k == 0 and op.in_place and args[0] is not target:
+                    args[0] = target
+                    self._fill_with_constants(op.args[0], target)
+
+    def _adds_a_product(self, op: Op) -> bool:
+        """Whether a product of constants is added to a signal."""
+        term, *factors = (self.plan.signal[arg.value] for arg in op.args[:3])
+        return bool(term) and not any(factors)
+
+    def _constant(self, ref: Ref, tensor: Tensor) -> Tensor:
+        """What is added to a signal, with itself as tangent if it is a constant of the line."""
+        if not is_real(tensor) or self.plan.signal[ref.value]:
+            return tensor
+        return _along_itself(tensor) if self.lines.of(ref.value) == self.line else tensor
+
+    def _fill_with_constants(self, ref: Ref, target: Tensor) -> None:
+        """Give a tangent to all that is in a storage to which a signal is written first now."""
+        storage = self.plan.trace.storage[ref.slot]
+        if storage not in self.with_signal:
+            self.with_signal.add(storage)
+            whole = target if target._base is None else target._base
+            whole.copy_(_along_itself(whole.clone()))
+
+    def _writes_to_signal(self, op: Op) -> bool:
+        """Whether an operation writes constants to a tensor that holds a signal already."""
+        return op.in_place and self.plan.trace.storage[op.args[0].slot] in self.with_signal
+
+
+def _along_itself(value: Tensor) -> Tensor:
+    """A constant with itself as tangent; masks of minus infinity have none."""
+    value = value.detach().contiguous()
+    return forward_ad.make_dual(value, torch.where(value.isinf(), 0.0, value))
+
+
+def _tangent(value: Tensor) -> Tensor:
+    """A tensor's tangent; zeros if it has none."""
+    found = forward_ad.unpack_dual(value).tangent
+    return torch.zeros_like(value) if found is None else found
+
+
+# -- in the backward pass --------------------------------------------------------------------------
 
 
 class Rows(NamedTuple):
@@ -62,15 +244,11 @@ def affine(plan: Plan, lines: Lines) -> Affine | None:
         return None
     own: dict[int, dict[str, list[Ref]]] = {}
     for op in plan.passing:
-        for place in ADDITIVE.get(op.name, ()):
-            for ref in refs_in(op.args[place : place + 1]):
-                constant = ref.value not in plan.taken[op.number]
-                constant = constant and plan.trace.name(ref.value) not in ZEROS
-                if constant and is_real(plan.trace.tensors[ref.slot]):
-                    here = own.setdefault(op.number, {})
-                    here.setdefault(lines.of(ref.value), []).append(ref)
-        if op.name in ("add", "sub", "rsub") and type(op.args[1]) is not Ref and op.args[1]:
-            own.setdefault(op.number, {}).setdefault(lines.of_numbers(), [])
+        for line, ref in lines.added_by(plan, op):
+            if ref is not None and plan.trace.name(ref.value) not in ZEROS:
+                own.setdefault(op.number, {}).setdefault(line, []).append(ref)
+            elif ref is None and op.name in ADDITIONS:
+                own.setdefault(op.number, {}).setdefault(line, [])
     return Affine(plan, own)
 
 
@@ -188,10 +366,10 @@ class Shares:
         """The constants that an operation adds, as they are now, with the line of each."""
         found = []
         for line, own in self.known.own[op.number].items():
-            added = _Added(op, own, self.known.plan.taken[op.number], value)
+            taken = self.known.plan.taken[op.number]
             # most of the others are zeros, as in padding
             if line == BIASES or not own or any(bool(value(ref).any()) for ref in own):
-                found.append((line, added.constant(given)))
+                found.append((line, _constant(op, own, taken, value, given)))
         return found
 
     def watch(self, op: Op, out: Tensor, terms: list[tuple[str, Any]], index: Any) -> bool:
@@ -261,57 +439,44 @@ def _by_rows(gradient: Tensor, constant: Any, axis: int) -> Tensor:
     return found if found.dim() < 2 else found.movedim(axis, 0).flatten(1).sum(1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Added:
-    """What an operation adds to its signals.
+def _constant(
+    op: Op, own: list[Ref], taken: frozenset[int], value: Value, given: tuple[Any, Any]
+) -> Any:
+    """What an operation makes of no signal and these constants; one row stands for all.
 
-    own: the constants that count, none of them if a number does; taken: its signals.
+    own: the constants that count, none of them if a number does; taken: its signals; given: its
+    arguments as they are now.
     """
 
-    op: Op
-    own: list[Ref]
-    taken: frozenset[int]
-    value: Value
+    def alone(ref: Ref) -> Tensor:
+        tensor = value(ref)
+        if isinstance(tensor, nn.Parameter):
+            return tensor.detach()
+        return tensor.detach().nan_to_num(
+            torch.nan, 0.0, 0.0
+        )  # masks of minus infinity add nothing
 
-    def constant(self, given: tuple[Any, Any]) -> Any:
-        """What the operation makes of no signal and these constants; one row stands for all."""
-        op = self.op
-        if op.name == "native_layer_norm" or (op.name in PLUS_PRODUCT and not op.kwargs):
-            return self._alone(self.own[0])
-        if op.name in ("add", "sub", "rsub") and not op.kwargs:
-            if not self.own:
-                return -given[0][1] if op.name == "sub" else given[0][1]
-            place = next(k for k, ref in op.flat if ref in self.own)
-            if len(self.own) == 1:
-                return SIGN.get((op.name, place), 1) * self._alone(self.own[0])
-        return self._linear(given)
+    if op.name == "native_layer_norm" or (op.name in PLUS_PRODUCT and not op.kwargs):
+        return alone(own[0])
+    if op.name in ADDITIONS and not op.kwargs:
+        if not own:
+            return -given[0][1] if op.name == "sub" else given[0][1]
+        if len(own) == 1:
+            return SIGN.get((op.name, op.args.index(own[0])), 1) * alone(own[0])
+    added = [ref for k in ADDITIVE.get(op.name, ()) for ref in refs_in(op.args[k : k + 1])]
 
-    def _alone(self, ref: Ref) -> Tensor:
-        tensor = self.value(ref).detach()
-        if isinstance(self.value(ref), nn.Parameter):
-            return tensor
-        return tensor.nan_to_num(torch.nan, 0.0, 0.0)  # masks of minus infinity add nothing
+    def put(ref: Ref) -> Tensor:
+        if ref in own:
+            return alone(ref)
+        tensor = value(ref).detach()
+        if ref.value in taken and "norm" in op.name:
+            return tensor.new_zeros(1, *tensor.shape[1:])
+        nothing = ref.value in taken or (ref in added and is_real(tensor))
+        return torch.zeros_like(tensor) if nothing else tensor
 
-    def _put(self, ref: Ref) -> Tensor:
-        tensor = self.value(ref).detach()
-        if ref.value not in self.taken:
-            return tensor
-        one_row = "norm" in self.op.name
-        return tensor.new_zeros(1, *tensor.shape[1:]) if one_row else torch.zeros_like(tensor)
-
-    def _add(self, ref: Ref) -> Tensor:
-        if ref in self.own:
-            return self._alone(ref)
-        tensor = self._put(ref)
-        return torch.zeros_like(tensor) if is_real(tensor) else tensor
-
-    def _linear(self, given: tuple[Any, Any]) -> Any:
-        op = self.op
-        args, kwargs = op.with_tensors(self._put, *given)
-        for k in ADDITIVE.get(op.name, ()):
-            args[k : k + 1] = [filled(part, args[k], self._add) for part in op.args[k : k + 1]]
-        if op.name in ("add", "sub", "rsub") and type(op.args[1]) is not Ref and self.own:
-            args[1] = 0
-        func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func
-        made = func(*args, **kwargs)
-        return made[0] if isinstance(made, tuple | list) else made
+    args, kwargs = op.with_tensors(put, *given)
+    if op.name in ADDITIONS and type(op.args[1]) is not Ref and own:
+        args[1] = 0
+    func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func
+    made = func(*args, **kwargs)
+    return made[0] if isinstance(made, tuple | list) else made

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,10 @@ VALUELESS = {  # the result does not depend on the values of the arguments
 CUTS = {"detach", "round", "sign", "sgn", "floor", "ceil", "trunc", "frac", "heaviside"}
 LEAVING = {"tolist", "numpy", "array", "item", "float", "dlpack"}
 HOOKS = {"register_hook", "retain_grad"}
+NOTED = LEAVING | HOOKS | DRAWING
 NESTED = (tuple, list, dict)  # among arguments
+WITH_TENSORS = (Tensor, *NESTED)
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 WEIGHTS = 1 << 62  # the bit of what the model keeps
 
 
@@ -54,6 +58,13 @@ class Running:
     path: str
     outer: "Running | None" = None
     rows: Tensor | None = None
+
+    def outward(self) -> Iterator["Running"]:
+        """This module, and those that it runs in, the innermost first."""
+        running: Running | None = self
+        while running is not None:
+            yield running
+            running = running.outer
 
 
 @dataclass(slots=True, eq=False)
@@ -79,40 +90,12 @@ class Op:
     in_place: bool
     graded: bool
     nested: bool
-    flat: tuple[tuple[int, Ref], ...] = field(init=False)  # the tensors in `args`, by place
-    deep: tuple[int, ...] = field(init=False)  # places of lists with tensors
-
-    def __post_init__(self) -> None:
-        self.note_places()
-
-    def note_places(self) -> None:
-        """Note where the tensors are among the arguments."""
-        flat, deep = [], []
-        for k, arg in enumerate(self.args):
-            if type(arg) is Ref:
-                flat.append((k, arg))
-            elif isinstance(arg, NESTED):
-                deep.append(k)
-        self.flat, self.deep = tuple(flat), tuple(deep)
 
     def with_tensors(
         self, put: Callable[[Ref], Any], args: Any, kwargs: Any
     ) -> tuple[list[Any], dict[str, Any]]:
         """Arguments with `put` of every `Ref`, and all else from those given, which are alike."""
-        made = list(args)
-        for k, ref in self.flat:
-            made[k] = put(ref)
-        for k in self.deep:
-            made[k] = filled(self.args[k], args[k], put)
-        return made, filled(self.kwargs, kwargs, put) if kwargs else kwargs
-
-    def tensors(self, args: Any, kwargs: Any) -> list[Any]:
-        """Of given arguments, which are alike, what takes the place of each of `reads`."""
-        if not self.deep and not kwargs:
-            return [args[k] for k, _ in self.flat]
-        found: list[Any] = []
-        _gather((self.args, self.kwargs), (args, kwargs), found)
-        return found
+        return list(filled(self.args, args, put)), filled(self.kwargs, kwargs, put)
 
     @property
     def place(self) -> str:
@@ -146,7 +129,7 @@ class Trace:
     joined: dict[int, tuple[int, int]] = field(default_factory=dict)  # after a write to a view
     storage: list[int] = field(default_factory=list)  # by slot: where its storage began
     before: dict[int, Tensor] = field(default_factory=dict)  # slots written to, as they came
-    last_write: dict[int, int] = field(default_factory=dict)  # by storage: the operation
+    written: dict[int, int] = field(default_factory=dict)  # by storage: the value written last
     # slots that no operation made, with the tensor if it is the model's
     outside: dict[int, "weakref.ref[Tensor] | None"] = field(default_factory=dict)
     leaving: list[tuple[int, int | None]] = field(default_factory=list)  # operation, slot
@@ -157,6 +140,29 @@ class Trace:
     hooked: bool = False  # whether the model takes part in autograd, by checkpoints or hooks
     left: int | None = None  # the operation after which a signal left PyTorch
     output: Any = None
+
+    def new_slot(self, tensor: Tensor, base: int | None = None) -> int:
+        """A slot for a tensor; base: one whose memory it shares."""
+        slot = len(self.tensors)
+        self.slots[id(tensor)] = slot
+        self.tensors.append(tensor)
+        self.latest.append(-1)
+        self.storage.append(slot if base is None else self.storage[base])
+        return slot
+
+    def new_value(self, slot: int, maker: int = -1, depends: int = 0, live: int = 0) -> int:
+        """A value that a slot holds from now on."""
+        self.latest[slot] = len(self.maker)
+        self.slot_of_value.append(slot)
+        self.maker.append(maker)
+        self.uses.append([])
+        self.depends.append(depends)
+        self.live.append(live)
+        return self.latest[slot]
+
+    def slot_of(self, bit: int) -> int:
+        """The slot of the input with this bit."""
+        return next(slot for slot, own in self.inputs.items() if own == bit)
 
     def tensor(self, value: int) -> Tensor:
         """The tensor that held a value; it may have been written to since."""
@@ -191,77 +197,12 @@ class Trace:
 # -- recording -------------------------------------------------------------------------------------
 
 
-# operation, arguments, results, module, whether gradients are on, whether written out
-_Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any, Running, bool, bool]
-
-
-class _Recorder(TorchDispatchMode):
-    """Keeps every operation of its thread, with arguments, results and the running module."""
-
-    apart: Mapping[int, int] = {}  # no result is replaced
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_Call] = []
-        self._nested = 0
-        self.graded = True
-        self.within = Running("")
-        self.left: list[tuple[int, Tensor]] = []  # values that left PyTorch: when, and what
-        self.chance: set[tuple[str, str]] = set()  # where random numbers were drawn, and by what
-        self.before: dict[int, Tensor] = {}  # copies of tensors that are written to
-        self.made: set[int] = set()
-        self.drawn: dict[int, Tensor] = {}
-        self.hooked = False
-        self.modules: list[nn.Module] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        kind = kind_of(func)
-        if kind.parts is not None:
-            return self._in_parts(kind.parts, args, kwargs)
-        if kind.writes is not None:
-            target = _argument(kind.writes, args, kwargs)
-            if isinstance(target, Tensor) and id(target) not in self.made:
-                self.before.setdefault(id(target), target.detach().clone())
-        out = func(*args, **kwargs)
-        if kind.draws:
-            self.drawn[len(self.calls)] = out.detach().clone() if kind.writes is not None else out
-        self.hooked = self.hooked or saves_elsewhere()
-        graded = torch.is_grad_enabled()
-        self.calls.append((func, args, kwargs, out, self.within, graded, self._nested > 0))
-        results = out if isinstance(out, tuple | list) else (out,)
-        self.made.update(id(t) for t in results if isinstance(t, Tensor))
-        return out
-
-    def leaves(self, tensor: Any) -> None:
-        """A value leaves PyTorch."""
-        self.left.append((len(self.calls), tensor))
-
-    def changes_gradients(self) -> None:
-        """The model wants to see, or to change, a gradient on its way back."""
-        self.hooked = True
-
-    def draws(self, name: str) -> None:
-        """The running module draws random numbers."""
-        self.chance.add((self.within.path, name))
-
-    def _in_parts(self, parts: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._nested += 1
-        try:
-            with self:
-                return parts(*args, **kwargs)
-        finally:
-            self._nested -= 1
-
-
 def saves_elsewhere() -> bool:
     """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return _saving_hooks(True) is not None
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """What is fixed for an operation: its name, which argument it writes to, and so on."""
 
     name: str
@@ -272,37 +213,25 @@ class _Kind(NamedTuple):
     parts: Callable[..., Any] | None  # if it is recorded in parts
 
 
-_kinds: dict[Any, _Kind] = {}
-
-
-def kind_of(func: Any) -> _Kind:
+@cache
+def kind_of(func: Any) -> Kind:
     """What is fixed for an operation."""
-    known = _kinds.get(func)
-    if known is None:
-        known = _kinds[func] = _described(func)
-    return known
-
-
-def _described(func: Any) -> _Kind:
     schema = func._schema
     full = schema.name.removeprefix("aten::")
     name = full if full.startswith("__") else full.rstrip("_")
-    writes, views = None, False
-    for place, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None:
-            views = True
-            if argument.alias_info.is_write and writes is None:
-                writes = (place, argument.name)
-    draws = torch.Tag.nondeterministic_seeded in func.tags
+    aliased = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None]
+    writes = ((k, argument.name) for k, argument in aliased if argument.alias_info.is_write)
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
     )
-    parts = WRITTEN_OUT.get(func) or (func.decompose if composite else None)
-    return _Kind(name, writes, views, draws, name in VALUELESS, parts)
-
-
-def _argument(place: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return args[place[0]] if len(args) > place[0] else kwargs.get(place[1])
+    return Kind(
+        name,
+        next(writes, None),
+        bool(aliased),
+        torch.Tag.nondeterministic_seeded in func.tags,
+        name in VALUELESS,
+        WRITTEN_OUT.get(func) or (func.decompose if composite else None),
+    )
 
 
 class _Python(TorchFunctionMode):
@@ -317,12 +246,13 @@ class _Python(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = name_of(func), kwargs or {}
-        if name in LEAVING:
-            self._mode.leaves(args[0])
-        if name in HOOKS:
-            self._mode.changes_gradients()
-        if name in DRAWING and draws_numbers(name, args, kwargs):
-            self._mode.draws(name)
+        if name in NOTED:
+            if name in LEAVING:
+                self._mode.leaves(args[0])
+            if name in HOOKS:
+                self._mode.changes_gradients()
+            if name in DRAWING and draws_numbers(name, args, kwargs):
+                self._mode.draws(name)
         out = func(*args, **kwargs)
         return self._mode.returned(out) if self._mode.apart else out
 
@@ -348,38 +278,65 @@ def watched(mode: Any, graded: bool) -> Iterator[None]:
         _recording.count -= 1
 
 
-class Recording:
-    """A pass being recorded in this thread, from `begin` to `end`."""
+class Recording(TorchDispatchMode):
+    """A pass being recorded in this thread, from `begin` to `end`.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._mode = _Recorder()
-        self._mode.modules = list(model.modules())
+    inputs: each has a bit of its own, in their order; None: whatever requires a gradient and comes
+    from outside, other than parameters, has bit 1. graded: whether gradients are on; if not, they
+    are taken to flow wherever the data does.
+    """
+
+    apart: Mapping[int, int] = {}  # no result is replaced
+
+    def __init__(
+        self, model: nn.Module, inputs: Iterable[Tensor] | None = None, graded: bool = True
+    ) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self._any_input, self._graded = inputs is None, graded
+        self._inputs = list(inputs or ())
+        self._nested = 0
+        self._kept = kept_by(model.modules())
+        self._memory: dict[int, int] = {}  # the first slot by address
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[nn.Module] = []
+        self._within = Running("")
         self._thread = threading.get_ident()
         self._open = ExitStack()
-        self._inputs: list[Tensor] | None = None
 
-    def begin(self, inputs: Iterable[Tensor] | None, graded: bool = True) -> None:
-        """Start; each of the inputs has a bit of its own, in their order.
-
-        None: whatever requires a gradient and comes from outside, other than parameters. graded:
-        whether gradients are on; if not, gradients are taken to flow wherever the data does.
-        """
-        self._inputs = None if inputs is None else list(inputs)
-        self._mode.graded = graded
-        self._open.enter_context(watched(self._mode, graded))
+    def begin(self) -> None:
+        """Start."""
+        for k, tensor in enumerate(self._inputs):
+            self._begin(self._slot(tensor), 1 << k)
+        self._open.enter_context(watched(self, self._graded))
 
     def end(self, output: Any) -> Trace:
-        """Stop, and put the list together."""
+        """Stop, and find out where gradients flow and which tensors were written to."""
         self._open.close()
-        if self._mode.chance and (draws := current_draws()) is not None:
+        trace = self.trace
+        if trace.chance and (draws := current_draws()) is not None:
             draws.seen = True
-        return _assembled(self._mode, self._inputs, output)
+        trace.output = self._refs(output, [])
+        if trace.left == len(trace.ops):  # nothing came of it
+            trace.left = None
+        for op in trace.ops:
+            self._find_live(op)
+        for value in trace.joined:
+            self._live(value)
+        slots = enumerate(trace.storage)
+        trace.unstable = {slot for slot, storage in slots if storage in trace.written}
+        for op in trace.ops:  # whose results share memory with what they are parts of
+            if op.name.startswith("unsafe_") and any(r.slot in trace.unstable for r in op.makes):
+                trace.unstable.add(op.reads[0].slot)
+        for number in trace.drawn:
+            trace.unstable.difference_update(ref.slot for ref in trace.ops[number].makes)
+        return trace
 
     def abandon(self) -> None:
         """Stop after an error."""
         self._open.close()
+
+    # -- what the model does -------------------------------------------------------------------
 
     @property
     def depth(self) -> int:
@@ -391,223 +348,168 @@ class Recording:
         if threading.get_ident() == self._thread and id(module) in self._paths:
             self._stack.append(module)
             rows = next((arg for arg in args if isinstance(arg, Tensor)), None)
-            self._mode.within = Running(self._paths[id(module)], self._mode.within, rows)
+            self._within = Running(self._paths[id(module)], self._within, rows)
 
     def leave(self, module: nn.Module, args: Any = (), output: Any = None) -> None:
         """A module ends."""
         if threading.get_ident() == self._thread and self._stack and self._stack[-1] is module:
             self._stack.pop()
-            self._mode.within = self._mode.within.outer or Running("")
+            self._within = self._within.outer or Running("")
 
-
-@contextmanager
-def recording(
-    model: nn.Module, inputs: Iterable[Tensor], graded: bool = True
-) -> Iterator[Callable[[Any], Trace]]:
-    """Record a pass within the block; the function given ends it and returns the list."""
-    pass_ = Recording(model)
-    with ExitStack() as hooks:
-        for handle in (
-            register_module_forward_pre_hook(pass_.enter),
-            register_module_forward_hook(pass_.leave, always_call=True),
-        ):
-            hooks.callback(handle.remove)
-        hooks.callback(pass_.abandon)
-        pass_.begin(inputs, graded)
-        yield pass_.end
-
-
-# -- putting the list together ---------------------------------------------------------------------
-
-
-def _assembled(mode: _Recorder, inputs: list[Tensor] | None, output: Any) -> Trace:
-    trace = Trace()
-    build = _Assembly(trace, mode, inputs is None)
-    for k, tensor in enumerate(inputs or ()):
-        build.begin(build.slot(tensor), 1 << k)
-    for number, call in enumerate(mode.calls):
-        build.add(number, call)
-    trace.output = build.refs(output, [])
-    trace.chance, trace.hooked = mode.chance, mode.hooked
-    build.finish()
-    return trace
-
-
-class _Assembly:
-    """Puts a trace together: slots for tensors, values for what they held at the time."""
-
-    def __init__(self, trace: Trace, mode: _Recorder, any_input: bool) -> None:
-        self.trace, self.mode, self.any_input = trace, mode, any_input
-        self.latest, self.storage = trace.latest, trace.storage
-        self.written: dict[int, int] = {}  # by storage: the value last written to it
-        self._own: set[int] | None = None  # tensors that the model keeps
-        self._real: dict[int, int] | None = None  # by storage of the tensor: its first slot
-
-    def slot(self, tensor: Tensor, base: int | None = None, outside: bool = True) -> int:
-        """The slot of a tensor, a new one if it was never seen; outside: no operation made it."""
+    def leaves(self, tensor: Any) -> None:
+        """A value leaves PyTorch."""
         trace = self.trace
-        known = trace.slots.get(id(tensor))
-        if known is not None:
-            return known
-        slot = len(trace.tensors)
-        trace.slots[id(tensor)] = slot
-        trace.tensors.append(tensor)
-        self.latest.append(-1)
-        self.storage.append(slot if base is None else self.storage[base])
-        if outside:
-            self._from_outside(slot, tensor)
-            trace.outside[slot] = weakref.ref(tensor) if self._is_kept(tensor) else None
-        self.latest[slot] = self.value(slot, -1)
-        if trace.outside.get(slot) is not None:
-            trace.depends[self.latest[slot]] = WEIGHTS
-        elif outside and self._has_come_back(tensor):
-            trace.depends[self.latest[slot]] = 1
-        if self.any_input and outside and is_input(tensor):
-            self.begin(slot, 1)
-        if (before := self.mode.before.get(id(tensor))) is not None:
-            trace.before[slot] = before
-        return slot
+        slot = trace.slots.get(id(tensor))
+        trace.leaving.append((len(trace.ops), slot))
+        if slot is not None and trace.depends[trace.latest[slot]] & 1 and trace.left is None:
+            trace.left = len(trace.ops)
 
-    def begin(self, slot: int, bit: int) -> None:
-        """The tensor in a slot is an input."""
-        self.trace.inputs[slot] = bit
-        value = self.latest[slot]
-        self.trace.depends[value] = bit
-        self.trace.live[value] = bit if is_real(self.trace.tensors[slot]) else 0
+    def changes_gradients(self) -> None:
+        """The model wants to see, or to change, a gradient on its way back."""
+        self.trace.hooked = True
 
-    def value(self, slot: int, maker: int) -> int:
-        """A new value held by a slot."""
-        trace = self.trace
-        trace.slot_of_value.append(slot)
-        trace.maker.append(maker)
-        trace.uses.append([])
-        trace.depends.append(0)
-        trace.live.append(0)
-        return len(trace.maker) - 1
+    def draws(self, name: str) -> None:
+        """The running module draws random numbers."""
+        self.trace.chance.add((self._within.path, name))
 
-    def _from_outside(self, slot: int, tensor: Tensor) -> None:
-        """A tensor that no operation returned may share memory with one (`.data`, NumPy)."""
-        if isinstance(tensor, nn.Parameter) or not self.trace.ops:
-            return
-        if self._real is None:
-            self._real = {}
-        for other in range(len(self._real), slot):
-            self._real.setdefault(memory_of(self.trace.tensors[other]), other)
-        shared = self._real.get(memory_of(tensor))
-        if shared is not None:
-            self.storage[slot] = self.storage[shared]
-
-    def _has_come_back(self, tensor: Tensor) -> bool:
-        """Whether a tensor may be made of a signal that left PyTorch, or this thread, before."""
-        hidden = tensor.grad_fn is not None and not self.any_input  # as from another thread
-        if not (hidden or self.trace.left is not None):
-            return False
-        return is_real(tensor) and not self._is_kept(tensor)
-
-    def _is_kept(self, tensor: Tensor) -> bool:
-        """Whether the model keeps a tensor, as a parameter, a buffer or a plain attribute."""
-        if self._own is None:
-            self._own = ids_of_kept(self.mode.modules)
-        return id(tensor) in self._own or isinstance(tensor, nn.Parameter)
-
-    def _note_leaving(self, number: int) -> None:
-        while self.mode.left and self.mode.left[0][0] <= number:
-            at, tensor = self.mode.left.pop(0)
-            slot = self.trace.slots.get(id(tensor))
-            self.trace.leaving.append((at, slot))
-            if slot is not None and self.trace.depends[self.latest[slot]] & 1:
-                self.trace.left = number if self.trace.left is None else self.trace.left
-
-    def read(self, tensor: Tensor) -> Ref:
-        """The value that a tensor has now."""
-        slot = self.slot(tensor)
-        value = self.latest[slot]
-        written = self.written.get(self.storage[slot])
-        if written is not None and written > value:  # another view of it was written to
-            new = self.value(slot, self.trace.maker[written])
-            self.trace.depends[new] = self.trace.depends[value] | self.trace.depends[written]
-            self.trace.joined[new] = (value, written)
-            self.latest[slot] = value = new
-        return Ref(slot, value)
-
-    def refs(self, given: Any, found: list[Ref]) -> Any:
-        """The same arguments with a `Ref` for every tensor; all of them are added to `found`."""
-        if isinstance(given, Tensor):
-            ref = self.read(given)
-            found.append(ref)
-            return ref
-        if not isinstance(given, NESTED):
-            return given
-        if not isinstance(given, dict):
-            parts = [self.refs(part, found) for part in given]
-            if hasattr(given, "_fields"):
-                return type(given)(*parts)
-            return tuple(parts) if isinstance(given, tuple) else parts
-        return {key: self.refs(part, found) for key, part in given.items()}
-
-    def add(self, number: int, call: _Call) -> None:
-        """Add one call to the list."""
-        func, args, kwargs, out, within, graded, nested = call
-        kind, trace = kind_of(func), self.trace
-        self._note_leaving(number)
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, kind = kwargs or {}, kind_of(func)
+        if kind.parts is not None:
+            return self._in_parts(kind.parts, args, kwargs)
         reads: list[Ref] = []
-        args = tuple([self.refs(arg, reads) for arg in args])
-        kwargs = {key: self.refs(arg, reads) for key, arg in kwargs.items()} if kwargs else {}
-        made: list[Ref] = []
-        base = reads[0].slot if kind.views and reads else None
-        writes = kind.writes is not None
-        result = self._results(out, number, base, writes, made)
-        called = func
-        if writes and kwargs.pop("out", None) is not None:  # as if it made a new tensor
-            func, writes = getattr(torch.ops.aten, kind.name), False
-        op = Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(made), result,
-                within, writes, graded, nested)  # fmt: skip
-        trace.ops.append(op)
+        known = self._refs(args, reads), self._refs(kwargs, reads)
+        if kind.writes is not None:
+            place, name = kind.writes
+            self._keep_before(args[place] if len(args) > place else kwargs.get(name))
+        out = func(*args, **kwargs)
+        self._add(func, kind, *known, reads, out)
+        return out
+
+    def _in_parts(self, parts: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._nested += 1
+        try:
+            with self:
+                return parts(*args, **kwargs)
+        finally:
+            self._nested -= 1
+
+    def _keep_before(self, target: Any) -> None:
+        """Keep what is in a tensor from outside that is written to."""
+        slot = self.trace.slots.get(id(target))
+        if slot in self.trace.outside and slot not in self.trace.before:
+            self.trace.before[slot] = target.detach().clone()
+
+    def _add(
+        self, func: Any, kind: Kind, args: Any, kwargs: Any, reads: list[Ref], out: Any
+    ) -> None:
+        """Add an operation to the list."""
+        trace, number, called = self.trace, len(self.trace.ops), func
         depends = 0
         if not kind.valueless:
             for ref in reads:
                 depends |= trace.depends[ref.value]
-        if trace.left is not None and any(isinstance(arg, float) for arg in op.args):
+        if trace.left is not None and any(isinstance(arg, float) for arg in args):
             depends |= 1  # the number may be one that left
+        writes, made = kind.writes is not None, list[Ref]()
+        base = reads[0].slot if kind.views and reads else None
+        result = self._results(out, base, writes, depends, made)
+        if kind.draws:
+            trace.drawn[number] = out.detach().clone() if writes else out
+        if writes and kwargs.pop("out", None) is not None:  # as if it made a new tensor
+            func, writes = getattr(torch.ops.aten, kind.name), False
+        trace.hooked = trace.hooked or saves_elsewhere()
+        trace.ops.append(
+            Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(made), result,
+               self._within, writes, torch.is_grad_enabled(), self._nested > 0)
+        )  # fmt: skip
         for ref in reads:
             trace.uses[ref.value].append(number)
-        for ref in made:
-            trace.depends[ref.value] = depends
-        if kind.draws:
-            trace.drawn[number] = self.mode.drawn[number]
+
+    # -- slots and values ----------------------------------------------------------------------
+
+    def _refs(self, given: Any, found: list[Ref]) -> Any:
+        """The same arguments with a `Ref` for every tensor; all of them are added to `found`."""
+        if isinstance(given, Tensor):
+            found.append(self._read(given))
+            return found[-1]
+        if not isinstance(given, NESTED):
+            return given
+        if isinstance(given, dict):
+            return {key: self._refs(part, found) for key, part in given.items()}
+        parts = [
+            self._refs(part, found) if isinstance(part, WITH_TENSORS) else part for part in given
+        ]
+        if hasattr(given, "_fields"):
+            return type(given)(*parts)
+        return tuple(parts) if isinstance(given, tuple) else parts
 
     def _results(
-        self, out: Any, number: int, base: int | None, in_place: bool, made: list[Ref]
+        self, out: Any, base: int | None, writes: bool, depends: int, made: list[Ref]
     ) -> Any:
-        if isinstance(out, Tensor):
-            slot = self.slot(out, base, outside=False)
-            value = self.latest[slot] = self.value(slot, number)
-            if in_place:
-                self.written[self.storage[slot]] = value
-                self.trace.last_write[self.storage[slot]] = number
-            ref = Ref(slot, value)
-            made.append(ref)
-            return ref
-        if isinstance(out, tuple | list):
-            return [self._results(part, number, base, in_place, made) for part in out]
-        return out
-
-    def finish(self) -> None:
-        """Find where gradients flow, and which tensors were written to."""
+        """The results with a `Ref` for every tensor; base: the slot whose memory they may share."""
         trace = self.trace
-        trace.leaving += [(at, trace.slots.get(id(tensor))) for at, tensor in self.mode.left]
-        for op in trace.ops:
-            self._find_live(op)
-        for value in trace.joined:
-            self._live(value)
-        trace.unstable = {
-            slot for slot, storage in enumerate(self.storage) if storage in self.written
-        }
-        for op in trace.ops:  # whose results share memory with what they are parts of
-            if op.name.startswith("unsafe_") and any(r.slot in trace.unstable for r in op.makes):
-                trace.unstable.add(op.reads[0].slot)
-        for number in trace.drawn:
-            trace.unstable.difference_update(ref.slot for ref in trace.ops[number].makes)
+        if isinstance(out, tuple | list):
+            return [self._results(part, base, writes, depends, made) for part in out]
+        if not isinstance(out, Tensor):
+            return out
+        slot = trace.slots.get(id(out))
+        slot = trace.new_slot(out, base) if slot is None else slot
+        made.append(Ref(slot, trace.new_value(slot, len(trace.ops), depends)))
+        if writes:
+            trace.written[trace.storage[slot]] = made[-1].value
+        return made[-1]
+
+    def _read(self, tensor: Tensor) -> Ref:
+        """The value that a tensor has now."""
+        trace = self.trace
+        slot = self._slot(tensor)
+        value = trace.latest[slot]
+        written = trace.written.get(trace.storage[slot], -1)
+        if written > value:  # another view of it was written to
+            depends = trace.depends[value] | trace.depends[written]
+            new = trace.new_value(slot, trace.maker[written], depends)
+            trace.joined[new] = (value, written)
+            value = new
+        return Ref(slot, value)
+
+    def _slot(self, tensor: Tensor) -> int:
+        """The slot of a tensor; if it was never seen, it comes from outside."""
+        trace = self.trace
+        if (known := trace.slots.get(id(tensor))) is not None:
+            return known
+        shared = self._slot_sharing_memory(tensor)
+        slot = trace.new_slot(tensor, shared)
+        kept = id(tensor) in self._kept or isinstance(tensor, nn.Parameter)
+        trace.outside[slot] = weakref.ref(tensor) if kept else None
+        came_back = not kept and is_real(tensor) and self._may_come_back(tensor)
+        trace.new_value(slot, depends=WEIGHTS if kept else int(came_back))
+        if self._any_input and is_input(tensor):
+            self._begin(slot, 1)
+        return slot
+
+    def _begin(self, slot: int, bit: int) -> None:
+        """The tensor in a slot is an input."""
+        trace, value = self.trace, self.trace.latest[slot]
+        trace.inputs[slot] = trace.depends[value] = bit
+        trace.live[value] = bit if is_real(trace.tensors[slot]) else 0
+
+    def _slot_sharing_memory(self, tensor: Tensor) -> int | None:
+        """A tensor that no operation returned may share memory with one (`.data`, NumPy)."""
+        trace = self.trace
+        if isinstance(tensor, nn.Parameter) or not trace.ops:
+            return None
+        for slot in range(len(self._memory), len(trace.tensors)):
+            self._memory.setdefault(memory_of(trace.tensors[slot]), slot)
+        return self._memory.get(memory_of(tensor))
+
+    def _may_come_back(self, tensor: Tensor) -> bool:
+        """Whether a tensor may be made of a signal that left PyTorch, or this thread, before."""
+        hidden = tensor.grad_fn is not None and not self._any_input  # as from another thread
+        return hidden or self.trace.left is not None
+
+    # -- where gradients flow ------------------------------------------------------------------
 
     def _find_live(self, op: Op) -> None:
         trace = self.trace
@@ -622,7 +524,7 @@ class _Assembly:
                 passes, arriving = True, self._rewritten_script(op)
             elif op.name in CUTS:
                 passes = False
-            elif not self.mode.graded:
+            elif not self._graded:
                 passes = is_real(tensor)
             elif op.nested:
                 passes = op.graded and is_real(tensor)
@@ -642,26 +544,14 @@ class _Assembly:
             live[value] = live[self.trace.joined[value][0]] | live[self.trace.joined[value][1]]
         return live[value]
 
-    def _is_cut(self, ref: Ref) -> bool:
-        """Whether there is data in a value from which no gradient comes."""
-        return bool(self.trace.depends[ref.value] & ~self.trace.live[ref.value])
-
     def _rewritten_script(self, op: Op) -> int:
         """Gradients in what TorchScript ran with its own backward pass to end with this `detach`.
 
         There inputs are detached, and so are the outputs, which then get that backward pass.
         """
         trace = self.trace
-        todo, arriving = [op], 0
-        while todo:
-            now = todo.pop()
-            for ref in now.reads:
-                maker = trace.made(ref.value)
-                inside = now.name != "detach" or now is op
-                if inside and maker is not None and self._is_cut(ref):
-                    trace.live[ref.value] = trace.depends[ref.value]
-                    todo.append(maker)
-                arriving |= trace.live[ref.value]
+        inside, arriving = self._passing_on(op, lambda now, _: now.name != "detach" or now is op)
+        for now in inside:
             if now.name == "detach":
                 now.func, now.name = torch.ops.aten.alias.default, "alias"
                 if now is not op:
@@ -673,17 +563,40 @@ class _Assembly:
 
         Custom functions and checkpoints run without gradients and yet pass them on.
         """
-        trace = self.trace
-        todo, arriving = [op], 0
-        while todo:
-            for ref in todo.pop().reads:
-                if self._is_cut(ref) and is_real(trace.tensors[ref.slot]):
-                    maker = trace.made(ref.value)
-                    if maker is not None and not maker.graded:
-                        trace.live[ref.value] = trace.depends[ref.value]
-                        todo.append(maker)
+        return self._passing_on(op, lambda _, maker: not maker.graded)[1]
+
+    def _passing_on(self, op: Op, goes_on: Callable[[Op, Op], bool]) -> tuple[list[Op], int]:
+        """Let gradients pass through what is cut before an operation, from one to its maker.
+
+        Returns the operations and the gradients that arrive there.
+        """
+        trace, found, arriving = self.trace, [op], 0
+        for now in found:
+            for ref in now.reads:
+                maker, tensor = trace.made(ref.value), trace.tensors[ref.slot]
+                is_cut = trace.depends[ref.value] & ~trace.live[ref.value]
+                if is_cut and is_real(tensor) and maker is not None and goes_on(now, maker):
+                    trace.live[ref.value] = trace.depends[ref.value]
+                    found.append(maker)
                 arriving |= trace.live[ref.value]
-        return arriving
+        return found, arriving
+
+
+@contextmanager
+def recording(
+    model: nn.Module, inputs: Iterable[Tensor], graded: bool = True
+) -> Iterator[Callable[[Any], Trace]]:
+    """Record a pass within the block; the function given ends it and returns the list."""
+    pass_ = Recording(model, inputs, graded)
+    with ExitStack() as hooks:
+        for handle in (
+            register_module_forward_pre_hook(pass_.enter),
+            register_module_forward_hook(pass_.leave, always_call=True),
+        ):
+            hooks.callback(handle.remove)
+        hooks.callback(pass_.abandon)
+        pass_.begin()
+        yield pass_.end
 
 
 def filled(known: Any, given: Any, put: Callable[[Ref], Any]) -> Any:
@@ -698,16 +611,21 @@ def filled(known: Any, given: Any, put: Callable[[Ref], Any]) -> Any:
     return given
 
 
-def _gather(known: Any, given: Any, found: list[Any]) -> None:
-    """Add what takes the place of every `Ref` in `known`, in their order."""
+def paired(known: Any, given: Any) -> Iterator[tuple[Ref, Any]]:
+    """Every `Ref` in nested arguments or results, and what takes its place in `given`."""
     if type(known) is Ref:
-        found.append(given)
+        yield known, given
     elif isinstance(known, dict):
         for key, part in known.items():
-            _gather(part, given[key], found)
+            yield from paired(part, given[key])
     elif isinstance(known, NESTED):
-        for part, own in zip(known, given, strict=True):
-            _gather(part, own, found)
+        for part, own in zip(known, given, strict=False):  # a split may be into fewer parts
+            yield from paired(part, own)
+
+
+def refs_in(known: Any) -> list[Ref]:
+    """All references in nested arguments."""
+    return [ref for ref, _ in paired(known, known)]
 
 
 def is_input(tensor: Tensor) -> bool:
@@ -725,10 +643,10 @@ def is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def ids_of_kept(modules: Iterable[nn.Module]) -> set[int]:
-    """Of the tensors that modules keep, as parameters, buffers or plain attributes."""
+def kept_by(modules: Iterable[nn.Module]) -> dict[int, Tensor]:
+    """The tensors that modules keep, as parameters, buffers or plain attributes, by id."""
     kept = (names for m in modules for names in (vars(m), m._parameters, m._buffers))
-    return {id(value) for names in kept for value in names.values() if isinstance(value, Tensor)}
+    return {id(t): t for names in kept for t in names.values() if isinstance(t, Tensor)}
 
 
 def memory_of(tensor: Tensor) -> int:
