@@ -42,6 +42,11 @@ ADDITIVE: dict[str, tuple[int, ...]] = {
     "_native_batch_norm_legit_no_training": (2, 3), "slice_scatter": (0, 1),
     "select_scatter": (0, 1), "scatter_reduce": (0, 3), "maximum": (0, 1), "minimum": (0, 1),
 }  # fmt: skip
+# sums and norms: how many of the first arguments may be constants that are added or scale
+SUMMED = {
+    "add": 2, "sub": 2, "rsub": 2, "addmm": 1, "baddbmm": 1, "native_layer_norm": 4,
+    "native_batch_norm": 5, "_native_batch_norm_legit_no_training": 5,
+}  # fmt: skip
 # operations that put numbers among the entries of their first argument
 FILLS = {"masked_fill", "index_fill", "constant_pad_nd", "clamp", "clamp_min", "clamp_max",
          "threshold", "fill"}  # fmt: skip
