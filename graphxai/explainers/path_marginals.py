@@ -155,7 +155,8 @@ def marginals_of_present(
     target: ResolvedTarget,
 ) -> Tensor:
     """Marginals (B, N) of the present nodes through recorded attention, zero at absent ones."""
-    if (present.sum(-1) <= 1).all():  # a node alone has all the attention, with or without scores
+    alone = not getattr(batch, "has_graph_token", True) and (present.sum(-1) <= 1).all()
+    if alone:  # a node without company has all the attention, whatever its score
         return tokens.new_zeros(present.shape)
     rows, rest, keep = _coalition(model, batch, tokens, present)
     with record() as tape:

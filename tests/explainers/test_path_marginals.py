@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.contract.model import explaining
@@ -13,7 +14,7 @@ from graphxai.explainers.orders import first_nodes
 from graphxai.explainers.path_marginals import marginals, marginals_of_present
 from graphxai.models.graphormer import StructureEncoding, Task, collate
 from graphxai.rules import conservative as propagation
-from other_models import GpsModel, SparseModel, molecules, trained
+from other_models import GpsModel, SparseModel, encoder, molecules, trained
 from toy import random_graphormer
 
 DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
@@ -60,6 +61,15 @@ def test_scores_are_equal_alone_in_batches_and_after_renumbering(smiles):
     model = random_graphormer().double()
     check_batching(model, smiles[2:4], get_explainer("path_marginals", rounds=6))
     check_renumbering(model, smiles[2:5], get_explainer("path_marginals", rounds=6))
+
+
+class ReadsFirstToken(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = encoder(), torch.nn.Linear(16, 1, dtype=torch.float64)
+
+    def forward(self, x, src_key_padding_mask=None):
+        return self.head(self.encoder(x, src_key_padding_mask=src_key_padding_mask)[:, 0])
 
 
 @pytest.mark.parametrize("seed", [0, 4, 8])  # each gave atoms of these rings unlike scores
@@ -132,6 +142,17 @@ def test_a_node_alone_gives_nothing_through_attention_of_any_kind():
             if graph.num_nodes == 1:
                 assert e.relevance == pytest.approx(path / abs(path))
             assert abs(e.relevance).sum() > 0
+
+
+def test_a_node_alone_with_a_graph_token_still_has_a_marginal():
+    model = gx.wrap(ReadsFirstToken(), kind="regression", inputs="tokens", graph_token=True)
+    batch = model.collate([Data(dense=torch.randn(4, 16, dtype=torch.float64), num_nodes=3)])
+    target = Target().resolve(model.config, model(batch).detach())
+    with explaining(model):
+        one = torch.tensor([[False, True, False]])
+        found = marginals_of_present(model, batch, model.embed(batch).detach(), one, target)
+    assert abs(found[0, 1]) > 1e-4
+    assert not found[~one].any()
 
 
 @pytest.mark.parametrize("rounds", [3, 33])
