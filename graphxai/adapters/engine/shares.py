@@ -28,6 +28,7 @@ from .vocabulary import (
     ADDITIONS,
     ADDITIVE,
     FILLS,
+    LINEAR_IN,
     MATRIX_PRODUCTS,
     PLUS_PRODUCT,
     RATIO,
@@ -140,6 +141,8 @@ class _Along:
         if op.name in SUMMED:
             _fill_tangents(args, SUMMED[op.name], op.in_place)
         has_rule = ruled(self.plan, op, along=True)
+        if op.name in LINEAR_IN and not (has_rule or op.in_place or kwargs):
+            return _linear(op, args)
         out = by_rule(op, args, kwargs, has_rule)
         if op.name == "_log_softmax" and has_rule and self.counts_numbers:
             constant = (out - args[0]).detach()  # log-probabilities are x and a constant
@@ -214,11 +217,35 @@ def _fill_tangents(args: list[Any], count: int, in_place: bool) -> None:
 
     Otherwise PyTorch finds the shape of a sum in Python, which takes ten times as long.
     """
-    real = [k for k, arg in enumerate(args) if isinstance(arg, Tensor) and is_real(arg)]
-    bare = [k for k in real if forward_ad.unpack_dual(args[k]).tangent is None]
-    for k in bare if len(bare) < len(real) else ():
-        if k < count and not (in_place and k == 0):
+    known = _with_tangent(args)
+    for k in range(count) if known else ():
+        if k not in known and not (in_place and k == 0) and _is_signal(args[k]):
             args[k] = forward_ad.make_dual(args[k], torch.zeros_like(args[k]))
+
+
+def _linear(op: Op, args: list[Any]) -> Tensor:
+    """A product or quotient; where it is linear in the only tangent, without PyTorch's zeros."""
+    known = _with_tangent(args)
+    if len(known) != 1 or not known <= LINEAR_IN[op.name]:
+        return op.func(*args)
+    (k,) = known
+    value, tangent = forward_ad.unpack_dual(args[k])
+    return forward_ad.make_dual(
+        *(op.func(*args[:k], one, *args[k + 1 :]) for one in (value, tangent))
+    )
+
+
+def _with_tangent(args: Sequence[Any]) -> set[int]:
+    """The places of arguments that have a tangent."""
+    return {
+        k
+        for k, arg in enumerate(args)
+        if _is_signal(arg) and forward_ad.unpack_dual(arg).tangent is not None
+    }
+
+
+def _is_signal(arg: Any) -> bool:
+    return isinstance(arg, Tensor) and is_real(arg)
 
 
 def _along_itself(value: Tensor) -> Tensor:

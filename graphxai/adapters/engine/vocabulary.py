@@ -45,8 +45,9 @@ ADDITIVE: dict[str, tuple[int, ...]] = {
 # sums and norms: how many of the first arguments may be constants that are added or scale
 SUMMED = {
     "add": 2, "sub": 2, "rsub": 2, "addmm": 1, "baddbmm": 1, "native_layer_norm": 4,
-    "native_batch_norm": 5, "_native_batch_norm_legit_no_training": 5,
+    "native_batch_norm": 4, "_native_batch_norm_legit_no_training": 4,
 }  # fmt: skip
+LINEAR_IN = {"mul": {0, 1}, "div": {0}}  # in each of these arguments, if the others are constant
 # operations that put numbers among the entries of their first argument
 FILLS = {"masked_fill", "index_fill", "constant_pad_nd", "clamp", "clamp_min", "clamp_max",
          "threshold", "fill"}  # fmt: skip
