@@ -4,11 +4,11 @@
         [--splits scaffold random] [--seeds 0] [--chemprop COMMAND] [--report]
 
 Trains on each table as `graphxai train` does, with its defaults. The forests' scores are the run's
-own. chemprop is trained with its defaults on the same training, validation and test molecules. It
-belongs in an environment of its own; COMMAND starts it (`chemprop`, with a recent Lightning
-`env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 chemprop`). What is there already is not trained again;
-`--report` trains nothing. The scores of every run are kept in own_data.json, so that the runs can
-be made on several days. Prints the tables of own_data.md.
+own. chemprop is trained with its defaults and the run's seed on the same training, validation and
+test molecules. It belongs in an environment of its own; COMMAND starts it (`chemprop`, with a
+recent Lightning `env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 chemprop`). What is there already is not
+trained again; `--report` trains nothing. The scores of every run are kept in own_data.json, so that
+the runs can be made on several days. Prints the tables of own_data.md.
 
 FOLDER contains `bace/raw/bace.csv` and the tables of `benchmarks/zoo.py`.
 """
@@ -107,7 +107,8 @@ def train_chemprop(run: Path, known: dict[str, Any], command: list[str]) -> floa
     targets = [target["name"] for target in known["targets"]]
     arguments = ["train", "--data-path", data, "--smiles-columns", "smiles", "--target-columns"]
     arguments += [*targets, "--splits-column", "split", "--task-type", kind, "--output-dir", out]
-    arguments += ["--accelerator", "cpu", "--pytorch-seed", "0", "--num-workers", "0"]
+    seed = run.name.rsplit("-", 1)[1]
+    arguments += ["--accelerator", "cpu", "--pytorch-seed", seed, "--num-workers", "0"]
     begun = time.perf_counter()
     subprocess.run([*command, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begun
