@@ -502,9 +502,8 @@ def _constant(
         tensor = value(ref)
         if isinstance(tensor, nn.Parameter):
             return tensor.detach()
-        return tensor.detach().nan_to_num(
-            torch.nan, 0.0, 0.0
-        )  # masks of minus infinity add nothing
+        # masks of minus infinity add nothing
+        return tensor.detach().nan_to_num(torch.nan, 0.0, 0.0)
 
     if op.name == "native_layer_norm" or (op.name in PLUS_PRODUCT and not op.kwargs):
         return alone(own[0])
