@@ -44,10 +44,11 @@ class Counterfactual:
     SMILES it led to. atoms: the atoms changed in the molecule before. predicted_change: of the
     value, or of the probability of the wished class, from `before`, the first molecule's
     prediction. distance: how far beyond the wish, see `Wish.distance`; reached: whether it is
-    beyond. similarity: ECFP4 Tanimoto similarity to the first molecule. front: 0 for the Pareto
-    front, 1 for the next. accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009),
-    None where RDKit comes without it. alerts: new ones, from RDKit's catalogs BRENK and PAINS.
-    measured: what a table says about the change, None without a table.
+    beyond; sure: whether the model is sure of that, see `Wish.sure`. similarity: ECFP4 Tanimoto
+    similarity to the first molecule. front: 0 for the Pareto front, 1 for the next. accessibility:
+    synthetic accessibility from 1 (easy) to 10 (Ertl 2009), None where RDKit comes without it.
+    alerts: new ones, from RDKit's catalogs BRENK and PAINS. measured: what a table says about the
+    change, None without a table.
     """
 
     smiles: str
@@ -59,6 +60,7 @@ class Counterfactual:
     predicted_change: float
     distance: float
     similarity: float
+    sure: bool | None = None
     way: Way = ()
     front: int = 0
     accessibility: float | None = None
@@ -104,6 +106,7 @@ class Counterfactual:
             "prediction": str(self.prediction),
             "range": self.prediction.range,
             "reached": self.reached,
+            "sure": self.sure,
             "distance": self.distance,
             "predicted_change": self.predicted_change,
             "predicted_change_low": low,
@@ -134,8 +137,8 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     """The counterfactuals of one molecule, best first; see `counterfactuals`.
 
     explanation: of the molecule itself, towards the wish. predicted: how many neighbours were
-    predicted; successes: how many of them reached the wish; first: the number of the first of
-    these, None if there is none.
+    predicted; successes: how many of them reached the wish; sure: of how many of these the model is
+    sure, None if it is not known; first: the number of the first success, None if there is none.
     """
 
     model: Model
@@ -144,6 +147,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     found: tuple[Counterfactual, ...]
     predicted: int
     successes: int
+    sure: int | None
     first: int | None
 
     def __len__(self) -> int:
@@ -165,7 +169,9 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             return f"{tried}, {stay}: ask for another class or value"
         if self.first is None:
             return f"{tried}, none reaches {self.wish}"
-        return f"{tried}, {self.successes:,} reach {self.wish}, the first was number {self.first}"
+        sure = "" if self.sure is None else f" ({self.sure:,} surely)"
+        reach = f"{self.successes:,} reach {self.wish}{sure}"
+        return f"{tried}, {reach}, the first was number {self.first}"
 
     def contrast(self, index: int, method: Method = "lrp") -> Contrast:
         """What a change does in the model: the molecule against the counterfactual."""
@@ -288,6 +294,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             "SMILES",
             "prediction",
             "predicted change",
+            "sure",
             AT_CHANGE,
             "measured",
             "alerts",
@@ -298,6 +305,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
                 one.smiles,
                 one.prediction.in_full,
                 one.change_in_full,
+                "" if one.sure is None else "yes" if one.sure else "no",
                 percent(share),
                 one.measured.sentence if one.measured else "",
                 "; ".join(one.alerts),
