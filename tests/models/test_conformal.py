@@ -326,6 +326,14 @@ def test_missing_labels_are_left_out_and_long_tables_drawn_from():
     assert len(made.scores[""]) == 1000
 
 
+def test_all_molecules_of_a_rare_class_count():
+    task = Task("t", "binary", ("no", "yes"))
+    y = np.zeros(3000)
+    y[:12] = 1
+    made = conformal.conformal_scores(task, np.linspace(0.1, 0.9, 3000), y, None)
+    assert {name: len(scores) for name, scores in made.scores.items()} == {"no": 1000, "yes": 12}
+
+
 def test_a_card_says_how_many_the_intervals_held():
     found = {
         "pIC50": {"level": 0.9, "n": 152, "held": 0.882, "width": 2.1, "far": [0.75, 20]},
