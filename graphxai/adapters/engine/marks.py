@@ -17,18 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from graphxai.rules.conservative import Rules
-
 from .trace import Op, Ref, Trace, filled
 from .vocabulary import (
     ADDITIONS,
     GATES,
-    KNOWN,
     MATRIX_PRODUCTS,
-    NORMS,
     PLUS_PRODUCT,
     PRODUCTS,
-    RATIO,
     ROOTS,
     SAME,
     SOFTMAX,
@@ -55,15 +50,6 @@ _OF_MULTIPLES = SAME | {"mul", "div"}
 _OF_DIFFERENCES = SAME | {"sub", "add", "neg"}
 _OF_COMBINATIONS = OF_A_SUM | ADDITIONS | {"mul", "div"}
 _OF_PROJECTIONS = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
-
-
-@dataclass(frozen=True)
-class Nonlinearity:
-    """A step that keeps its gradient although `rule` was requested: what it is and where."""
-
-    rule: Rule | None
-    what: str
-    place: str
 
 
 class Meeting(NamedTuple):
@@ -320,7 +306,7 @@ class _Marking:
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))` with a maximum m of the same group."""
         if op.name not in ("div", "mul"):
             return
-        for above, below in _both_ways(self.factors(op)):
+        for above, below in both_ways(self.factors(op)):
             sums = [self._group(by, SUMS) for by in self.makers(below, OF_A_SUM)]
             exps = (by for by in self.makers(above, SAME) if by.name == "exp")
             for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, SAME)):
@@ -386,7 +372,7 @@ class _Marking:
 
         That is `(w v) / sum(w)`, and `q (k^T v) / (q sum(k))`, whose matrix is never computed.
         """
-        pairs = _both_ways(self.factors(op))
+        pairs = both_ways(self.factors(op))
         for above, below in pairs[:1] if op.name == "div" else pairs:
             found = self._divided_at_the_end(above, below)
             for product in [] if found else self._products_behind(below):
@@ -427,11 +413,11 @@ class _Marking:
         for outer in self._products_behind(above):
             if outer is below:
                 continue
-            for query, rest in _both_ways(self.factors(outer)):
+            for query, rest in both_ways(self.factors(outer)):
                 for inner in self._products_behind(rest):
                     if inner is outer or inner is below:
                         continue
-                    for key, other in _both_ways(self.factors(inner)):
+                    for key, other in both_ways(self.factors(inner)):
                         if self._are_query_and_key(query, key, own, sums):
                             return [(outer, query), (inner, key)]
                         if self._are_query_and_key(other, key, own, sums):
@@ -449,7 +435,7 @@ class _Marking:
 
     def _mark_factor(self, op: Op) -> bool:
         """Mark `g(x)` in `x g(x)`, or the scale where x is multiplied or divided by its length."""
-        pairs = _both_ways(self.factors(op))[: 1 if op.name == "div" else 2]
+        pairs = both_ways(self.factors(op))[: 1 if op.name == "div" else 2]
         kinds: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
             ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
         )  # fmt: skip
@@ -522,7 +508,8 @@ def _is_smaller(first: torch.Size, second: torch.Size) -> bool:
     return first.numel() < second.numel()
 
 
-def _both_ways(pair: list[int]) -> list[tuple[int, int]]:
+def both_ways(pair: list[int]) -> list[tuple[int, int]]:
+    """Two factors, in either order."""
     return [(pair[0], pair[1]), (pair[1], pair[0])]
 
 
@@ -533,109 +520,7 @@ def is_root(op: Op) -> bool:
     return op.name in ROOTS
 
 
-def signals(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> bytearray:
-    """For every value whether a gradient flows to it from these inputs under these rules."""
-    found = bytearray(len(trace.maker))
-    for value, number in enumerate(trace.maker):
-        if not trace.live[value] & bits:
-            continue
-        if value in trace.joined:
-            found[value] = any(found[part] for part in trace.joined[value])
-        elif number < 0:
-            found[value] = 1
-        else:
-            found[value] = bool(unheld(trace.ops[number], found, trace.live, marks, rules))
-    return found
-
-
-def unheld(op: Op, signal: bytearray, live: list[int], marks: Marks, rules: Rules) -> list[int]:
-    """The signals that an operation reads and does not hold constant.
-
-    live: of the trace. Where the nodes meet another input in a product, that input is constant: it
-    scales what the nodes pass on.
-    """
-    read = [ref.value for ref in op.reads if signal[ref.value]]
-    if op.number in marks.held:
-        held = marks.held[op.number]
-        read = [v for v in read if not (v in held and getattr(rules, held[v]))]
-    if len(read) > 1 and op.name in PRODUCTS:
-        factors = [v for v in factors_of(op) if v in read]
-        of_nodes = [v for v in factors if live[v] & 1]
-        if len(factors) > 1 and len(of_nodes) < len(factors):
-            kept = of_nodes or factors[:1]
-            read = [v for v in read if v in kept or v not in factors]
-    return read
-
-
 def factors_of(op: Op) -> list[int]:
     """The tensors that a product multiplies; a value twice if it is squared."""
     args = op.args[1:] if op.name in PLUS_PRODUCT else op.args
     return [arg.value for arg in args[:2] if type(arg) is Ref]
-
-
-def halves(op: Op, signal: bytearray, live: list[int], marks: Marks, rules: Rules) -> bool:
-    """Whether a product gives each of its factors half of its relevance.
-
-    Under the rule `products` all products of two signals do, but for a norm's scale. Under AH those
-    do that are neither attention nor a gate, such as the two branches of a SwiGLU or of Polynormer
-    (uniform rule, Achtibat 2024, section 3.2).
-    """
-    if op.number not in marks.products or not (rules.products or rules.attention):
-        return False
-    if len([v for v in factors_of(op) if v in unheld(op, signal, live, marks, rules)]) < 2:
-        return False
-    known = marks.held.get(op.number, {}).values()
-    return "layernorm" not in known if rules.products else not known
-
-
-def curves(
-    trace: Trace, marks: Marks, ops: Iterable[Op], signal: bytearray, rules: Rules
-) -> Iterator[Nonlinearity]:
-    """What keeps its ordinary gradient among these operations, although a rule asks otherwise."""
-    for op in ops:
-        live = unheld(op, signal, trace.live, marks, rules)
-        if not live or halves(op, signal, trace.live, marks, rules):
-            continue
-        found = _curve(trace, op, live, marks)
-        if found is not None and (found.rule is None or getattr(rules, found.rule)):
-            yield found
-
-
-def vanishes_at_zero(op: Op) -> bool:
-    """Whether f(0) = 0, which does not hold for all bounds of `hardtanh`."""
-    if op.name != "hardtanh":
-        return True
-    low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
-    return bool(low <= 0 <= high)
-
-
-def _is_held_everywhere(trace: Trace, op: Op, marks: Marks) -> bool:
-    """Whether a root with another result, such as a mean, passes no gradient on by itself."""
-    return len(op.makes) > 1 and all(
-        trace.ops[number].name in OF_A_SCALE or op.out in marks.held.get(number, {})
-        for number in trace.uses[op.out]
-    )
-
-
-def _curve(trace: Trace, op: Op, live: list[int], marks: Marks) -> Nonlinearity | None:
-    if op.name in SOFTMAX:
-        return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
-    if op.name in PRODUCTS:
-        factors = [value for value in factors_of(op) if value in live]
-        if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
-            what = "a quotient (div) with the input in the denominator"
-            return Nonlinearity("activation", what, op.place)
-        if len(factors) < 2:
-            return None
-        kind = "quotient" if op.name == "div" else "product"
-        what = f"a {kind} ({op.name}) of two quantities that depend on the input"
-        off = [rule for v in factors if (rule := marks.held.get(op.number, {}).get(v)) is not None]
-        return Nonlinearity(off[0] if off else "attention", what, op.place)
-    if is_root(op) and not _is_held_everywhere(trace, op, marks):
-        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
-    if "prod" in op.args:  # as a way to scatter
-        return Nonlinearity("activation", "prod", op.place)
-    has_rule = op.name in RATIO and vanishes_at_zero(op)
-    if has_rule or is_root(op) or op.name in KNOWN | NORMS | {"_log_softmax"}:
-        return None
-    return Nonlinearity("activation", op.name, op.place)

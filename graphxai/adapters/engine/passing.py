@@ -13,12 +13,12 @@ from graphxai.rules.conservative import Arriving, Rules, Tape, conservative
 from ..isolation import uncompiled
 from ..layout import Layout
 from .attention import attention_between_nodes, current_layer_inputs, entering, exposing, readings
-from .marks import curves, marked
+from .marks import marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
 from .program import NODES, Followed, Pass, Program, followed, give_up, keep, programmed
 from .relevance import RelevancePass, passed_back, plan_of
-from .replay import Plan, Reading, Replayed, plan, replay
+from .replay import Plan, Reading, Replayed, curves, plan, replay
 from .shares import BIASES, CUT_OFF, Lines, Shares, adds_up, lines_in, share_along
 from .trace import Trace, is_real, recording, refs_in
 from .vocabulary import ADDITIVE
@@ -288,8 +288,7 @@ def reading(
 def warn_of_curves(name: str, made: Plan, known: set[str] | None = None) -> None:
     """Warn once of what no rule covers, but for what is `known`, which is added to."""
     known = set() if known is None else known
-    found = curves(made.trace, made.marks, made.passing, made.signal, made.rules)
-    lines = {f"{curve.place or name}: {curve.what}" for curve in found} - known
+    lines = {f"{curve.place or name}: {curve.what}" for curve in curves(made)} - known
     known |= lines
     if lines:
         warnings.warn(

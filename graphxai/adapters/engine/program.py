@@ -24,9 +24,9 @@ from graphxai.rules.conservative import Rules
 
 from ..isolation import parts_of, uncompiled
 from ..layout import Layout
-from .marks import curves, marked, numbers_among
+from .marks import marked, numbers_among
 from .nodes import Nodes
-from .replay import Plan, Replayed, plan, ruled
+from .replay import Plan, Replayed, curves, plan, ruled
 from .shares import Affine, Lines, Rows, Shares, affine, lines_in, rows_of_graphs
 from .trace import (
     WEIGHTS,
@@ -108,10 +108,7 @@ class Program:
     @cached_property
     def curved(self) -> bool:
         """Whether anything keeps its ordinary gradient although a rule asks otherwise."""
-        made = self.made
-        return any(
-            True for _ in curves(made.trace, made.marks, made.passing, made.signal, made.rules)
-        )
+        return any(True for _ in curves(self.made))
 
     @cached_property
     def whole(self) -> str | None:
