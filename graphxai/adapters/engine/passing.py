@@ -276,9 +276,7 @@ def reading(
     read = readings(attention, lambda place: exposing(place, layout, made.rules))
     again = replay(made, {slot: rows}, reading=read)
     if (entered := current_layer_inputs()) is not None:
-        entered.found += [
-            entering(made.trace, nodes, seen.met, again, layout) for seen in attention
-        ]
+        entered += [entering(trace, nodes, seen.met, again, layout) for seen in attention]
     return again
 
 

@@ -32,7 +32,7 @@ from graphxai.rules.conservative import Rules as Constant
 from graphxai.rules.positive import Rules
 from graphxai.rules.scope import Blocks
 
-from .attention import Placed, Read, Seen, entries, exposed, put_back, readings, shares_of_parallel
+from .attention import Placed, Read, Seen, entries, exposed, readings, shares_of_parallel
 from .marks import Marks
 from .nodes import NONE, Nodes, Numbers, agree, compressed
 from .replay import Plan, out_of_place, plan, replay
@@ -477,19 +477,16 @@ class Positive:
             leaf = not self.rules.into_queries_and_keys
             attention, _ = exposed(weights.detach(), place, self.size, self.nodes.tokens, leaf)
             share = shares_of_parallel(place.inside(weights.detach()), attention, place)
-            nothing = weights.new_zeros(len(place.valid), place.heads)
+            nothing = torch.zeros_like(weights)
 
             def to_weights(relevance: Tensor) -> tuple[Tensor, ...]:
                 each = relevance.permute(0, 2, 3, 1)[place.positions]
-                each = each if share is None else each * share
-                filled = nothing.index_put((place.valid.nonzero()[:, 0],), each)
-                return (put_back(filled, place, weights.shape),)
+                return (nothing.put(place.index, each if share is None else each * share),)
 
             def to_attention(relevance: Tensor) -> tuple[Tensor, ...]:
-                flat = place.apart(relevance)
-                found = place.summed(flat[place.valid], len(attention), *attention.shape[2:])
-                rest = flat.masked_fill(place.valid[:, None], 0.0)
-                return found, put_back(rest, place, weights.shape)
+                each = relevance.take(place.index)
+                found = place.summed(each, len(attention), *attention.shape[2:])
+                return found, relevance.put(place.index, torch.zeros_like(each))
 
             if not leaf:
                 attention = handed(attention, to_weights, weights)
@@ -506,7 +503,7 @@ class Positive:
         if important is None or op.number not in self._placed:
             return None
         layer, place = self._placed[op.number]
-        chosen = important[:, :, layer, : place.heads].expand(self.size, -1, -1)
+        chosen = important[:, :, layer, : place.index.shape[1]].expand(self.size, -1, -1)
         ones = torch.ones_like(values)
         graph, head, inside = (f(part.to(ones), ones) for part in entries(weights, place))
         inside = inside.clamp(min=1)
