@@ -65,8 +65,9 @@ def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
     if tape is None:
         return outputs
     if found is None or found.shares is None:
-        return _with_shares(outputs, program, given, tape)
-    tape.arriving = _arriving(found, found.shares, given, rules, asked)
+        tape.arriving = _derived(outputs, program, given)
+    else:
+        tape.arriving = _arriving(found, found.shares, given, rules, asked)
     return outputs
 
 
@@ -130,12 +131,6 @@ def _arriving(
     """The shares of a pass that followed a program; those derived if they do not add up."""
     program, inputs = found.program, found.inputs
 
-    def derived() -> dict[str, Tensor]:
-        give_up(given.module, asked)
-        again = replace(given, rows=given.rows.detach())
-        with rules_of.conservative(**vars(rules)):
-            return _shares(programmed(recorded(again), rules, program.names, True), again)
-
     def of_lines(
         gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
     ) -> dict[str, Tensor]:
@@ -145,7 +140,11 @@ def _arriving(
         }
         of_line = shares.of_lines(own)
         if not adds_up(outputs, weights, relevance, of_line):
-            of_line = {line: (share * weights).sum(-1) for line, share in derived().items()}
+            give_up(given.module, asked)
+            again = replace(given, rows=given.rows.detach())
+            with rules_of.conservative(**vars(rules)):
+                derived = programmed(recorded(again), rules, program.names, True)
+                of_line = _weighted(_shares(derived, again), weights)
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
             warn_of_cuts(given.name, program.places[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
@@ -153,20 +152,19 @@ def _arriving(
     return Arriving(list(inputs.values()), of_lines)
 
 
-def _with_shares(outputs: Tensor, program: Program, given: Pass, tape: Tape) -> Tensor:
-    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line."""
-    whole, places = program.whole, program.places
+def _derived(outputs: Tensor, program: Program, given: Pass) -> Arriving:
+    """The shares of a recorded pass, which are known before the gradient has passed."""
+    whole = program.whole
     shares = _shares(program, given) if whole is None else {whole: outputs.detach()}
-    for line, share in shares.items():
-        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
-        outputs = outputs + share * (ones - 1)
-        if line == BIASES:
-            tape.biases.append(ones)
-        elif bool(share.any()):
-            tape.others[line] = ones
-            if line == CUT_OFF:
-                warn_of_cuts(given.name, places[line] if whole is None else {""})
-    return outputs
+    shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
+    if CUT_OFF in shares:
+        warn_of_cuts(given.name, program.places[CUT_OFF] if whole is None else {""})
+    return Arriving([], lambda _gradients, _outputs, weights, _: _weighted(shares, weights))
+
+
+def _weighted(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """The share (B,) of each line in the explained value, of its shares in the outputs (B, C)."""
+    return {line: (share * weights).sum(-1) for line, share in shares.items()}
 
 
 def _shares(program: Program, given: Pass) -> dict[str, Tensor]:
