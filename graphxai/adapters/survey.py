@@ -72,7 +72,7 @@ class Survey:
         with suppress(Exception), _apart(), model.evaluating():  # other rows may raise anything
             two = batch.of_rows(0, len(batch) - 1)
             rows = as_rows(model.embed(two), two)
-            self.mixing = mixed_in(model.running, model.rows_to_outputs(two), rows, two)
+            self.mixing = mixed_in(model.running, model.rows_to_outputs(two, two.mask), rows, two)
 
     def warn_of_mixing(self, name: str, method: str) -> None:
         """Say once for each method that the model mixes graphs, and what follows."""
@@ -93,8 +93,8 @@ class Survey:
             self._cuts = set()
             with suppress(Exception), _apart():
                 one = batch.of_rows(len(batch) - 1)
-                rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one)
-                trace = recorded(Pass(model.running, lambda leaf, _: run(leaf), rows, one.layout))
+                rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one, one.mask)
+                trace = recorded(Pass(model.running, run, rows, one.layout))
                 self._cuts = places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
         return self._cuts
 

@@ -107,7 +107,7 @@ def recorded(given: Pass) -> Trace:
     def run(leaf: Tensor, graded: bool) -> Trace:
         inputs = [leaf, *given.others.values()]
         with uncompiled(given.module), recording(given.module, inputs, graded) as done:
-            return done(given.call(leaf, given.others))
+            return done(given.call(leaf))
 
     try:
         return run(given.rows.detach().requires_grad_(), graded=True)

@@ -52,13 +52,13 @@ MOST = 4  # programs of a model, for as many ways that its control flow goes
 class Pass:
     """A pass of a module that is to be explained.
 
-    call: runs the module on node rows (n, D) or (B, S, D), and other inputs; rows: those of the
-    nodes; others: the graph's other attributes by name; graphs_of: the graph of each row of one of
-    these, if it has such; leaves: those of them that gradients lead to, too.
+    call: runs the module on node rows (n, D) or (B, S, D); rows: those of the nodes; others: the
+    graph's other attributes by name; graphs_of: the graph of each row of one of these, if it has
+    such; leaves: those of them that gradients lead to, too.
     """
 
     module: nn.Module
-    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+    call: Callable[[Tensor], Tensor]
     rows: Tensor
     layout: Layout
     others: Mapping[str, Tensor] = field(default_factory=dict)
@@ -373,7 +373,7 @@ def followed(given: Pass, asked: Hashable) -> Followed | None:
     mode = _Following(kept, [leaf, *given.others.values()], given)
     try:
         with uncompiled(module), watched(mode, graded=True):
-            output = given.call(leaf, given.others)
+            output = given.call(leaf)
     except RuntimeError:  # the next pass raises it again, if it is the model's
         return None
     if mode.unclear:
