@@ -12,6 +12,7 @@ that a product gives each factor half of its relevance:
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
@@ -112,9 +113,8 @@ class _Marking:
         self.live = [live & 1 for live in trace.live]  # of the nodes
         self._first, alike = _first_of_equals(trace)
         self.marks = Marks(alike=alike, first=self._first)
-        self._roots: dict[int, int] = {}
         self._behind: dict[tuple[int, int], set[int]] = {}
-        self._products: dict[int, list[Op]] = {}
+        self.root, self._products_behind = cache(self._find_root), cache(self._find_products)
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
             if self._makes_weights(op):
@@ -143,18 +143,17 @@ class _Marking:
         """The live factors of a product; a value twice if it is squared."""
         return [value for value in factors_of(op) if self.live[value]]
 
+    def pairs(self, op: Op) -> list[tuple[int, int]]:
+        """The two live factors of a product in either order; those of a quotient in its own."""
+        factors = self.factors(op)
+        return both_ways(factors)[: 1 if op.name == "div" else 2] if len(factors) == 2 else []
+
     def live_reads(self, op: Op) -> list[int]:
         """The live values that an operation reads."""
         return [ref.value for ref in op.reads if self.live[ref.value]]
 
-    def root(self, value: int) -> int:
+    def _find_root(self, value: int) -> int:
         """What a value is a constant multiple of, up to its shape."""
-        known = self._roots.get(value)
-        if known is None:
-            known = self._roots[value] = self._root(value)
-        return known
-
-    def _root(self, value: int) -> int:
         op = self.trace.made(value)
         while op is not None and op.name in ("mul", "div", "neg", "clone", "view", "_to_copy"):
             reads = self.live_reads(op)
@@ -274,16 +273,13 @@ class _Marking:
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
-        factors = self.factors(op)
-        if len(factors) != 2:
-            return False
-        above, below = factors
+        pairs = self.pairs(op)
         if op.name == "mul":
-            inverse = [self.trace.name(value) == "reciprocal" for value in factors]
-            if inverse.count(True) != 1:
-                return False
-            above, below = (below, above) if inverse[0] else (above, below)
-        return self._are_summed_in(below, [above]) is not None
+            pairs = [(a, b) for a, b in pairs if self._is_inverse(b) and not self._is_inverse(a)]
+        return any(self._are_summed_in(below, [above]) is not None for above, below in pairs)
+
+    def _is_inverse(self, value: int) -> bool:
+        return self.trace.name(value) == "reciprocal"
 
     def _are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """The first of the candidates whose own entries are summed in a divisor."""
@@ -372,8 +368,7 @@ class _Marking:
 
         That is `(w v) / sum(w)`, and `q (k^T v) / (q sum(k))`, whose matrix is never computed.
         """
-        pairs = both_ways(self.factors(op))
-        for above, below in pairs[:1] if op.name == "div" else pairs:
+        for above, below in self.pairs(op):
             found = self._divided_at_the_end(above, below)
             for product in [] if found else self._products_behind(below):
                 found = found or self._linear_attention(above, product)
@@ -394,14 +389,10 @@ class _Marking:
                 return [(product, weights)]
         return None
 
-    def _products_behind(self, value: int) -> list[Op]:
+    def _find_products(self, value: int) -> list[Op]:
         """Products of two signals that a value is, but for constants and sums."""
-        known = self._products.get(value)
-        if known is None:
-            makers = self.makers(value, _OF_COMBINATIONS)
-            known = [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
-            self._products[value] = known
-        return known
+        makers = self.makers(value, _OF_COMBINATIONS)
+        return [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
         """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.
@@ -435,12 +426,11 @@ class _Marking:
 
     def _mark_factor(self, op: Op) -> bool:
         """Mark `g(x)` in `x g(x)`, or the scale where x is multiplied or divided by its length."""
-        pairs = both_ways(self.factors(op))[: 1 if op.name == "div" else 2]
         kinds: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
             ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
         )  # fmt: skip
         for rule, fits in kinds:
-            for x, factor in pairs:
+            for x, factor in self.pairs(op):
                 if fits(factor, x):
                     self.marks.hold(op, factor, rule)
                     return True
@@ -474,8 +464,7 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
     Also groups of operations that are the same but for their numbers.
     """
     first = list(range(len(trace.maker)))
-    seen: dict[object, list[Op]] = {}
-    alike: dict[object, list[int]] = {}
+    alike: dict[object, list[Op]] = {}
     for op in trace.ops:
         if (
             op.in_place
@@ -484,19 +473,19 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
         ):
             continue
         key = (op.func, tuple(first[ref.value] for ref in op.reads))
-        alike.setdefault(key, []).append(op.number)
-        before = seen.setdefault(key, [])
-        equal = next((one for one in before if _same_numbers(one, op)), op)
-        if equal is op:
-            before.append(op)
+        group = alike.setdefault(key, [])
+        equal = next((one for one in group if _same_numbers(one, op)), op)
+        group.append(op)
         for ref, other in zip(op.makes, equal.makes, strict=True):
             first[ref.value] = first[other.value]
-    return first, [group for group in alike.values() if len(group) > 1]
+    groups = ([op.number for op in group] for group in alike.values())
+    return first, [group for group in groups if len(group) > 1]
 
 
 def _same_numbers(one: Op, other: Op) -> bool:
-    texts = (numbers_among(op, op.args, op.kwargs) for op in (one, other))
-    return next(texts) == next(texts)
+    return numbers_among(one, one.args, one.kwargs) == numbers_among(
+        other, other.args, other.kwargs
+    )
 
 
 def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
