@@ -474,19 +474,18 @@ class WrappedModel:
         """A plain pass as a function of node rows (n, D) or (B, S, D)."""
 
         def call(rows: Tensor) -> Tensor:
-            with self._replacing(rows):
+            with self._hooked(lambda module, args, output: rows):
                 return self._call(rows, batch, shown)
 
         return call
 
     @contextmanager
-    def _replacing(self, rows: Tensor) -> Iterator[None]:
-        """Within the block the module `at` returns these rows."""
+    def _hooked(self, hook: Callable[..., Any]) -> Iterator[None]:
+        """Within the block the module `at`, if it is named, has this forward hook."""
         if self.how.at is None:
             yield
             return
-        at = module_named(self.running, self.how.at)
-        handle = at.register_forward_hook(lambda module, args, output: rows)
+        handle = module_named(self.running, self.how.at).register_forward_hook(hook)
         try:
             with uncompiled(self.running):
                 yield
@@ -543,15 +542,9 @@ class WrappedModel:
 
     def _embedded(self, batch: WrappedBatch) -> Tensor:
         """The output of the module `at` in a pass: node rows (n, D), or tokens (B, S, D)."""
-        assert self.how.at is not None
         found: list[Any] = []
-        at = module_named(self.running, self.how.at)
-        handle = at.register_forward_hook(lambda module, args, out: found.append(out))
-        try:
-            with uncompiled(self.running):
-                self._call(None, batch, batch.mask)
-        finally:
-            handle.remove()
+        with self._hooked(lambda module, args, output: found.append(output)):
+            self._call(None, batch, batch.mask)
         if len(found) != 1 or not isinstance(found[0], Tensor):
             raise ValueError(
                 f"the module {self.how.at!r} is called {len(found)} times in a pass; name one"
