@@ -226,9 +226,8 @@ class _Marking:
                     continue
                 passes = bool(own)
             else:
-                passes = op.name in through
-                if op.name in ADDITIONS and not self._is_sum_of(op, mine):
-                    passes = False
+                added = op.name in ADDITIONS and not self._is_sum_of(op, mine)
+                passes = op.name in through and not added
             if passes:
                 for ref in op.makes:
                     if ref.value not in mine and self.live[ref.value]:
@@ -237,12 +236,9 @@ class _Marking:
 
     def _is_sum_of(self, op: Op, mine: set[int]) -> bool:
         """Whether all signals in an addition belong to `mine`, or are other attention."""
-        others = [value for value in self.live_reads(op) if value not in mine]
-        return all(self._is_probability(value) for value in others)
-
-    def _is_probability(self, value: int) -> bool:
-        """Whether a value is a softmax, or a multiple of one."""
-        return any(op.name in SOFTMAX for op in self.makers(value, _OF_MULTIPLES))
+        others = (value for value in self.live_reads(op) if value not in mine)
+        multiples = (self.makers(value, _OF_MULTIPLES) for value in others)
+        return all(any(op.name in SOFTMAX for op in makers) for makers in multiples)
 
     def _is_factor(self, op: Op, mine: set[int]) -> bool:
         """Whether a product with weights makes other weights, as with a gate of every pair."""
