@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .nodes import VIEWS, Nodes
+from .nodes import RESHAPES, Nodes
 from .trace import Op, Ref, Trace
 
 aten = torch.ops.aten
 PRODUCTS = {"mm", "bmm"}
-MOVES = VIEWS | {"expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "clone"}
+MOVES = RESHAPES | {"expand", "transpose", "permute", "t"}
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ NONE = -1
 MIXED = -(2**60)
 LARGE = 2**61  # more than any number
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+RESHAPES = VIEWS | {"squeeze", "unsqueeze", "clone"}
 MOVES = VIEWS | {
     "expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "index",
     "index_select", "clone", "split", "split_with_sizes", "unbind", "gather", "_to_copy", "cat",

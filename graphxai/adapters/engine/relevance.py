@@ -34,7 +34,7 @@ from graphxai.rules.scope import Blocks
 
 from .attention import Placed, Read, Seen, entries, exposed, readings, shares_of_parallel
 from .marks import Marks
-from .nodes import NONE, Nodes, Numbers, agree, compressed
+from .nodes import NONE, RESHAPES, Nodes, Numbers, agree, compressed
 from .replay import Plan, out_of_place, plan, replay
 from .trace import Op, Ref, Trace, paired, refs_in
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
@@ -42,7 +42,6 @@ from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
 Heads = tuple[Tensor, Tensor, Tensor]  # graph and head of each entry, important heads (B, K, H)
 ALL_CONSTANT = Constant(attention=True, layernorm=True, activation="ratio")
-VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "clone"}
 STATISTICS = SUMS | {"amax", "amin", "max", "min", "logsumexp", "std_mean", "var_mean"}
 ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub"}
 
@@ -514,7 +513,7 @@ def _last_map(made: Plan) -> int | None:
     """The number of the affine map with constant weights that makes the output (B, C)."""
     trace, value = made.trace, made.trace.output.value
     op = trace.made(value)
-    while op is not None and op.name in VIEWS | {"add", "_to_copy", "alias"}:
+    while op is not None and op.name in RESHAPES | {"add", "_to_copy", "alias"}:
         signals = [ref.value for ref in op.reads if made.signal[ref.value]]
         if len(signals) != 1 or trace.shape(op.out).numel() != trace.shape(signals[0]).numel():
             return None
