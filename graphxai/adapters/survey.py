@@ -43,20 +43,15 @@ class Survey:
     mixing: the module in which it mixes the graphs of a batch, "" if that is unclear, or None.
     """
 
-    def __init__(self, form: tuple[Any, ...]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.mixing: str | None = None
-        self._form = form
+        self._form = _form(module)
         self._looked = False
         self._cuts: set[str] | None = None
         self._told: set[str] = set()
 
     def __deepcopy__(self, _: Any) -> "Survey":
         return self
-
-    @classmethod
-    def of(cls, module: nn.Module) -> "Survey":
-        """The beginning of a survey."""
-        return cls(_form(module))
 
     def is_of(self, module: nn.Module) -> bool:
         """Whether the module still consists of the same parts."""

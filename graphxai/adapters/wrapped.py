@@ -172,7 +172,7 @@ class WrappedModel:
         self.module, self.config, self.how = module, config, how
         self.origin = Origin(name)
         self.padding = Padding()
-        self._survey = Survey.of(module)
+        self._survey = Survey(module)
         told = how.forward is not None or not how.dense
         self._masks_padding = told or takes_padding_mask(module)
 
@@ -282,7 +282,7 @@ class WrappedModel:
     def survey(self) -> Survey:
         """What earlier passes have shown about the module as it is now."""
         if not self._survey.is_of(self.module):
-            self._survey = Survey.of(self.module)
+            self._survey = Survey(self.module)
         return self._survey
 
     # -- inputs --------------------------------------------------------------------------------
