@@ -177,7 +177,7 @@ def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
 
 
 class _Needed:
-    """Collects operations backwards from the output.
+    """Finds the signals forwards from the inputs, and the operations backwards from the output.
 
     passing: those that a gradient passes through. Tensors that are written to during the pass are
     not kept as they were at the time, so that all that touches them has to run, too.
@@ -191,6 +191,7 @@ class _Needed:
         self.passing: set[int] = set()
         self._touching: dict[int, list[int]] | None = None
         self._todo: list[tuple[int, bool]] = []
+        # in the order of the operations, which a matrix that was written in later has a place in
         for value in sorted(range(len(trace.maker)), key=trace.maker.__getitem__):
             self.signal[value] = bool(trace.live[value] & bits) and self._is_signal(value)
         for ref in refs_in(trace.output):
@@ -234,14 +235,13 @@ class _Needed:
         those do that are neither attention nor a gate, such as the two branches of a SwiGLU or of
         Polynormer (uniform rule, Achtibat 2024, section 3.2).
         """
-        if op.number not in self.marks.products or not (
-            self.rules.products or self.rules.attention
-        ):
+        factors = [value for value in factors_of(op) if value in self._taken_by(op)]
+        if op.number not in self.marks.products or len(factors) < 2:
             return False
-        if len([value for value in factors_of(op) if value in self._taken_by(op)]) < 2:
-            return False
-        known = self.marks.held.get(op.number, {}).values()
-        return "layernorm" not in known if self.rules.products else not known
+        held = self.marks.held.get(op.number, {}).values()
+        if self.rules.products:
+            return "layernorm" not in held
+        return self.rules.attention and not held
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
         passing = passing and bool(self.signal[value])
