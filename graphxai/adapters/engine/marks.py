@@ -43,6 +43,7 @@ OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", 
                          "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
                          "clamp_max"}  # fmt: skip
 SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
+_WHOLE = {"expand", "detach", "alias", "clone", "view", "unsqueeze"}  # a view of all entries
 _BESIDE = {"index_select", "expand", "detach", "alias", "clone"}  # a maximum and its group
 _KEPT = -1
 ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
@@ -312,7 +313,8 @@ class _Marking:
         """The groups of which a value, put beside their members, is the maximum."""
         op, index = self.trace.made(value), _KEPT
         while op is not None and op.name in _BESIDE:
-            index = self._origin(op.args[2].value) if op.name == "index_select" else index
+            if op.name == "index_select":
+                index = self.trace.origin(op.args[2].value, _WHOLE)
             op = self.trace.made(op.reads[0].value)
         found = None if op is None else self._group(op, {"amax", "max", "scatter_reduce"})
         return found if found is not None and found[1] == index else None
@@ -325,16 +327,8 @@ class _Marking:
         dims = dims if isinstance(dims, list | tuple) else [dims]
         axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
         if type(by) is Ref:
-            return axes, self._origin(by.value)
+            return axes, self.trace.origin(by.value, _WHOLE)
         return (axes, _KEPT) if by is True else None
-
-    def _origin(self, value: int) -> int:
-        """What a value is a view of, with all of its entries."""
-        op = self.trace.made(value)
-        while op is not None and op.name in _BESIDE | {"view", "unsqueeze"} - {"index_select"}:
-            value = op.reads[0].value
-            op = self.trace.made(value)
-        return value
 
     def _mark_gate(self, op: Op) -> None:
         argument = self.root(self.live_reads(op)[0])

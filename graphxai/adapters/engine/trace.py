@@ -178,6 +178,12 @@ class Trace:
         op = self.made(value)
         return "" if op is None else op.name
 
+    def origin(self, value: int, through: set[str]) -> int:
+        """What a value is made of by these operations on a first argument alone."""
+        while (op := self.made(value)) is not None and op.name in through:
+            value = op.reads[0].value
+        return value
+
     def back(self, value: int, further: Callable[[int, Op], Iterable[int]]) -> Iterator[int]:
         """A value and those it is made of, as far as `further` leads from a value and its maker."""
         seen, todo = {value}, [value]
