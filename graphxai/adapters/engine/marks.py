@@ -12,7 +12,6 @@ that a product gives each factor half of its relevance:
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
@@ -115,7 +114,8 @@ class _Marking:
         self._first, alike = _first_of_equals(trace)
         self.marks = Marks(alike=alike, first=self._first)
         self._behind: dict[tuple[int, int], set[int]] = {}
-        self.root, self._products_behind = cache(self._find_root), cache(self._find_products)
+        self._roots: dict[int, int] = {}
+        self._products: dict[int, list[Op]] = {}
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
             if self._makes_weights(op):
@@ -153,8 +153,13 @@ class _Marking:
         """The live values that an operation reads."""
         return [ref.value for ref in op.reads if self.live[ref.value]]
 
-    def _find_root(self, value: int) -> int:
+    def root(self, value: int) -> int:
         """What a value is a constant multiple of, up to its shape."""
+        if value not in self._roots:
+            self._roots[value] = self._find_root(value)
+        return self._roots[value]
+
+    def _find_root(self, value: int) -> int:
         op = self.trace.made(value)
         while op is not None and op.name in ("mul", "div", "neg", "clone", "view", "_to_copy"):
             reads = self.live_reads(op)
@@ -166,10 +171,9 @@ class _Marking:
     def behind(self, value: int, through: set[str]) -> set[int]:
         """All live values that one is made of by way of the operations in `through`, a constant."""
         key = (self._first[value], id(through))
-        known = self._behind.get(key)
-        if known is None:
-            known = self._behind[key] = set(self._back(value, through, lambda _: False))
-        return known
+        if key not in self._behind:
+            self._behind[key] = set(self._back(value, through, lambda _: False))
+        return self._behind[key]
 
     def makers(self, value: int, through: set[str]) -> list[Op]:
         """The operations that made the values behind one."""
@@ -379,10 +383,13 @@ class _Marking:
                 return [(product, weights)]
         return None
 
-    def _find_products(self, value: int) -> list[Op]:
+    def _products_behind(self, value: int) -> list[Op]:
         """Products of two signals that a value is, but for constants and sums."""
-        makers = self.makers(value, _OF_COMBINATIONS)
-        return [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
+        if value not in self._products:
+            makers = self.makers(value, _OF_COMBINATIONS)
+            found = [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
+            self._products[value] = found
+        return self._products[value]
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
         """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.

@@ -13,8 +13,7 @@ to add up to it.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -54,15 +53,21 @@ FAR = 1e4  # machine epsilons of the terms' size: more is no rounding
 # -- which line a constant belongs to --------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
 class Lines:
     """To which line of the ledger each constant belongs; names: of the inputs by bit."""
 
-    def __init__(self, trace: Trace, names: Mapping[int, str]) -> None:
-        self.trace, self.names = trace, names
-        self.of = cache(self._line)
+    trace: Trace
+    names: Mapping[int, str]
+    _known: dict[int, str] = field(default_factory=dict)
 
-    def _line(self, value: int) -> str:
+    def of(self, value: int) -> str:
         """The line of a value that is added to a signal."""
+        if value not in self._known:
+            self._known[value] = self._of(value)
+        return self._known[value]
+
+    def _of(self, value: int) -> str:
         depends, live = self.trace.depends[value], self.trace.live[value]
         if depends & 1:
             return BIASES if live & 1 else CUT_OFF
