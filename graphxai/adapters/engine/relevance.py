@@ -380,7 +380,6 @@ class Positive:
         self.weights = {met.product.number: met.weights for met in made.marks.attention}
         layers = enumerate(placed)
         self._placed = {n: (k, seen.place) for k, seen in layers for n in seen.products}
-        self.reading = readings(placed, self._exposing)
 
     def __call__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
@@ -469,7 +468,7 @@ class Positive:
 
     # -- attention -----------------------------------------------------------------------------
 
-    def _exposing(self, place: Placed) -> Read:
+    def exposing(self, place: Placed) -> Read:
         """Attention as (B, H, T, T), in the way of the relevance."""
 
         def read(weights: Tensor) -> Tensor:
@@ -537,7 +536,8 @@ def passed_back(
     inputs: by slot; placed: attention to read.
     """
     positive = Positive(made, nodes, state, size, placed)
-    output: Tensor = replay(made, inputs, reading=positive.reading, apply=positive).output()
+    read = readings(placed, positive.exposing)
+    output: Tensor = replay(made, inputs, reading=read, apply=positive).output()
     if positive.unknown:
         lines = sorted(f"{place or name}: {what}" for place, what in positive.unknown)
         warnings.warn(

@@ -363,7 +363,7 @@ class Replayed:
         self.plan, self.trace, self.tensors = plan, plan.trace, tensors
         self.reading = reading or {}
         self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
-        self.apply = apply or self._by_rule
+        self.apply = apply  # not `_by_rule`: a circle would keep the tensors of the pass alive
         self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
 
     def begin(self, slot: int, tensor: Tensor) -> None:
@@ -412,7 +412,7 @@ class Replayed:
         if op.number in self.plan.halved:
             first = int(op.name in PLUS_PRODUCT)
             args[first : first + 2] = map(_halved, args[first : first + 2])
-        return self._put(op, self.apply(op, args, kwargs))
+        return self._put(op, (self.apply or self._by_rule)(op, args, kwargs))
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         # where the model runs by itself, it writes to its own tensor
