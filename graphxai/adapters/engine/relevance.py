@@ -146,14 +146,17 @@ class Call:
             return self.of()()
 
     def of(self, *values: int) -> Callable[..., Tensor]:
-        """The operation as a function of these values."""
-        func = out_of_place(self.op.func) if self.op.in_place else self.op.func
+        """The operation as a function of these values.
+
+        It outlives the pass, in the way back. So it must hold no tensor that has a way back itself:
+        Python would never see that circle, and the pass would stay in memory for good.
+        """
+        op, kept, given = self.op, self.kept, (self.args, self.kwargs)
+        func = out_of_place(op.func) if op.in_place else op.func
 
         def f(*tensors: Tensor) -> Tensor:
             new = dict(zip(values, tensors, strict=True))
-            args, kwargs = self.op.with_tensors(
-                lambda ref: new.get(ref.value, self.kept[ref.value]), self.args, self.kwargs
-            )
+            args, kwargs = op.with_tensors(lambda ref: new.get(ref.value, kept[ref.value]), *given)
             out = func(*args, **kwargs)
             first: Tensor = out[0] if isinstance(out, tuple | list) else out
             return first
