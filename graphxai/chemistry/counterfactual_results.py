@@ -23,12 +23,13 @@ from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
 from .contrast import NO_MOLECULE, Contrast, contrast
-from .matching import NoCommonPartError, common_part
+from .matching import CommonPart, NoCommonPartError, common_part
 from .measurements import Measured
 from .wish import Wish
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rdkit.Chem import Mol
 
     from graphxai.visualization import Scale
 
@@ -191,7 +192,14 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         if not self.found:
             return ()
         first, *others = self.explanations
-        return tuple(_at_change(first, other) for other in others)
+        pairs = zip(others, self._common_parts, strict=True)
+        return tuple(_at_change(first, other, part) for other, part in pairs)
+
+    @cached_property
+    def _common_parts(self) -> tuple[CommonPart | None, ...]:
+        """By counterfactual, what it shares with the molecule; a search takes up to a second."""
+        first, *others = (e.atoms(NO_MOLECULE) for e in self.explanations)
+        return tuple(_common_part(first, other) for other in others)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per counterfactual."""
@@ -242,14 +250,14 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             "subtitle": str(self.explanation.prediction),
         }
         panels = [molecule_svg(first, values[0], **about, **given)]
-        for one, e, relevance in zip(self.found, shown[1:], values[1:], strict=True):
+        each = zip(self.found, shown[1:], values[1:], self._common_parts, strict=True)
+        for one, e, relevance, part in each:
             mol = e.atoms(NO_MOLECULE)
             about = {"title": one.changes, "subtitle": str(one.prediction)}
-            try:
-                part = common_part(first, mol, timeout=1)
-                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
-            except NoCommonPartError:
+            if part is None:
                 mol, same = laid_out(mol), np.arange(0)
+            else:
+                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
             new = np.setdiff1d(np.arange(len(e)), same).tolist()
             panels.append(molecule_svg(mol, relevance, outlined=new, **about, **given))
         return grid_svg(
@@ -327,10 +335,15 @@ def percent(share: float | None) -> str:
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
 
 
-def _at_change(first: Explanation, other: Explanation) -> float | None:
+def _common_part(first: "Mol", other: "Mol") -> CommonPart | None:
     try:
-        part = common_part(first.atoms(NO_MOLECULE), other.atoms(NO_MOLECULE), timeout=1)
+        return common_part(first, other, timeout=1)
     except NoCommonPartError:
+        return None
+
+
+def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) -> float | None:
+    if part is None:
         return None
     account = Contrast(first, other, part).account
     return (account.changed_a - account.changed_b) / account.output if account.output else None
