@@ -14,9 +14,9 @@ A rule labels any molecule for nothing. So the training part grows by
    that it gets wrong on more than 0.5 % of the validation molecules, or those named by `--again`:
    `--again pains:no` asks molecules without PAINS what would make one.
 
-The first model starts from that of `ground_truth.py` and sees every molecule twice: with fewer
-molecules and more epochs it learns the molecules by heart. Each later one starts from the one
-before, and learns the counterfactuals and as many of the other molecules as `--replayed`.
+The first model starts from that of `ground_truth.py` and sees every molecule three times. (With
+fewer molecules and more epochs it learns the molecules by heart.) Each later one starts from the
+one before, and learns the counterfactuals and as many of the other molecules as `--replayed`.
 Validation and test part stay those of the table, and none of their molecules is taught. OUT gets
 the tables and models of each round, and `molecules.csv` and `run/` of the last one, as
 `ground_truth.py` and `counterfactuals.py --rules` read them. What is there is not made again.
@@ -178,11 +178,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--epochs", type=int, nargs="+", default=(2, 1), help="by round")
+    parser.add_argument("--epochs", type=int, nargs="+", default=(3, 1), help="by round")
     parser.add_argument("--per-rule", type=int, default=2500, help="sources of neighbours")
     parser.add_argument("--others", type=int, default=5000, help="more of them")
     parser.add_argument("--asked", type=int, default=100, help="molecules a round, rule and answer")
     parser.add_argument("--again", nargs="*", metavar="RULE:ANSWER", help="see step 4")
+    parser.add_argument("--taught", type=int, default=100_000, help="molecules; 60 kB each")
     parser.add_argument("--replayed", type=int, default=60_000, help="molecules")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
@@ -206,7 +207,7 @@ def main() -> None:
 
 
 def with_neighbours(first: RuleTable, given: argparse.Namespace) -> RuleTable:
-    """The table with what the steps 1 to 3 add."""
+    """The table with what the steps 1 to 3 add, or a sample of it."""
     table = extended(first, local_smiles(given.data), given.workers)
     rings = in_parallel(partial(resized, seed=0), training(table), given.workers)
     some = sources(table, given.per_rule, given.others, 0)
@@ -214,7 +215,9 @@ def with_neighbours(first: RuleTable, given: argparse.Namespace) -> RuleTable:
     again = random.Random(0).sample(near, len(near) // 5)
     rings += in_parallel(partial(resized, seed=1), again, given.workers)
     print(f"{len(near):,} neighbours, {len(rings):,} with another ring", flush=True)
-    return extended(table, near + rings, given.workers)
+    new = sorted({*training(table), *near, *rings} - {*first.smiles})
+    chosen = random.Random(0).sample(new, min(given.taught, len(new)))
+    return extended(first, chosen, given.workers)
 
 
 def with_counterfactuals(
