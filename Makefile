@@ -26,9 +26,11 @@ demo: $(READY)
 
 # One process a core, each with one thread; with worksteal, tests of a file mostly stay together,
 # so that what they share is made once. Compiled files are kept even where the environment says
-# otherwise: hundreds of processes are started, and each would compile the library anew.
+# otherwise: hundreds of processes are started, and each would compile the library anew. Threads,
+# where a test asks for several, sleep while they wait: every core is taken, so that one that waits
+# busily keeps the other from working.
 test: $(READY)
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 # Strange inputs for MINUTES; a fault is added to tests/data/hostile.jsonl, which the tests run.
 MINUTES ?= 5

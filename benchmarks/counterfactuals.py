@@ -164,31 +164,41 @@ def truths(model: Graphormer, rule: RuleTask, molecules: Sequence[str]) -> dict[
 
     Molecules that the model has wrong are left out: so it has most of their neighbours.
     """
-    found = [
-        answers_of(model, rule, smiles, "no" if rule.label(smiles) else "yes")
+    known = [
+        smiles
         for smiles in molecules
         if (gx.predict(model, smiles)[rule.name].label == "yes") == rule.label(smiles)
     ]
+    found, sure = (
+        [answers_of(model, rule, one, "no" if rule.label(one) else "yes", sure) for one in known]
+        for sure in (False, True)
+    )
     return {
         "molecules": len(found),
         "wrong already": len(molecules) - len(found),
         "with a counterfactual": sum(bool(one.right) for one in found),
+        "with a sure one": sum(bool(one.right) for one in sure),
         "right": share(found),
+        "sure": share(sure),
+        "sure towards no": share([one for one in sure if one.wish == "no"]),
+        "sure towards yes": share([one for one in sure if one.wish == "yes"]),
         "right towards no": share([one for one in found if one.wish == "no"]),
         "right towards yes": share([one for one in found if one.wish == "yes"]),
         "right, most at the change": share([one.where(lambda at: at >= HALF) for one in found]),
         "right, less at the change": share([one.where(lambda at: at < HALF) for one in found]),
         "fooled": [row for one in found for row in one.fooled],
+        "fooled, sure": [row for one in sure for row in one.fooled],
     }
 
 
-def answers_of(model: Graphormer, rule: RuleTask, smiles: str, wish: str) -> Answers:
-    """What the rule says of up to six counterfactuals of a molecule."""
+def answers_of(model: Graphormer, rule: RuleTask, smiles: str, wish: str, sure: bool) -> Answers:
+    """What the rule says of up to six counterfactuals of a molecule; sure: of sure ones alone."""
     result = gx.counterfactuals(
-        model, smiles, f"{rule.name}: {wish}", n=6, predictions=300, progress=False
+        model, smiles, f"{rule.name}: {wish}", n=6, predictions=300, sure=sure, progress=False
     )
-    reached = [one for one in result if one.reached]
-    shares = [s for one, s in zip(result, result.at_change, strict=True) if one.reached]
+    counted = [one.reached and (not sure or one.sure) for one in result]
+    reached = [one for one, counts in zip(result, counted, strict=True) if counts]
+    shares = [s for s, counts in zip(result.at_change, counted, strict=True) if counts]
     right = [("yes" if rule.label(one.smiles) else "no") == wish for one in reached]
     pairs = zip(reached, right, strict=True)
     return Answers(

@@ -1,4 +1,4 @@
-"""Teach the model of all rules what the neighbours of its molecules answer, and where it is fooled.
+"""Teach one model all rules, on neighbours of its molecules and where it is fooled.
 
     python benchmarks/ground_truth.py --out runs/ground-truth --groups rules
     python benchmarks/taught_rules.py --rules runs/ground-truth/rules --out runs/taught/rules
@@ -7,16 +7,16 @@
 A rule labels any molecule for nothing. So the training part grows by
 
 1. the molecules of the local tables that `ground_truth.py` left out;
-2. neighbours of training molecules, one transformation away: those that change an answer, and a few
-   that change none;
-3. in every round, counterfactuals of training molecules, found by the model of the round before:
-   with the rules' answers, whatever that model thought of them. After the first round, only those
-   of rules that the model gets wrong on more than 1 % of the validation molecules, or those named
-   by `--again`: `--again pains:no` asks molecules without PAINS what would make one;
-4. where rings of more than six atoms are among these rules, training molecules with a ring made
-   larger, smaller, opened or closed.
+2. neighbours, one and two random changes away: those of molecules that answer yes, and of others;
+3. molecules with one ring made larger, smaller, opened or closed;
+4. in every round after the first, counterfactuals of training molecules, found by the model of the
+   round before: with the rules' answers, whatever that model thought of them. Asked are the rules
+   that it gets wrong on more than 0.5 % of the validation molecules, or those named by `--again`:
+   `--again pains:no` asks molecules without PAINS what would make one.
 
-The first model starts from the bundled weights `molecules`, each later one from the one before.
+The first model starts from that of `ground_truth.py` and sees every molecule three times. (With
+fewer molecules and more epochs it learns the molecules by heart.) Each later one starts from the
+one before, and learns the counterfactuals and as many of the other molecules as `--replayed`.
 Validation and test part stay those of the table, and none of their molecules is taught. OUT gets
 the tables and models of each round, and `molecules.csv` and `run/` of the last one, as
 `ground_truth.py` and `counterfactuals.py --rules` read them. What is there is not made again.
@@ -39,6 +39,7 @@ import torch
 from rdkit import Chem, rdBase
 
 import graphxai as gx
+from graphxai.chemistry.exchange import exchanged, fragments_for
 from graphxai.chemistry.transformation_table import TRANSFORMATIONS
 from graphxai.chemistry.transformations import transformed
 from graphxai.datasets.rule_molecules import local_smiles
@@ -49,11 +50,10 @@ from graphxai.models.graphormer.checkpoint import load_checkpoint
 from graphxai.models.graphormer.recipes.rules import train_rules
 
 PRESENCE = [rule for rule in RULES.values() if rule.kind == "presence"]
-QUICK = [rule for rule in PRESENCE if rule.name != "pains"]  # the alerts' filters take 5 ms
-TRIED = 40  # neighbours of a molecule whose answers are computed; PAINS for a fourth of them
-KEPT = 8  # neighbours of a molecule that are taught, half of which change an answer if they can
+ROWS = 14  # transformations that are tried at a time, of 189
+ONE, TWO = 10, 4  # neighbours of a molecule that are taught, one and two changes away
 MOST_ATOMS = 60  # as in the table
-WRONG = 0.01  # of the validation molecules: the rules that are asked for again
+WRONG = 0.005  # of the validation molecules: the rules that are asked for again
 RESIZING = ("ring larger by CH2", "ring smaller by CH2", "ring opened", "ring closed by CH2")
 PIECE = 20  # molecules that a process takes at a time
 REACHED = 60  # counterfactuals of a molecule that are taught at most
@@ -61,36 +61,40 @@ REACHED = 60  # counterfactuals of a molecule that are taught at most
 T = TypeVar("T")
 
 
-def sources(table: RuleTable, per_answer: int, seed: int) -> list[str]:
-    """Training molecules, up to `per_answer` with each answer to each rule."""
+def sources(table: RuleTable, per_rule: int, others: int, seed: int) -> list[str]:
+    """Training molecules: up to `per_rule` that answer yes to each rule, and any others."""
     rng, chosen = random.Random(seed), set[int]()
     for rule in PRESENCE:
         answers = table.of(rule.name)
-        for side in (0, 1):
-            among = [k for k in table.split.train if answers[k] == side]
-            chosen |= set(rng.sample(among, min(per_answer, len(among))))
+        among = [k for k in table.split.train if answers[k]]
+        chosen |= set(rng.sample(among, min(per_rule, len(among))))
+    rest = [k for k in table.split.train if k not in chosen]
+    chosen |= set(rng.sample(rest, min(others, len(rest))))
     return [table.smiles[k] for k in rng.sample(sorted(chosen), len(chosen))]
 
 
 def neighbours(smiles: Sequence[str], seed: int) -> list[str]:
-    """Of each molecule at most KEPT neighbours; see the first paragraph."""
+    """Of each molecule some neighbours, and some of the neighbours of one of them."""
     found: list[str] = []
     for text in smiles:
         rng = random.Random(f"{seed} {text}")
-        around = [one.smiles for one in transformed(Chem.MolFromSmiles(text))]
-        around = rng.sample(around, min(TRIED, len(around)))
-        slow = set(around[: TRIED // 4])
-        before = [rule.label(text) for rule in PRESENCE]
-        changed = {
-            one
-            for one in around
-            for rule, answer in zip(PRESENCE, before, strict=True)
-            if (rule in QUICK or one in slow) and rule.label(one) != answer
-        }
-        flips = rng.sample(sorted(changed), min(KEPT // 2, len(changed)))
-        rest = [one for one in around if one not in changed]
-        found += flips + rest[: KEPT - len(flips)]
+        near = changed(text, ONE, rng)
+        found += near
+        if near:
+            found += changed(rng.choice(near), TWO, rng)
     return found
+
+
+def changed(text: str, n: int, rng: random.Random) -> list[str]:
+    """At most n molecules that a few random transformations and fragments make of one."""
+    mol = Chem.MolFromSmiles(text)
+    fragments = {
+        kind: tuple(rng.sample(several, min(2, len(several))))
+        for kind, several in fragments_for(mol, None).items()
+    }
+    rows = rng.sample(TRANSFORMATIONS, ROWS)
+    found = [one.smiles for one in (*transformed(mol, rows=rows), *exchanged(mol, fragments))]
+    return rng.sample(found, min(n, len(found)))
 
 
 def resized(smiles: Sequence[str], seed: int) -> list[str]:
@@ -174,63 +178,70 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--epochs", type=int, nargs="+", default=(6, 3), help="by round")
-    parser.add_argument("--per-answer", type=int, default=350, help="sources of neighbours")
-    parser.add_argument("--asked", type=int, default=50, help="molecules a round, rule and answer")
-    parser.add_argument("--again", nargs="*", metavar="RULE:ANSWER", help="see step 3")
-    parser.add_argument("--resized", type=int, default=60_000, help="see step 4: molecules")
+    parser.add_argument("--epochs", type=int, nargs="+", default=(3, 1), help="by round")
+    parser.add_argument("--per-rule", type=int, default=2500, help="sources of neighbours")
+    parser.add_argument("--others", type=int, default=5000, help="more of them")
+    parser.add_argument("--asked", type=int, default=100, help="molecules a round, rule and answer")
+    parser.add_argument("--again", nargs="*", metavar="RULE:ANSWER", help="see step 4")
+    parser.add_argument("--taught", type=int, default=100_000, help="molecules; 60 kB each")
+    parser.add_argument("--replayed", type=int, default=60_000, help="molecules")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    table = read_rule_table(given.rules / "molecules.csv")
-    model, start = given.rules / "run" / "model", "molecules"
-    near = partial(neighbours, seed=0)
-    table = made_once(
-        given.out / "neighbours.csv",
-        lambda: extended(
-            extended(table, local_smiles(given.data), given.workers),
-            in_parallel(near, sources(table, given.per_answer, 0), given.workers),
-            given.workers,
-        ),
-    )
+    first = read_rule_table(given.rules / "molecules.csv")
+    table = made_once(given.out / "neighbours.csv", partial(with_neighbours, first, given))
+    start = str(given.rules / "run" / "model")
     for k in range(given.rounds):
-        before, epochs = table, given.epochs[min(k, len(given.epochs) - 1)]
-        table = made_once(given.out / f"round-{k}.csv", partial(grown, before, model, k, given))
-        print(
-            f"round {k}: {len(before.smiles):,} molecules, then {len(table.smiles):,}", flush=True
-        )
+        if k:
+            more = partial(with_counterfactuals, first, table, Path(start), k, given)
+            table = made_once(given.out / f"round-{k}.csv", more)
+        print(f"round {k}: {len(table.smiles):,} molecules", flush=True)
         model = train_rules(
-            given.out / f"round-{k}", table, start=start, epochs=epochs, resume=True,
-            accelerator="cpu",
+            given.out / f"round-{k}", table, start=start, resume=True, accelerator="cpu",
+            epochs=given.epochs[min(k, len(given.epochs) - 1)],
         )  # fmt: skip
         start = str(model)
         print(json.loads((model / "config.json").read_text())["metadata"]["summary"], flush=True)
-    table.save(given.out / "molecules.csv")
+    first.save(given.out / "molecules.csv")
     shutil.copytree(model.parent, given.out / "run", dirs_exist_ok=True)
 
 
-def grown(table: RuleTable, model: Path, k: int, given: argparse.Namespace) -> RuleTable:
-    """The table with what a round adds, see the steps 3 and 4 above."""
-    first = read_rule_table(given.rules / "molecules.csv")
-    rules = PRESENCE if k == 0 else unsure(first, model)
-    asked = {(rule.name, answer) for rule in rules for answer in ("no", "yes")}
-    if k and given.again:
-        asked = {(name, answer) for name, _, answer in (one.partition(":") for one in given.again)}
-    found = list[str]()
-    for rule in PRESENCE:
-        labels, rng = first.of(rule.name), random.Random(f"{k} {rule.name}")
-        for side, answer in enumerate(("no", "yes")):
-            among = [first.smiles[j] for j in first.split.train if labels[j] == side]
-            chosen = rng.sample(among, min(given.asked, len(among)))
-            if (rule.name, answer) in asked:
-                ask = partial(fooling, folder=model, name=rule.name)
-                found += in_parallel(ask, chosen, given.workers)
-                print(f"round {k}, {rule.name}: {len(found):,} counterfactuals", flush=True)
-    if k and any(name == "large-ring" for name, _ in asked):
-        train = [table.smiles[j] for j in table.split.train]
-        some = random.Random(k).sample(train, min(given.resized, len(train)))
-        found += in_parallel(partial(resized, seed=k), some, given.workers)
-    return extended(table, found, given.workers)
+def with_neighbours(first: RuleTable, given: argparse.Namespace) -> RuleTable:
+    """The table with what the steps 1 to 3 add, or a sample of it."""
+    table = extended(first, local_smiles(given.data), given.workers)
+    rings = in_parallel(partial(resized, seed=0), training(table), given.workers)
+    some = sources(table, given.per_rule, given.others, 0)
+    near = in_parallel(partial(neighbours, seed=0), some, given.workers)
+    again = random.Random(0).sample(near, len(near) // 5)
+    rings += in_parallel(partial(resized, seed=1), again, given.workers)
+    print(f"{len(near):,} neighbours, {len(rings):,} with another ring", flush=True)
+    new = sorted({*training(table), *near, *rings} - {*first.smiles})
+    chosen = random.Random(0).sample(new, min(given.taught, len(new)))
+    return extended(first, chosen, given.workers)
+
+
+def with_counterfactuals(
+    first: RuleTable, before: RuleTable, model: Path, k: int, given: argparse.Namespace
+) -> RuleTable:
+    """The first table with counterfactuals of training molecules, and some that were taught."""
+    if given.again:
+        asked = [tuple(one.split(":")) for one in given.again]
+    else:
+        asked = [(rule.name, answer) for rule in unsure(first, model) for answer in ("no", "yes")]
+    found = random.Random(k).sample(training(before), min(given.replayed, len(before.split.train)))
+    for name, answer in asked:
+        labels, rng = first.of(name), random.Random(f"{k} {name} {answer}")
+        among = [first.smiles[j] for j in first.split.train if labels[j] == (answer == "yes")]
+        chosen = rng.sample(among, min(given.asked, len(among)))
+        fooled = in_parallel(partial(fooling, folder=model, name=name), chosen, given.workers)
+        print(f"round {k}, {name}, {answer}: {len(fooled):,} counterfactuals", flush=True)
+        found += fooled
+    return extended(first, found, given.workers)
+
+
+def training(table: RuleTable) -> list[str]:
+    """The molecules of the training part."""
+    return [table.smiles[j] for j in table.split.train]
 
 
 def unsure(table: RuleTable, folder: Path) -> list[RuleTask]:

@@ -175,6 +175,17 @@ def _canonical(smiles: str) -> str:
         return str(Chem.CanonSmiles(smiles))
 
 
+@lru_cache(maxsize=1 << 14)
+def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
+    """The bits and elements of a compound; models trained on one table have the same ones."""
+    from rdkit import Chem
+
+    from .fingerprints import ecfp4_bits
+
+    mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
+
+
 def _elements(mol: Mol) -> set[str]:
     """The elements of a molecule's atoms, from its formula: ten times faster than atom by atom."""
     from rdkit.Chem.rdMolDescriptors import CalcMolFormula
@@ -186,22 +197,21 @@ def _elements(mol: Mol) -> set[str]:
 
 @lru_cache(maxsize=8)  # more than there are bundled models: in turn, four would drop each
 def _read(path: Path, modified: int) -> TrainingSet | None:
-    from rdkit import Chem, rdBase
+    from rdkit import rdBase
 
-    from .fingerprints import ecfp4_bits
     from .molecules import iter_records
 
-    written = [record["smiles"] for _, record in iter_records(path, ("smiles",))]
+    written = dict.fromkeys(record["smiles"] for _, record in iter_records(path, ("smiles",)))
     with rdBase.BlockLogs():
-        found = {smiles: Chem.MolFromSmiles(smiles) for smiles in written}
-    molecules = {smiles: mol for smiles, mol in found.items() if mol is not None}
-    if not molecules:
+        found = {smiles: _compound(smiles) for smiles in written}
+    compounds = {smiles: one for smiles, one in found.items() if one is not None}
+    if not compounds:
         return None
     held_out = path.with_name(HELD_OUT)
     rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
     return TrainingSet(
-        tuple(molecules),
-        tuple(map(ecfp4_bits, molecules.values())),
-        frozenset().union(*map(_elements, molecules.values())),
+        tuple(compounds),
+        tuple(bits for bits, _ in compounds.values()),
+        frozenset().union(*(elements for _, elements in compounds.values())),
         {record["smiles"]: record["part"] for _, record in rows},
     )

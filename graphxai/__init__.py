@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the list of public names: type checkers import them, `__getattr__` reads it
-    from graphxai.adapters.engine.block import conservative as conservative
+    from graphxai.adapters.engine.passing import conservative as conservative
     from graphxai.adapters.wrapped import wrap as wrap
     from graphxai.api import compare as compare
     from graphxai.api import explain as explain

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .engine.block import intercepted
+from .engine.passing import intercepted
 from .layout import Layout
 
 if TYPE_CHECKING:

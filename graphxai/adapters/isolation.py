@@ -6,6 +6,7 @@ is their own. Where a module refers to another one past the tree of modules (in 
 method, a closure), the reference leads to the copy.
 """
 
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -139,63 +140,50 @@ class _Leading:
             self._open.remove(id(value))
 
     def _led(self, value: Any, name: str) -> Any:
-        held = _held_by(value)
-        if held is None:
+        parts = _taken_apart(value)
+        if parts is None:
             inside = getattr(value, "__dict__", None)
             if type(inside) is dict and any(id(part) in self.copies for part in inside.values()):
                 raise _Unreachable(f"its attribute {name!r} refers to its modules")
             return value
+        held, put_together = parts
         led = [self(part, name) for part in held]
-        if all(a is b for a, b in zip(led, held, strict=True)):
-            return value
-        if isinstance(value, dict):
-            return dict(zip(value, led, strict=True))
-        if isinstance(value, MethodType):
-            return MethodType(*led)
-        if isinstance(value, partial):
-            return partial(led[0], *led[1], **led[2])
-        return _with_cells(value, led) if isinstance(value, FunctionType) else type(value)(led)
+        return value if all(map(operator.is_, led, held)) else put_together(led)
 
 
-def _held_by(value: Any) -> list[Any] | None:
-    """What a container or a function refers to; None: it is neither."""
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    """What a container or a function refers to, and what makes another one; None: it is neither."""
     if type(value) in (list, tuple, set):
-        return list(value)
+        return list(value), type(value)
     if type(value) is dict:
-        return list(value.values())
+        return list(value.values()), lambda held: dict(zip(value, held, strict=True))
     if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
+        return [value.__func__, value.__self__], lambda held: MethodType(*held)
     if type(value) is partial:
-        return [value.func, value.args, value.keywords]
+        function = [value.func, value.args, value.keywords]
+        return function, lambda held: partial(held[0], *held[1], **held[2])
     if isinstance(value, FunctionType):
-        return [cell.cell_contents if _is_filled(cell) else None for cell in _cells(value)]
+        return list(map(_content, value.__closure__ or ())), lambda held: _closed_over(value, held)
     return None
 
 
-def _cells(function: FunctionType) -> tuple[CellType, ...]:
-    return function.__closure__ or ()
+def _content(cell: CellType) -> Any:
+    """What a closure's cell holds; the cell itself if it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
 
 
-def _with_cells(function: FunctionType, held: list[Any]) -> FunctionType:
+def _closed_over(function: FunctionType, held: list[Any]) -> FunctionType:
     """A function that refers to other values."""
-    cells = tuple(
-        CellType(part) if _is_filled(cell) else cell
-        for part, cell in zip(held, _cells(function), strict=True)
-    )
+    cells = tuple(part if isinstance(part, CellType) else CellType(part) for part in held)
     made = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
     )
     made.__kwdefaults__ = function.__kwdefaults__
     vars(made).update(vars(function))
     return made
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 @contextmanager

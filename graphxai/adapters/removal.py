@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
@@ -129,9 +130,11 @@ def outputs_of_many(
         return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
-    parts = _Parts.of(graphs, keeps, keeps_all=operator in ("zero", "resample"))
+    owner, kept = _choices(keeps)
+    whole = torch.tensor([keep.shape[1] + 1 for keep in keeps])[owner]
+    tokens = whole if operator in ("zero", "resample") else kept.sum(1)
     run = _runner(model, graphs, operator, resampling)
-    found = _by_size(parts.tokens, lambda rows: run(parts.owner[rows], parts.kept[rows]))
+    found = _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
     return list(found.split([len(keep) for keep in keeps]))
 
 
@@ -176,28 +179,17 @@ def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
     return StructureEncoding.from_config(model.config)(whole)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """P choices of tokens, over several graphs.
+def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """All choices (K, N) of nodes, over several graphs, as P choices of tokens.
 
-    owner (P,): index of the graph; kept (P, T): True at tokens that stay and at the graph token,
-    False at padding; tokens (P,): how many tokens a pass needs.
+    Returns the number of each one's graph (P,), and (P, T): True at the tokens that stay and at the
+    graph token, False at padding.
     """
-
-    owner: Tensor
-    kept: Tensor
-    tokens: Tensor
-
-    @classmethod
-    def of(cls, graphs: Sequence[Data], keeps: Sequence[Tensor], keeps_all: bool) -> "_Parts":
-        counts = torch.tensor([len(keep) for keep in keeps])
-        sizes = torch.tensor([int(data.num_nodes or 0) for data in graphs])
-        owner = torch.arange(len(graphs)).repeat_interleave(counts)
-        kept = torch.zeros(len(owner), int(sizes.max()) + 1, dtype=torch.bool)
-        kept[:, 0] = True
-        for keep, rows in zip(keeps, torch.arange(len(owner)).split(counts.tolist()), strict=True):
-            kept[rows, 1 : keep.shape[1] + 1] = keep.cpu()
-        return cls(owner, kept, sizes[owner] + 1 if keeps_all else kept.sum(1))
+    counts = torch.tensor([len(keep) for keep in keeps])
+    widest = max(keep.shape[1] for keep in keeps)
+    kept = torch.cat([F.pad(keep.cpu(), (1, widest - keep.shape[1])) for keep in keeps])
+    kept[:, 0] = True
+    return torch.arange(len(keeps)).repeat_interleave(counts), kept
 
 
 def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -334,9 +326,8 @@ def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Ten
 
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
     """The encoded subgraph on the chosen nodes (N,); a wrapped model builds its own."""
-    if hasattr(model, "induced"):
-        own: Data = model.induced(data, choice)
-        return own
+    if isinstance(model, WrappedModel):
+        return model.induced(data, choice)
     return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
 
 

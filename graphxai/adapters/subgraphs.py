@@ -100,24 +100,13 @@ def same_without_nodes(graphs: Sequence[Data], roles: Roles, read: Collection[st
 
 
 def several(graph: Data, times: int) -> Data:
-    """Disconnected copies of a graph as one graph."""
+    """Disconnected copies of a graph, without matrices over its nodes, as one graph."""
     roles, _ = roles_and_doubts([graph])
     joined, made = Batch.from_data_list([graph] * times), copy(graph)
     for key, role in roles.items():
-        if role.square and _is_tensor(graph[key]) and graph[key].layout == torch.strided:
-            made[key] = _blocks(graph[key], times)
-        elif role.along is not None or role.names is not None:
+        if role.along is not None or role.names is not None:
             made[key] = joined[key]
     made.num_nodes = times * int(graph.num_nodes or 0)
-    return made
-
-
-def _blocks(matrix: Tensor, times: int) -> Tensor:
-    """Block-diagonal matrix of copies of a matrix (n, n, ...)."""
-    n = len(matrix)
-    made = matrix.new_zeros(n * times, n * times, *matrix.shape[2:])
-    for start in range(0, n * times, n):
-        made[start : start + n, start : start + n] = matrix
     return made
 
 

@@ -13,16 +13,13 @@ Cuts: one recorded pass shows where values of the nodes are used without their g
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from contextvars import Context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-
-from graphxai.contract.randomness import one_draw
-from graphxai.rules.conservative import as_it_is, unrecorded
 
 from .batches import WrappedBatch, as_rows, is_real
 from .engine.marks import marked
@@ -33,6 +30,7 @@ from .isolation import copied, leaving_no_trace, parts_of
 
 Wrapped = Any  # a WrappedModel
 Run = Callable[[Tensor], Tensor]
+Found = TypeVar("Found")
 SAME = 10  # machine epsilons of the largest value: less is rounding
 FAR = 500  # machine epsilons of the largest output
 FARTHEST = 0.05  # of the largest output, in half precision
@@ -45,9 +43,9 @@ class Survey:
     mixing: the module in which it mixes the graphs of a batch, "" if that is unclear, or None.
     """
 
-    def __init__(self, form: tuple[Any, ...]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.mixing: str | None = None
-        self._form = form
+        self._form = _form(module)
         self._looked = False
         self._cuts: set[str] | None = None
         self._told: set[str] = set()
@@ -55,24 +53,15 @@ class Survey:
     def __deepcopy__(self, _: Any) -> "Survey":
         return self
 
-    @classmethod
-    def of(cls, module: nn.Module) -> "Survey":
-        """The beginning of a survey."""
-        return cls(_form(module))
-
     def is_of(self, module: nn.Module) -> bool:
         """Whether the module still consists of the same parts."""
         return self._form == _form(module)
 
     def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
         """Find out, once, whether the model mixes the graphs of a batch of several."""
-        if self._looked:
-            return
-        self._looked = True
-        with suppress(Exception), _apart(), model.evaluating():  # other rows may raise anything
-            two = batch.of_rows(0, len(batch) - 1)
-            rows = as_rows(model.embed(two), two)
-            self.mixing = mixed_in(model.running, model.rows_to_outputs(two), rows, two)
+        if not self._looked:
+            self._looked = True
+            self.mixing = _apart(_mixed_in, model, batch)
 
     def warn_of_mixing(self, name: str, method: str) -> None:
         """Say once for each method that the model mixes graphs, and what follows."""
@@ -90,12 +79,7 @@ class Survey:
     def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
         """Modules in which values of the nodes are used without their gradient."""
         if self._cuts is None:
-            self._cuts = set()
-            with suppress(Exception), _apart():
-                one = batch.of_rows(len(batch) - 1)
-                rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one)
-                trace = recorded(Pass(model.running, lambda leaf, _: run(leaf), rows, one.layout))
-                self._cuts = places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
+            self._cuts = _apart(_cuts_in, model, batch) or set()
         return self._cuts
 
 
@@ -106,42 +90,54 @@ def _form(module: nn.Module) -> tuple[Any, ...]:
     return *map(type, parts), *(p.shape for p in own)
 
 
-@contextmanager
-def _apart() -> Iterator[None]:
-    """Passes that leave no trace in rules, recordings, random numbers or warnings."""
+def _apart(look: Callable[..., Found], *args: Any) -> Found | None:
+    """What passes show that leave no trace in rules, recordings, random numbers or warnings.
+
+    None if they fail: with other rows a model may raise anything.
+    """
     with (
-        as_it_is(),
-        unrecorded(),
-        one_draw(),
+        suppress(Exception),
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(),
         torch.enable_grad(),
     ):
         warnings.simplefilter("ignore")
-        yield
+        return Context().run(look, *args)
+    return None
 
 
-@torch.no_grad()
-def mixed_in(module: nn.Module, run: Run, rows: Tensor, batch: WrappedBatch) -> str | None:
+def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
+    """Modules in which values of the nodes are used without their gradient."""
+    one = batch.of_rows(len(batch) - 1)
+    with model.evaluating():
+        rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one, one.mask)
+        trace = recorded(Pass(model.running, run, rows, one.layout))
+    return places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
+
+
+def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
     """The first module to end with one graph's entries changed by another's; None: there is none.
 
-    run: node rows (n, D), or (B, S, D), to outputs (B, C). "" if no module shows it, only the
-    outputs. A model that draws random numbers is not examined.
+    "" if no module shows it, only the outputs. A model that draws random numbers is not examined.
     """
-    graph = batch.layout.graph if rows.dim() == 2 else torch.arange(len(batch)).to(rows.device)
-    whole = _watched(module, run, rows)
-    for moved in (graph > 0, graph == 0):
-        other = rows.clone()
-        for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
-            if torch.equal(other, rows):  # the first are values that the model knows
-                other[moved] = values
-        apart = _Entries(batch, graph[~moved].unique())
-        changed = _watched(module, run, other)
-        if apart.differ(whole[-1], changed[-1]):
-            if apart.differ(whole[-1], _watched(module, run, rows)[-1]):
-                return None  # random numbers
-            pairs = zip(whole, changed, strict=False)
-            return next((one.path for one, two in pairs if apart.differ(one, two)), "")
+    two = batch.of_rows(0, len(batch) - 1)
+    with model.evaluating(), torch.no_grad():
+        module, run = model.running, model.rows_to_outputs(two, two.mask)
+        rows = as_rows(model.embed(two), two)
+        graph = two.layout.graph if rows.dim() == 2 else torch.arange(len(two)).to(rows.device)
+        whole = _watched(module, run, rows)
+        for moved in (graph > 0, graph == 0):
+            other = rows.clone()
+            for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
+                if torch.equal(other, rows):  # the first are values that the model knows
+                    other[moved] = values
+            apart = _Entries(two, graph[~moved].unique())
+            changed = _watched(module, run, other)
+            if apart.differ(whole[-1], changed[-1]):
+                if apart.differ(whole[-1], _watched(module, run, rows)[-1]):
+                    return None  # random numbers
+                pairs = zip(whole, changed, strict=False)
+                return next((a.path for a, b in pairs if apart.differ(a, b)), "")
     return None
 
 
@@ -207,7 +203,10 @@ class Padding:
         if not self._asked and batch.graphs is not None and bool(batch.num_nodes.all()):
             self._asked = True
             graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-            found = Context().run(_differs, model, graphs[0], graphs[-1])
+            found = _apart(_changes_beside, model, graphs[0], graphs[-1], True)
+            if found is None:
+                found = _apart(_changes_beside, model, graphs[0], graphs[-1], False)
+            # if neither ran, the batch itself will show what is wrong
             self._asked, self._counts = found is not None, bool(found)
         return self._counts
 
@@ -223,35 +222,17 @@ def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
     return model.induced(second, nodes < size - 1), second
 
 
-def _differs(model: Wrapped, first: Any, second: Any) -> bool | None:
-    """Whether the first graph's output changes beside the second; None: the model did not run.
+def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
+    """Whether a graph's output changes beside a larger one; not if it is random anyway.
 
-    In double precision, if the model runs in it, so that rounding does not hide a small change.
+    in_double: in double precision, so that rounding does not hide a small change.
     """
-    state = torch.get_rng_state()
-    for copy in (_in_double_precision, lambda model: model):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return _compared(copy(model), first, second)
-        except Exception:  # a model may raise anything; the batch itself will show what is wrong
-            continue
-        finally:
-            torch.set_rng_state(state)
-    return None
-
-
-def _in_double_precision(model: Wrapped) -> Wrapped:
-    double = copied(model)
-    double.module.double()
-    return double
-
-
-def _compared(model: Wrapped, first: Any, second: Any) -> bool:
-    """Whether the first graph's output changes beside the second; not if it is random anyway."""
+    if in_double:
+        model = copied(model)
+        model.module.double()
     state = torch.get_rng_state()
     with leaving_no_trace(model.module), model.evaluating():
-        first, second = _of_two_sizes(model, first, second)
+        first, second = _of_two_sizes(model, graph, larger)
         with torch.no_grad():
             beside, alone = (model(model.collate(g))[:1] for g in ([first, second], [first]))
     return torch.equal(state, torch.get_rng_state()) and not _nearly_equal(beside, alone)

@@ -1,6 +1,6 @@
 """A user's model under the contract of `contract.model`, without changes to its code."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -61,7 +61,6 @@ from .subgraphs import has_matrices, matrices_in, part, roles_and_doubts, severa
 from .survey import Padding, Survey
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # or no inputs of their own
-Replaced = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 
 
 def wrap(
@@ -173,7 +172,7 @@ class WrappedModel:
         self.module, self.config, self.how = module, config, how
         self.origin = Origin(name)
         self.padding = Padding()
-        self._survey = Survey.of(module)
+        self._survey = Survey(module)
         told = how.forward is not None or not how.dense
         self._masks_padding = told or takes_padding_mask(module)
 
@@ -283,7 +282,7 @@ class WrappedModel:
     def survey(self) -> Survey:
         """What earlier passes have shown about the module as it is now."""
         if not self._survey.is_of(self.module):
-            self._survey = Survey.of(self.module)
+            self._survey = Survey(self.module)
         return self._survey
 
     # -- inputs --------------------------------------------------------------------------------
@@ -441,18 +440,14 @@ class WrappedModel:
         if rows is None:
             return self._call(None, batch, shown)
         if tape is None and state is None and current_rules() == Rules():
-            return self._replaced_call(batch, shown)(rows, {})
+            return self.rows_to_outputs(batch, shown)(rows)
         try:
             if state is not None:
-                call = self._replaced_call(batch, shown)
+                call = self.rows_to_outputs(batch, shown)
                 return relevant_pass(Pass(self.running, call, rows, batch.layout), state)
             outputs = self._recorded_pass(rows, batch, shown, tape)
         except NotTogether:
             raise OneGraphAtATime(self, batch) from None
-        self._require_attention(tape)
-        return outputs
-
-    def _require_attention(self, tape: Tape | None) -> None:
         if tape is not None and not tape.with_biases and not tape.attention:
             raise ValueError(
                 f"{type(self.module).__name__} has no attention between nodes that graphxai can"
@@ -460,44 +455,37 @@ class WrappedModel:
                 " is not read, nor attention over more rows than the nodes, for example with a"
                 " class token that the model adds.)"
             )
+        return outputs
 
     def _recorded_pass(
         self, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape | None
     ) -> Tensor:
         leaves, batch = batch.leaves, batch.without_gradients()
-        call = self._replaced_call(batch, shown)
-        others: dict[str, Tensor] = {}
-        if batch.graphs is not None:
-            others = {
-                name: value
-                for name, value in batch.graphs.items()
-                if isinstance(value, Tensor) and name not in NO_INPUTS
-            }
+        call = self.rows_to_outputs(batch, shown)
+        others = {
+            name: value
+            for name, value in (() if batch.graphs is None else batch.graphs.items())
+            if isinstance(value, Tensor) and name not in NO_INPUTS
+        }
         given = Pass(self.running, call, rows, batch.layout, others, batch.graphs_of, leaves)
         return explained_pass(given, current_rules(), tape)
 
-    def _replaced_call(self, batch: WrappedBatch, shown: Tensor) -> Replaced:
-        """The pass as a function of its rows."""
+    def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
+        """A plain pass as a function of node rows (n, D) or (B, S, D)."""
 
-        def call(leaf: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-            with self._replacing(leaf):
-                return self._call(leaf, batch, shown)
+        def call(rows: Tensor) -> Tensor:
+            with self._hooked(lambda module, args, output: rows):
+                return self._call(rows, batch, shown)
 
         return call
 
-    def rows_to_outputs(self, batch: WrappedBatch) -> Callable[[Tensor], Tensor]:
-        """A plain pass as a function of node rows (n, D) or (B, S, D)."""
-        run = self._replaced_call(batch, batch.mask)
-        return lambda rows: run(rows, {})
-
     @contextmanager
-    def _replacing(self, rows: Tensor) -> Iterator[None]:
-        """Within the block the module `at` returns these rows."""
+    def _hooked(self, hook: Callable[..., Any]) -> Iterator[None]:
+        """Within the block the module `at`, if it is named, has this forward hook."""
         if self.how.at is None:
             yield
             return
-        at = module_named(self.running, self.how.at)
-        handle = at.register_forward_hook(lambda module, args, output: rows)
+        handle = module_named(self.running, self.how.at).register_forward_hook(hook)
         try:
             with uncompiled(self.running):
                 yield
@@ -554,15 +542,9 @@ class WrappedModel:
 
     def _embedded(self, batch: WrappedBatch) -> Tensor:
         """The output of the module `at` in a pass: node rows (n, D), or tokens (B, S, D)."""
-        assert self.how.at is not None
         found: list[Any] = []
-        at = module_named(self.running, self.how.at)
-        handle = at.register_forward_hook(lambda module, args, out: found.append(out))
-        try:
-            with uncompiled(self.running):
-                self._call(None, batch, batch.mask)
-        finally:
-            handle.remove()
+        with self._hooked(lambda module, args, output: found.append(output)):
+            self._call(None, batch, batch.mask)
         if len(found) != 1 or not isinstance(found[0], Tensor):
             raise ValueError(
                 f"the module {self.how.at!r} is called {len(found)} times in a pass; name one"

@@ -23,12 +23,13 @@ from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
 from .contrast import NO_MOLECULE, Contrast, contrast
-from .matching import NoCommonPartError, common_part
+from .matching import CommonPart, NoCommonPartError, common_part
 from .measurements import Measured
 from .wish import Wish
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rdkit.Chem import Mol
 
     from graphxai.visualization import Scale
 
@@ -44,10 +45,11 @@ class Counterfactual:
     SMILES it led to. atoms: the atoms changed in the molecule before. predicted_change: of the
     value, or of the probability of the wished class, from `before`, the first molecule's
     prediction. distance: how far beyond the wish, see `Wish.distance`; reached: whether it is
-    beyond. similarity: ECFP4 Tanimoto similarity to the first molecule. front: 0 for the Pareto
-    front, 1 for the next. accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009),
-    None where RDKit comes without it. alerts: new ones, from RDKit's catalogs BRENK and PAINS.
-    measured: what a table says about the change, None without a table.
+    beyond; sure: whether the model is sure of that, see `Wish.sure`. similarity: ECFP4 Tanimoto
+    similarity to the first molecule. front: 0 for the Pareto front, 1 for the next. accessibility:
+    synthetic accessibility from 1 (easy) to 10 (Ertl 2009), None where RDKit comes without it.
+    alerts: new ones, from RDKit's catalogs BRENK and PAINS. measured: what a table says about the
+    change, None without a table.
     """
 
     smiles: str
@@ -59,6 +61,7 @@ class Counterfactual:
     predicted_change: float
     distance: float
     similarity: float
+    sure: bool | None = None
     way: Way = ()
     front: int = 0
     accessibility: float | None = None
@@ -104,6 +107,7 @@ class Counterfactual:
             "prediction": str(self.prediction),
             "range": self.prediction.range,
             "reached": self.reached,
+            "sure": self.sure,
             "distance": self.distance,
             "predicted_change": self.predicted_change,
             "predicted_change_low": low,
@@ -134,8 +138,8 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     """The counterfactuals of one molecule, best first; see `counterfactuals`.
 
     explanation: of the molecule itself, towards the wish. predicted: how many neighbours were
-    predicted; successes: how many of them reached the wish; first: the number of the first of
-    these, None if there is none.
+    predicted; successes: how many of them reached the wish; sure: of how many of these the model is
+    sure, None if it is not known; first: the number of the first success, None if there is none.
     """
 
     model: Model
@@ -144,6 +148,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     found: tuple[Counterfactual, ...]
     predicted: int
     successes: int
+    sure: int | None
     first: int | None
 
     def __len__(self) -> int:
@@ -165,7 +170,9 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             return f"{tried}, {stay}: ask for another class or value"
         if self.first is None:
             return f"{tried}, none reaches {self.wish}"
-        return f"{tried}, {self.successes:,} reach {self.wish}, the first was number {self.first}"
+        sure = "" if self.sure is None else f" ({self.sure:,} surely)"
+        reach = f"{self.successes:,} reach {self.wish}{sure}"
+        return f"{tried}, {reach}, the first was number {self.first}"
 
     def contrast(self, index: int, method: Method = "lrp") -> Contrast:
         """What a change does in the model: the molecule against the counterfactual."""
@@ -185,7 +192,14 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         if not self.found:
             return ()
         first, *others = self.explanations
-        return tuple(_at_change(first, other) for other in others)
+        pairs = zip(others, self._common_parts, strict=True)
+        return tuple(_at_change(first, other, part) for other, part in pairs)
+
+    @cached_property
+    def _common_parts(self) -> tuple[CommonPart | None, ...]:
+        """By counterfactual, what it shares with the molecule; a search takes up to a second."""
+        first, *others = (e.atoms(NO_MOLECULE) for e in self.explanations)
+        return tuple(_common_part(first, other) for other in others)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per counterfactual."""
@@ -236,14 +250,14 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             "subtitle": str(self.explanation.prediction),
         }
         panels = [molecule_svg(first, values[0], **about, **given)]
-        for one, e, relevance in zip(self.found, shown[1:], values[1:], strict=True):
+        each = zip(self.found, shown[1:], values[1:], self._common_parts, strict=True)
+        for one, e, relevance, part in each:
             mol = e.atoms(NO_MOLECULE)
             about = {"title": one.changes, "subtitle": str(one.prediction)}
-            try:
-                part = common_part(first, mol, timeout=1)
-                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
-            except NoCommonPartError:
+            if part is None:
                 mol, same = laid_out(mol), np.arange(0)
+            else:
+                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
             new = np.setdiff1d(np.arange(len(e)), same).tolist()
             panels.append(molecule_svg(mol, relevance, outlined=new, **about, **given))
         return grid_svg(
@@ -288,6 +302,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             "SMILES",
             "prediction",
             "predicted change",
+            "sure",
             AT_CHANGE,
             "measured",
             "alerts",
@@ -298,6 +313,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
                 one.smiles,
                 one.prediction.in_full,
                 one.change_in_full,
+                "" if one.sure is None else "yes" if one.sure else "no",
                 percent(share),
                 one.measured.sentence if one.measured else "",
                 "; ".join(one.alerts),
@@ -319,10 +335,15 @@ def percent(share: float | None) -> str:
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
 
 
-def _at_change(first: Explanation, other: Explanation) -> float | None:
+def _common_part(first: "Mol", other: "Mol") -> CommonPart | None:
     try:
-        part = common_part(first.atoms(NO_MOLECULE), other.atoms(NO_MOLECULE), timeout=1)
+        return common_part(first, other, timeout=1)
     except NoCommonPartError:
+        return None
+
+
+def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) -> float | None:
+    if part is None:
         return None
     account = Contrast(first, other, part).account
     return (account.changed_a - account.changed_b) / account.output if account.output else None

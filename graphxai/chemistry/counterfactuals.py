@@ -52,6 +52,7 @@ def counterfactuals(
     sources: Sequence[str] = SOURCES[:2],
     predictions: int = 1000,
     steps: int = 2,
+    sure: bool = False,
     guided: bool = True,
     seed: int = 0,
     measured: Measured | None = None,
@@ -64,19 +65,21 @@ def counterfactuals(
     return. keep: a SMARTS pattern, or numbers of atoms, that stay as they are. sources: any of
     "transformations", "fragments" (BRICS) and "selfies" (needs the package selfies). predictions:
     how many neighbours are predicted at most. steps: if fewer than n reach the wish, the neighbours
-    of those nearest to it are tried, too, up to this many changes. guided: whether neighbours that
-    change what speaks against the wish come first; otherwise in random order. seed: for the order
-    among equals, and SELFIES. measured: a CSV file with the columns `smiles` and one named after
-    the wish's task, or after another task of the model; or values by SMILES. Each result then says
-    whether it is in the table, and what was measured for pairs with the same exchange.
+    of those nearest to it are tried, too, up to this many changes. sure: whether only those count
+    that the model is sure of, see `Wish.sure`: fewer, and right more often. guided: whether
+    neighbours that change what speaks against the wish come first; otherwise in random order. seed:
+    for the order among equals, and SELFIES. measured: a CSV file with the columns `smiles` and one
+    named after the wish's task, or after another task of the model; or values by SMILES. Each
+    result then says whether it is in the table, and what was measured for pairs with the same
+    exchange.
 
     Those that reach the wish are returned, by Pareto front (distance beyond the wish, similarity to
     the molecule, similarity to the training set), or if none does, those nearest to it. At most two
     change the same atoms unless there are no others. Raises ValueError for a wish, pattern or table
-    that does not fit.
+    that does not fit, and for `sure` if it is not known how wrong the model is.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
-    options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
+    options |= {"steps": steps, "sure": sure, "guided": guided, "seed": seed, "measured": measured}
     with progress_bar("predicting neighbours", predictions, show=progress) as tick:
         done = 0
         for predicted, best in _searched(model, molecule, towards, n, **options):
@@ -95,6 +98,7 @@ def search(
     sources: Sequence[str] = SOURCES[:2],
     predictions: int = 1000,
     steps: int = 2,
+    sure: bool = False,
     guided: bool = True,
     seed: int = 0,
     measured: Measured | None = None,
@@ -105,7 +109,7 @@ def search(
     only as far as you iterate: stop iterating to cancel it.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
-    options |= {"steps": steps, "guided": guided, "seed": seed, "measured": measured}
+    options |= {"steps": steps, "sure": sure, "guided": guided, "seed": seed, "measured": measured}
     for _, so_far in _searched(model, molecule, towards, n, **options):
         yield so_far()
 
@@ -120,6 +124,7 @@ def _searched(
     sources: Sequence[str],
     predictions: int,
     steps: int,
+    sure: bool,
     guided: bool,
     seed: int,
     measured: Measured | None,
@@ -127,6 +132,12 @@ def _searched(
     """How many were predicted, and a function for the best of them; at first, then by batch."""
     model = load(model) if isinstance(model, str | Path) else model
     wish = Wish.of(towards, model)
+    known_errors = wish.task in getattr(model, "conformal", {})
+    if sure and not known_errors:
+        raise ValueError(
+            f"how wrong the model is for {wish.task!r} is not known, so nothing can be sure: leave"
+            " out sure, or train with a validation part."
+        )
     source = _Search(
         model, wish, tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
     )
@@ -139,9 +150,16 @@ def _searched(
 
     def so_far() -> Counterfactuals:
         hits = [k for k, one in enumerate(tried, 1) if one.reached]
-        chosen = tuple(_judged(one, start, table) for one in _chosen(tried, n))
-        first = hits[0] if hits else None
-        return Counterfactuals(model, explanation, wish, chosen, len(tried), len(hits), first)
+        return Counterfactuals(
+            model,
+            explanation,
+            wish,
+            tuple(_judged(one, start, table) for one in _chosen(tried, n, sure)),
+            len(tried),
+            successes=len(hits),
+            sure=sum(_counts(one, sure=True) for one in tried) if known_errors else None,
+            first=hits[0] if hits else None,
+        )
 
     yield 0, so_far
     origins: list[tuple[Explanation, Way]] = [(explanation, ())]
@@ -150,7 +168,7 @@ def _searched(
         for part in _in_parts(queue, predictions - len(tried)):
             tried += source.predicted(part, explanation)
             yield len(tried), so_far
-        if sum(one.reached for one in tried) >= n or len(tried) >= predictions:
+        if sum(_counts(one, sure) for one in tried) >= n or len(tried) >= predictions:
             return
         near = sorted(tried, key=lambda one: -one.distance)[:EXPANDED]
         origins = source.origins(near)
@@ -222,6 +240,7 @@ class _Search:
                     self.wish.value(prediction) - self.wish.value(before),
                     self.wish.distance(prediction),
                     TanimotoSimilarity(fingerprint, found),
+                    self.wish.sure(prediction) if self.wish.distance(prediction) > 0 else None,
                     way,
                 )
 
@@ -259,9 +278,14 @@ def _pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem.Mol
     return Chem.MolFromSmarts(Chem.MolFragmentToSmarts(mol, list(keep))) if keep else ()
 
 
-def _chosen(tried: Sequence[Counterfactual], n: int) -> list[Counterfactual]:
+def _counts(one: Counterfactual, sure: bool) -> bool:
+    """Whether a neighbour is a counterfactual; sure: only if the model is sure."""
+    return one.reached and (not sure or bool(one.sure))
+
+
+def _chosen(tried: Sequence[Counterfactual], n: int, sure: bool) -> list[Counterfactual]:
     """The best n by Pareto front, or those nearest to the wish; few for the same place."""
-    good = [one for one in tried if one.reached]
+    good = [one for one in tried if _counts(one, sure)]
     if good:
         values = np.array([[one.distance, one.similarity, one.trust] for one in good])
         fronts = pareto_fronts(values).tolist()

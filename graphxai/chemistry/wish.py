@@ -75,6 +75,18 @@ class Wish:
         other = max(p for name, p in prediction.probabilities.items() if name != self.label)
         return float(np.log(max(own, 1e-12) / max(other, 1e-12)))
 
+    def sure(self, prediction: Prediction) -> bool | None:
+        """Whether the model is sure that the wish is fulfilled; None if that is not known.
+
+        A class: see `Prediction.sure`. A value: its whole interval lies beyond the limit.
+        """
+        if self.label is not None:
+            known = prediction.sure
+            return None if known is None else known and prediction.label == self.label
+        if (interval := prediction.interval) is None:
+            return None
+        return min(self.side * (end - self.limit) for end in interval) > 0
+
     def __str__(self) -> str:
         sign = ">" if self.side > 0 else "<"
         return self.label or f"{self.task} {sign} {self.limit:g}"

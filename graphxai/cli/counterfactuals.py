@@ -31,6 +31,9 @@ def counterfactuals(
         int, typer.Option(min=1, help="Predict at most this many neighbours of a molecule.")
     ] = 1000,
     steps: Annotated[int, typer.Option(min=1, help="At most this many changes in a row.")] = 2,
+    sure: Annotated[
+        bool, typer.Option("--sure", help="Only those that the model is sure of.")
+    ] = False,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -60,7 +63,7 @@ def counterfactuals(
 
     `graphxai counterfactuals molecules.csv --towards inactive -n 5 --out changes.csv`
 
-    `graphxai counterfactuals "CCOc1ccccc1" --towards active --out changes.html`
+    `graphxai counterfactuals "CCOc1ccccc1" --towards active --sure --out changes.html`
 
     `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
 
@@ -81,7 +84,11 @@ def counterfactuals(
     require_out(out, source)
     loaded = load_with_warning(model)
     options: dict[str, Any] = {"keep": keep or (), "predictions": predictions, "steps": steps}
-    options |= {"sources": [name.strip() for name in sources.split(",")], "seed": seed}
+    options |= {
+        "sources": [name.strip() for name in sources.split(",")],
+        "seed": seed,
+        "sure": sure,
+    }
     columns = [measured_column] if measured_column else Wish.of(towards, loaded).columns(loaded)
     if measured is not None or measured_column:
         if measured is None and kind == "smiles":
@@ -156,6 +163,7 @@ def _print(found: "Counterfactuals") -> None:
         Column("SMILES", overflow="fold"),
         "prediction",
         "predicted change",
+        *(["sure"] if found.sure is not None else []),
         AT_CHANGE,
         "similarity",
         *(["measured"] if any(one.measured for one in found) else []),
@@ -163,7 +171,12 @@ def _print(found: "Counterfactuals") -> None:
         title_justify="left",
     )
     for one, share in zip(found, found.at_change, strict=True):
-        cells = [one.changes, one.smiles, str(one.prediction), one.change_in_full, percent(share)]
-        cells += [f"{one.similarity:.2f}", *([one.measured.sentence] if one.measured else [])]
+        cells = [one.changes, one.smiles, str(one.prediction), one.change_in_full]
+        cells += [] if found.sure is None else ["yes" if one.sure else "no"]
+        cells += [
+            percent(share),
+            f"{one.similarity:.2f}",
+            *([one.measured.sentence] if one.measured else []),
+        ]
         shown.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(shown)

@@ -85,7 +85,7 @@ class AttCat(Explainer):
             outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
         entering = tape.hidden[: len(tape.attention)]  # (B, T, D) each
-        others = [layer_input for layer_input in entered.found if layer_input is not None]
+        others = [layer_input for layer_input in entered if layer_input is not None]
         entering = entering or [layer_input.rows for layer_input in others]
         if not entering or len(entering) < len(tape.attention):
             raise ValueError(

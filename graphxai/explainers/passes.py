@@ -61,10 +61,9 @@ def by_autograd(
     def back(weights: Tensor) -> Shares:
         inside = [bias] if bias is not None and bias.requires_grad else []
         passing = passed_through(tape, rules) if own else []
-        others = list(tape.others.values())
         leaves: dict[str, Tensor] = getattr(batch, "leaves", {})
         arriving = [] if tape.arriving is None else tape.arriving.leaves
-        wanted = [tokens, *tape.biases, *others, *inside, *passing, *leaves.values(), *arriving]
+        wanted = [tokens, *tape.biases, *inside, *passing, *leaves.values(), *arriving]
         wanted += tape.attention if held else []
         gradients = gradients_of((outputs * weights).sum(-1), wanted)
         of_structure = gradients[inside[0]] if inside else None
@@ -77,11 +76,11 @@ def by_autograd(
         for b in tape.biases:
             biases = biases + (b.detach() * gradients[b]).flatten(1).sum(-1)
         left = remainders(tape, rules, gradients, share) if own else {}
-        constants = {name: gradients[leaf].detach()[:, 0] for name, leaf in tape.others.items()}
+        constants: dict[str, Tensor] = {}
         if tape.arriving is not None:
             relevance = (tokens * gradients[tokens]).sum(-1).detach()
             found = [gradients[leaf] for leaf in arriving]
-            constants |= tape.arriving.shares(found, outputs.detach(), weights, relevance)
+            constants = tape.arriving.shares(found, outputs.detach(), weights, relevance)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
         return Shares(

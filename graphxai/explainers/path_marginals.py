@@ -82,11 +82,15 @@ class PathMarginals(Explainer):
             measure = partial(marginals_of_present, model, batch, tokens)
         start = scores = relative(path.graph_token, path.relevance, batch.mask)
         samples, known = [], []
+        measured: dict[bytes, Tensor] = {}  # by coalition: few nodes make few, which come again
         for k in range(self.rounds):
             # where only present nodes have marginals, all are present in the first round
             share = (0.5 + GOLDEN * k) % 1 if own or k else 1.0
             present = first_nodes(scores, batch.mask, share)
-            samples.append(measure(present, resolved))
+            coalition = present.numpy(force=True).tobytes()
+            if coalition not in measured:
+                measured[coalition] = measure(present, resolved)
+            samples.append(measured[coalition])
             known.append(batch.mask if own else present)
             mean, error = mean_and_error(torch.stack(samples), torch.stack(known))
             scores = start + relative(torch.zeros_like(path.output), mean, batch.mask)

@@ -108,6 +108,20 @@ class Prediction:
         return self.conformal.classes(self.probabilities, self._similarity, self.level)
 
     @property
+    def sure(self) -> bool | None:
+        """Whether the class is as clear as usual, and alone at this `level`; None if not known.
+
+        As clear as usual: at least as clear as for half of the molecules measured in it. That is
+        stricter than a single class in `classes`, which also has one if the molecule is so odd that
+        none is clear. None for a regression.
+        """
+        if self.conformal is None or self.label is None:
+            return None
+        given = self.probabilities, self._similarity
+        usual = self.conformal.fitting(*given, level=0.5)
+        return self.label in usual and self.conformal.fitting(*given, self.level) == (self.label,)
+
+    @property
     def _similarity(self) -> float | None:
         return None if self.nearness is None else self.nearness.similarity
 

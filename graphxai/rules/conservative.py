@@ -70,10 +70,9 @@ class Tape:
     `attention`: probabilities (B, H, Q, T) of every layer; the last one has Q = 1 (the graph
     token's row) unless `all_queries` is set. `hidden`: token states (B, T, D) that enter the first
     layer and leave each layer. `biases`: every additive parameter as used, one copy (B, 1, D) per
-    graph, so that each graph's output has its separate share. `others`: the same, a leaf (B, 1) of
-    ones whose gradient is the share, for other constants of a wrapped model, by name: numbers in
-    its code, inputs beside the nodes' features, and signals cut off from the gradient.
-    `arriving`: shares of both kinds that a wrapped model's gradient brings along.
+    graph, so that each graph's output has its separate share. `arriving`: of a wrapped model the
+    shares of its biases and of other constants: numbers in its code, inputs beside the nodes'
+    features, and signals cut off from the gradient.
     `attention_gradients`: gradients of attention are available even where a rule holds it constant;
     nothing flows further back.
     `operations`: every LayerNorm and activation that no rule makes conservative, without its bias;
@@ -87,7 +86,6 @@ class Tape:
     attention: list[Tensor] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
-    others: dict[str, Tensor] = field(default_factory=dict)
     arriving: "Arriving | None" = None
     operations: list[Operation] = field(default_factory=list)
 

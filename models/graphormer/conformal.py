@@ -60,6 +60,17 @@ class Conformal:
         self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
     ) -> tuple[str, ...]:
         """The predicted class, and all others that cannot be excluded at this level."""
+        fitting = self.fitting(probabilities, similarity, level)
+        best = max(probabilities.values())
+        return tuple(name for name, p in probabilities.items() if p == best or name in fitting)
+
+    def fitting(
+        self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
+    ) -> tuple[str, ...]:
+        """The classes that are as clear as for a share `level` of the molecules measured in them.
+
+        A low level asks for a clear class. For an odd molecule there may be none.
+        """
         with np.errstate(divide="ignore"):  # a probability may round to 0
             logits = dict(zip(probabilities, np.log(list(probabilities.values())), strict=True))
         difficulty = self.difficulty(similarity)
@@ -70,7 +81,7 @@ class Conformal:
         return tuple(
             name
             for name, margin in margins.items()
-            if margin <= 0 or margin / difficulty <= self._quantile(name, level)
+            if margin / difficulty <= self._quantile(name, level)
         )
 
     def _quantile(self, name: str, level: float) -> float:

@@ -1,5 +1,6 @@
 """The positive rules on wrapped models: against the Graphormer, NumPy, and equal models."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -483,3 +484,19 @@ def test_a_softmax_by_logarithms_is_a_softmax(method):
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
     one, other = (gx.wrap(Mixing(p), kind="regression", inputs="tokens") for p in (True, False))
     np.testing.assert_allclose(scores(one, x, method), scores(other, x, method), rtol=1e-5)
+
+
+def tensors_in_memory():
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("method", [*METHODS, "rollout", "gradient_input", "lrp"])
+def test_no_tensor_of_a_pass_stays_in_memory(method):
+    model, molecule = gx.wrap(GpsModel().eval(), kind="regression"), molecules()[0]
+    for _ in range(2):  # what is learned of a model is kept
+        scores(model, molecule, method)
+    before = tensors_in_memory()
+    for _ in range(2):
+        scores(model, molecule, method)
+    assert tensors_in_memory() <= before

@@ -1,6 +1,7 @@
 """What to change in a molecule so that the model predicts something else."""
 
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -134,6 +135,37 @@ def test_few_of_the_changes_shown_are_at_the_same_atoms(model, wish):
     best = max(tried, key=lambda one: one.distance)
     if not tried.successes:
         assert shown[0] == best
+
+
+@pytest.mark.parametrize("wish", ["inactive", "pIC50: <6.9"])
+def test_only_those_that_the_model_is_sure_of(model, wish):
+    """Of a class, the set has it alone; of a value, the whole interval is beyond the limit."""
+    oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
+    options = {"n": 1, "predictions": 64, "steps": 1}
+    any_, found = (
+        gx.counterfactuals(model, oxane, wish, sure=sure, **options) for sure in (False, True)
+    )
+    assert (found.successes, found.sure) == (any_.successes, any_.sure)
+    assert 1 <= found.sure < found.successes
+    assert f"{found.sure} surely" in found.summary
+    assert len(found) == 1
+    assert found.to_frame().sure.all()
+    assert not any_.to_frame().sure.all()
+    for one in found:
+        if wish == "inactive":
+            assert one.prediction.classes == ("inactive",)
+        else:
+            assert one.prediction.interval[1] < 6.9
+
+
+def test_sure_ones_are_refused_where_errors_are_unknown(model):
+    unknown = copy(model)
+    unknown.conformal = {}
+    with pytest.raises(ValueError, match=r"how wrong the model is for 'pIC50' is not known"):
+        gx.counterfactuals(unknown, AMIDE, "pIC50: >5.5", sure=True)
+    found = gx.counterfactuals(unknown, AMIDE, "pIC50: >5.5", n=1, predictions=5, steps=1)
+    assert (found.sure, found[0].sure) == (None, None)
+    assert "surely" not in found.summary
 
 
 def test_kept_atoms_are_in_every_counterfactual_also_after_two_steps(model):

@@ -64,6 +64,31 @@ def test_the_predicted_class_is_always_in_the_set():
     assert conformal.classes({"inactive": 0.0, "active": 1.0}, 1.0) == ("active",)
 
 
+@pytest.mark.parametrize(
+    ("scores", "probability", "sure"),
+    [
+        ([-4.0] * 50 + [-1.0] * 49, 0.99, True),
+        ([-4.0] * 50 + [-1.0] * 49, 0.9, False),
+        ([-4.0] * 49 + [-1.0] * 50, 0.9, True),
+        ([1.0] * 99, 0.9, True),
+        ([1.0] * 99, 0.6, False),
+    ],
+    ids=["as half", "alone, not as half", "as half, just", "alone", "the other class fits too"],
+)
+def test_a_model_is_sure_of_a_class_that_is_alone_and_as_clear_as_for_half_of_those_measured(
+    scores, probability, sure
+):
+    """The probabilities are 4.6, 2.2, 2.2, 2.2 and 0.4 logits apart."""
+    scores = Conformal({"inactive": scores, "active": scores})
+    by_class = {"inactive": 1 - probability, "active": probability}
+    assert gx.Prediction("a", "active", by_class, conformal=scores).sure is sure
+
+
+def test_whether_a_model_is_sure_is_not_known_without_errors_or_classes():
+    assert gx.Prediction("a", "active", {"inactive": 0.1, "active": 0.9}).sure is None
+    assert VALUE.sure is None
+
+
 @pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan])
 def test_a_level_lies_between_0_and_1(level):
     with pytest.raises(ValueError, match="between 0 and 1"):
@@ -299,6 +324,14 @@ def test_missing_labels_are_left_out_and_long_tables_drawn_from():
     y[::2] = np.nan
     made = conformal.conformal_scores(REGRESSION, read, y, similarity)
     assert len(made.scores[""]) == 1000
+
+
+def test_all_molecules_of_a_rare_class_count():
+    task = Task("t", "binary", ("no", "yes"))
+    y = np.zeros(3000)
+    y[:12] = 1
+    made = conformal.conformal_scores(task, np.linspace(0.1, 0.9, 3000), y, None)
+    assert {name: len(scores) for name, scores in made.scores.items()} == {"no": 1000, "yes": 12}
 
 
 def test_a_card_says_how_many_the_intervals_held():

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import graphxai as gx
 from graphxai.chemistry.counterfactuals import search
+from graphxai.contract.target import Target
 from graphxai.tables.app import molecules, server
 from graphxai.tables.app.models import Models
 from toy import random_graphormer
@@ -213,6 +214,9 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
     *_, expected = search(model, AMIDE, "active", keep=[0, 1, 2, 3], predictions=90)
     shown = [(one["smiles"], one["name"]) for one in last]
     assert shown == [(one.smiles, one.changes) for one in expected]
+    unknown = client.post("/api/suggest", json=asked | {"sure": True})
+    assert unknown.status_code == 400  # this model has no errors measured
+    assert "how wrong the model is for 'activity' is not known" in unknown.json()["error"]
     wrong = client.post("/api/suggest", json=asked | {"towards": "activity: blue"})
     assert wrong.status_code == 400
     assert "inactive, active" in wrong.json()["error"]
@@ -244,6 +248,20 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
     assert shown["measured"].startswith("measured pIC50 5.75 (before 5)")
     assert shown["within"].startswith("90 %: ")
     assert shown["within"].replace("−", "-") == one.change_range
+
+
+def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
+    monkeypatch.setattr(molecules, "SEARCHED", 64)
+    oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
+    target = Target(task="BACE-1 inhibition")
+    any_, sure = (
+        list(molecules.suggestions(gx.load("bace"), oxane, "inactive", target, (), 3, sure))[-1][
+            "found"
+        ]
+        for sure in (False, True)
+    )
+    assert {one["sure"] for one in sure} == {True}
+    assert False in {one["sure"] for one in any_}
 
 
 def test_a_search_that_nobody_reads_stops(model, monkeypatch):

@@ -179,7 +179,11 @@ def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
     page.js("byId('wish').value = 'purple'")
     page.click("#start")
     page.wait("byId('notice').textContent.includes('cannot go towards')")
-    page.errors.clear()  # the answer above
+    page.js("byId('wish').value = 'active'")
+    page.click("#sure")
+    page.click("#start")
+    page.wait("byId('notice').textContent.includes('how wrong the model is')")
+    page.errors.clear()  # the answers above
 
 
 def test_a_basket_is_kept_in_the_address_and_exported(page, tmp_path):

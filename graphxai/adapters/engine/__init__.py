@@ -11,5 +11,5 @@ The files in the order in which they build on each other:
   (`shares`), or by the positive rules (`relevance`);
 * `attention`: what methods that read attention see;
 * `program`: a list that is known, followed while the model runs, which is faster than to run again;
-* `passing`: all of this for one pass of a wrapped model; `block`: for a block of a user's code.
+* `passing`: all of this for one pass of a wrapped model, or for a block of a user's code.
 """

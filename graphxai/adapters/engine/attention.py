@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -21,8 +21,8 @@ from graphxai.rules.conservative import Rules, current_tape
 from graphxai.rules.scope import Blocks
 
 from ..layout import Layout
-from .marks import Meeting, factors_of
-from .nodes import NONE, Nodes, Numbers, agree
+from .marks import Meeting, both_ways, factors_of
+from .nodes import NONE, Nodes, Numbers, agree, compressed
 from .replay import Plan, Reading, Replayed
 from .trace import Op, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
@@ -34,32 +34,24 @@ MIXING = PRODUCTS - {"div"}
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Where entries of weights stand: heads behind the other axes, and positions of the rest.
+    """Where those entries of weights stand that are between two nodes.
 
-    order: axes with heads last. positions: graph, query, key of each entry that is between two
-    nodes; valid (R,): which entries these are. divisor: what each of them is divided by later.
+    index (E, H): their places in the flattened weights, with the heads beside each other.
+    positions: graph, query and key (E,). divisor (E, H): what each of them is divided by later.
     """
 
-    split: tuple[int, tuple[int, int]] | None
-    order: tuple[int, ...]
-    heads: int
-    valid: Tensor
+    index: Tensor
     positions: tuple[Tensor, Tensor, Tensor]
     divisor: Tensor | None = None
 
-    def apart(self, weights: Tensor) -> Tensor:
-        """Weights (R, H), with heads behind all other axes."""
-        split = weights if self.split is None else weights.unflatten(*self.split)
-        return split.permute(self.order).reshape(-1, self.heads)
-
     def inside(self, weights: Tensor) -> Tensor:
-        """Those between two nodes, (E, H), as they are once they are divided."""
-        found = self.apart(weights)[self.valid]
+        """Weights between two nodes, (E, H), as they are once they are divided."""
+        found = weights.take(self.index)
         return found if self.divisor is None else found / self.divisor
 
     def summed(self, inside: Tensor, *shape: int) -> Tensor:
         """Entries (E, H) in (B, H, Q, T), whose shape is (B, Q, T); parallel edges are added."""
-        empty = inside.new_zeros(*shape, self.heads)
+        empty = inside.new_zeros(*shape, inside.shape[1])
         return empty.index_put(self.positions, inside, accumulate=True).permute(0, 3, 1, 2)
 
 
@@ -95,38 +87,29 @@ def _by_query(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Tensor | N
     place = _place(divisor, Numbers(numbers.query, numbers.query), nodes, size)
     if place is None:
         return None
-    graph, query, _ = place.positions
-    empty = divisor.new_ones(size, nodes.tokens, place.heads)
-    return empty.index_put((graph, query), place.apart(divisor)[place.valid])
+    empty = divisor.new_ones(size, nodes.tokens, place.index.shape[1])
+    return empty.index_put(place.positions[:2], place.inside(divisor))
 
 
 def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed | None:
     """The places of entries with numbers of two nodes each."""
     assert numbers.key is not None
     query, key = (_padded(t, weights.dim()) for t in (numbers.query, numbers.key))
-    for axis in range(weights.dim()):
-        if all(_same_along(t, axis) for t in (query, key)):
-            query, key = (t.narrow(axis, 0, 1) for t in (query, key))
-    split = _heads_beside_graphs(weights, query, key, size)
-    shape = list(weights.shape)
-    if split is not None:
-        axis, parts = split
-        shape[axis : axis + 1] = parts
-        query, key = (_split(t, axis, parts) for t in (query, key))
-    real = [a for a in range(len(shape)) if query.shape[a] != 1 or key.shape[a] != 1]
-    rest = [a for a in range(len(shape)) if a not in real]
-    wide = [shape[a] for a in real] + [1] * len(rest)
+    index = torch.arange(weights.numel(), device=weights.device).view(weights.shape)
+    if (split := _heads_beside_graphs(weights, query, key, size)) is not None:
+        index, query, key = index.unflatten(*split), *(_split(t, *split) for t in (query, key))
+    real = [a for a in range(index.dim()) if query.shape[a] != 1 or key.shape[a] != 1]
+    rest = [a for a in range(index.dim()) if a not in real]
+    wide = [index.shape[a] for a in real] + [1] * len(rest)
     q, k = (t.permute(*real, *rest).expand(wide).reshape(-1) for t in (query, key))
-    heads = math.prod(shape[a] for a in rest)
-    if split is not None:
-        weights = weights.unflatten(*split)
-    flat = weights.detach().permute(*real, *rest).reshape(-1, heads)
-    if bool(((q > NONE) & (k == NONE) & (flat.abs().amax(1) > SMALL)).any()):
-        return None  # keys that are no nodes, such as a token of the model's own
+    index = index.permute(*real, *rest).reshape(-1, math.prod(index.shape[a] for a in rest))
+    # keys that are no nodes, such as a token of the model's own
+    others = (q > NONE) & (k == NONE) & (weights.detach().take(index).abs().amax(1) > SMALL)
+    if bool(others.any()):
+        return None
     valid = (q > NONE) & (k > NONE) & (nodes.graph(q) == nodes.graph(k))
-    q, k = q[valid], k[valid]
-    positions = (nodes.graph(q), q % nodes.tokens, k % nodes.tokens)
-    return Placed(split, (*real, *rest), heads, valid, positions)
+    positions = (nodes.graph(q)[valid], q[valid] % nodes.tokens, k[valid] % nodes.tokens)
+    return Placed(index[valid], positions)
 
 
 def exposed(
@@ -147,8 +130,7 @@ def exposed(
         used = used * share
     if place.divisor is not None:
         used = used * place.divisor
-    back = place.apart(weights).index_put((place.valid.nonzero()[:, 0],), used)
-    return attention, put_back(back, place, weights.shape)
+    return attention, weights.put(place.index, used)
 
 
 def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tensor | None:
@@ -164,23 +146,13 @@ def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tens
 
 def entries(weights: Tensor, place: Placed) -> tuple[Tensor, Tensor, Tensor]:
     """For every entry of weights its graph, its head, and one if it is between nodes, else zero."""
-    inside = place.valid[:, None].expand(-1, place.heads).long()
-    graph = inside.clone()
-    graph[place.valid] = place.positions[0][:, None].expand(-1, place.heads)
-    head = torch.arange(place.heads, device=weights.device) * inside
-    graph, head, inside = (put_back(t, place, weights.shape) for t in (graph, head, inside))
+    outside, (count, heads) = torch.zeros_like(weights, dtype=torch.long), place.index.shape
+    graph = place.positions[0][:, None].expand(-1, heads)
+    head = torch.arange(heads, device=weights.device).expand(count, -1)
+    graph, head, inside = (
+        outside.put(place.index, own) for own in (graph, head, torch.ones_like(head))
+    )
     return graph, head, inside
-
-
-def put_back(flat: Tensor, place: Placed, shape: torch.Size) -> Tensor:
-    """Entries (R, H) in the order of the weights' own axes."""
-    own = list(shape)
-    if place.split is not None:
-        axis, parts = place.split
-        own[axis : axis + 1] = parts
-    moved = flat.reshape([own[axis] for axis in place.order])
-    order = sorted(range(len(place.order)), key=place.order.__getitem__)
-    return moved.permute(order).reshape(shape)
 
 
 def _padded(numbers: Tensor, dims: int) -> Tensor:
@@ -196,7 +168,7 @@ def _heads_beside_graphs(
             continue
         count = length // size
         for parts, heads in (((size, count), axis + 1), ((count, size), axis)):
-            if all(_same_along(_split(t, axis, parts), heads) for t in (query, key)):
+            if all(_split(t, axis, parts).shape[heads] == 1 for t in (query, key)):
                 return axis, parts
     return None
 
@@ -204,15 +176,7 @@ def _heads_beside_graphs(
 def _split(numbers: Tensor, axis: int, parts: tuple[int, int]) -> Tensor:
     if numbers.shape[axis] == 1:
         return numbers.unsqueeze(axis)
-    found = numbers.unflatten(axis, parts)
-    for place in (axis, axis + 1):
-        if found.shape[place] > 1 and _same_along(found, place):
-            found = found.narrow(place, 0, 1)
-    return found
-
-
-def _same_along(numbers: Tensor, axis: int) -> bool:
-    return numbers.shape[axis] > 0 and bool((numbers == numbers.narrow(axis, 0, 1)).all())
+    return compressed(numbers.unflatten(axis, parts))
 
 
 def exposing(place: Placed, layout: Layout, rules: Rules) -> Read:
@@ -339,7 +303,8 @@ def softless(made: Plan, nodes: Nodes) -> Iterator[Op]:
     for op in made.passing:
         if op.name not in MIXING or op.number in known:
             continue
-        for weights, values in _both_ways(_signals(made, op)):
+        factors = _signals(made, op)
+        for weights, values in both_ways(factors) if len(set(factors)) == 2 else ():
             of_weights, of_values = (nodes.by_value.get(value) for value in (weights, values))
             if of_weights is None or of_values is None or of_values.key is not None:
                 continue
@@ -356,10 +321,6 @@ def softless(made: Plan, nodes: Nodes) -> Iterator[Op]:
 def _signals(made: Plan, op: Op) -> list[int]:
     """The factors of a product that depend on the nodes."""
     return [value for value in factors_of(op) if made.trace.live[value] & 1]
-
-
-def _both_ways(factors: list[int]) -> list[tuple[int, int]]:
-    return [(factors[0], factors[1]), (factors[1], factors[0])] if len(set(factors)) == 2 else []
 
 
 def _widens(made: Plan, op: Op, factor: int) -> bool:
@@ -432,32 +393,23 @@ class Entering:
         return placed_.view(len(self._layout.mask), self._layout.tokens)
 
 
-@dataclass(eq=False)
-class LayerInputs:
-    """The inputs of the modules in a pass; `found`: one for each recorded attention.
-
-    The rows are the first tensor passed to the innermost running module that receives one row per
-    node: the query of `nn.MultiheadAttention`, x of a convolution. None if there is no such module.
-    """
-
-    found: list[Entering | None] = field(default_factory=list)
+_layer_inputs: Blocks[list[Entering | None] | None] = Blocks("graphxai_layer_inputs", None)
 
 
-_layer_inputs: Blocks[LayerInputs | None] = Blocks("graphxai_layer_inputs", None)
-
-
-def current_layer_inputs() -> LayerInputs | None:
+def current_layer_inputs() -> list[Entering | None] | None:
     """The layer inputs of the innermost `layer_inputs` block in this thread."""
     return _layer_inputs.get()
 
 
 @contextmanager
-def layer_inputs() -> Iterator[LayerInputs]:
-    """Note the inputs of attention modules in recorded passes within the block.
+def layer_inputs() -> Iterator[list[Entering | None]]:
+    """Note what enters the modules with attention in recorded passes within the block.
 
-    Attention must be recorded as well (`rules.conservative.record`); the two lists correspond.
+    Attention must be recorded as well (`rules.conservative.record`); the two lists correspond. The
+    rows are the first tensor passed to the innermost running module that receives one row per node:
+    the query of `nn.MultiheadAttention`, x of a convolution. None if there is no such module.
     """
-    with _layer_inputs.block(LayerInputs()) as noted:
+    with _layer_inputs.block([]) as noted:
         assert noted is not None
         yield noted
 

@@ -17,18 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from graphxai.rules.conservative import Rules
-
 from .trace import Op, Ref, Trace, filled
 from .vocabulary import (
     ADDITIONS,
     GATES,
-    KNOWN,
     MATRIX_PRODUCTS,
-    NORMS,
     PLUS_PRODUCT,
     PRODUCTS,
-    RATIO,
     ROOTS,
     SAME,
     SOFTMAX,
@@ -47,6 +42,7 @@ OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", 
                          "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
                          "clamp_max"}  # fmt: skip
 SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
+_WHOLE = {"expand", "detach", "alias", "clone", "view", "unsqueeze"}  # a view of all entries
 _BESIDE = {"index_select", "expand", "detach", "alias", "clone"}  # a maximum and its group
 _KEPT = -1
 ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
@@ -55,15 +51,6 @@ _OF_MULTIPLES = SAME | {"mul", "div"}
 _OF_DIFFERENCES = SAME | {"sub", "add", "neg"}
 _OF_COMBINATIONS = OF_A_SUM | ADDITIONS | {"mul", "div"}
 _OF_PROJECTIONS = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
-
-
-@dataclass(frozen=True)
-class Nonlinearity:
-    """A step that keeps its gradient although `rule` was requested: what it is and where."""
-
-    rule: Rule | None
-    what: str
-    place: str
 
 
 class Meeting(NamedTuple):
@@ -126,8 +113,8 @@ class _Marking:
         self.live = [live & 1 for live in trace.live]  # of the nodes
         self._first, alike = _first_of_equals(trace)
         self.marks = Marks(alike=alike, first=self._first)
-        self._roots: dict[int, int] = {}
         self._behind: dict[tuple[int, int], set[int]] = {}
+        self._roots: dict[int, int] = {}
         self._products: dict[int, list[Op]] = {}
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
         for op in signals:
@@ -157,18 +144,22 @@ class _Marking:
         """The live factors of a product; a value twice if it is squared."""
         return [value for value in factors_of(op) if self.live[value]]
 
+    def pairs(self, op: Op) -> list[tuple[int, int]]:
+        """The two live factors of a product in either order; those of a quotient in its own."""
+        factors = self.factors(op)
+        return both_ways(factors)[: 1 if op.name == "div" else 2] if len(factors) == 2 else []
+
     def live_reads(self, op: Op) -> list[int]:
         """The live values that an operation reads."""
         return [ref.value for ref in op.reads if self.live[ref.value]]
 
     def root(self, value: int) -> int:
         """What a value is a constant multiple of, up to its shape."""
-        known = self._roots.get(value)
-        if known is None:
-            known = self._roots[value] = self._root(value)
-        return known
+        if value not in self._roots:
+            self._roots[value] = self._find_root(value)
+        return self._roots[value]
 
-    def _root(self, value: int) -> int:
+    def _find_root(self, value: int) -> int:
         op = self.trace.made(value)
         while op is not None and op.name in ("mul", "div", "neg", "clone", "view", "_to_copy"):
             reads = self.live_reads(op)
@@ -180,10 +171,9 @@ class _Marking:
     def behind(self, value: int, through: set[str]) -> set[int]:
         """All live values that one is made of by way of the operations in `through`, a constant."""
         key = (self._first[value], id(through))
-        known = self._behind.get(key)
-        if known is None:
-            known = self._behind[key] = set(self._back(value, through, lambda _: False))
-        return known
+        if key not in self._behind:
+            self._behind[key] = set(self._back(value, through, lambda _: False))
+        return self._behind[key]
 
     def makers(self, value: int, through: set[str]) -> list[Op]:
         """The operations that made the values behind one."""
@@ -241,9 +231,8 @@ class _Marking:
                     continue
                 passes = bool(own)
             else:
-                passes = op.name in through
-                if op.name in ADDITIONS and not self._is_sum_of(op, mine):
-                    passes = False
+                added = op.name in ADDITIONS and not self._is_sum_of(op, mine)
+                passes = op.name in through and not added
             if passes:
                 for ref in op.makes:
                     if ref.value not in mine and self.live[ref.value]:
@@ -252,12 +241,9 @@ class _Marking:
 
     def _is_sum_of(self, op: Op, mine: set[int]) -> bool:
         """Whether all signals in an addition belong to `mine`, or are other attention."""
-        others = [value for value in self.live_reads(op) if value not in mine]
-        return all(self._is_probability(value) for value in others)
-
-    def _is_probability(self, value: int) -> bool:
-        """Whether a value is a softmax, or a multiple of one."""
-        return any(op.name in SOFTMAX for op in self.makers(value, _OF_MULTIPLES))
+        others = (value for value in self.live_reads(op) if value not in mine)
+        multiples = (self.makers(value, _OF_MULTIPLES) for value in others)
+        return all(any(op.name in SOFTMAX for op in makers) for makers in multiples)
 
     def _is_factor(self, op: Op, mine: set[int]) -> bool:
         """Whether a product with weights makes other weights, as with a gate of every pair."""
@@ -288,16 +274,13 @@ class _Marking:
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
-        factors = self.factors(op)
-        if len(factors) != 2:
-            return False
-        above, below = factors
+        pairs = self.pairs(op)
         if op.name == "mul":
-            inverse = [self.trace.name(value) == "reciprocal" for value in factors]
-            if inverse.count(True) != 1:
-                return False
-            above, below = (below, above) if inverse[0] else (above, below)
-        return self._are_summed_in(below, [above]) is not None
+            pairs = [(a, b) for a, b in pairs if self._is_inverse(b) and not self._is_inverse(a)]
+        return any(self._are_summed_in(below, [above]) is not None for above, below in pairs)
+
+    def _is_inverse(self, value: int) -> bool:
+        return self.trace.name(value) == "reciprocal"
 
     def _are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """The first of the candidates whose own entries are summed in a divisor."""
@@ -320,7 +303,7 @@ class _Marking:
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))` with a maximum m of the same group."""
         if op.name not in ("div", "mul"):
             return
-        for above, below in _both_ways(self.factors(op)):
+        for above, below in both_ways(self.factors(op)):
             sums = [self._group(by, SUMS) for by in self.makers(below, OF_A_SUM)]
             exps = (by for by in self.makers(above, SAME) if by.name == "exp")
             for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, SAME)):
@@ -334,7 +317,8 @@ class _Marking:
         """The groups of which a value, put beside their members, is the maximum."""
         op, index = self.trace.made(value), _KEPT
         while op is not None and op.name in _BESIDE:
-            index = self._origin(op.args[2].value) if op.name == "index_select" else index
+            if op.name == "index_select":
+                index = self.trace.origin(op.args[2].value, _WHOLE)
             op = self.trace.made(op.reads[0].value)
         found = None if op is None else self._group(op, {"amax", "max", "scatter_reduce"})
         return found if found is not None and found[1] == index else None
@@ -347,16 +331,8 @@ class _Marking:
         dims = dims if isinstance(dims, list | tuple) else [dims]
         axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
         if type(by) is Ref:
-            return axes, self._origin(by.value)
+            return axes, self.trace.origin(by.value, _WHOLE)
         return (axes, _KEPT) if by is True else None
-
-    def _origin(self, value: int) -> int:
-        """What a value is a view of, with all of its entries."""
-        op = self.trace.made(value)
-        while op is not None and op.name in _BESIDE | {"view", "unsqueeze"} - {"index_select"}:
-            value = op.reads[0].value
-            op = self.trace.made(value)
-        return value
 
     def _mark_gate(self, op: Op) -> None:
         argument = self.root(self.live_reads(op)[0])
@@ -386,8 +362,7 @@ class _Marking:
 
         That is `(w v) / sum(w)`, and `q (k^T v) / (q sum(k))`, whose matrix is never computed.
         """
-        pairs = _both_ways(self.factors(op))
-        for above, below in pairs[:1] if op.name == "div" else pairs:
+        for above, below in self.pairs(op):
             found = self._divided_at_the_end(above, below)
             for product in [] if found else self._products_behind(below):
                 found = found or self._linear_attention(above, product)
@@ -410,12 +385,11 @@ class _Marking:
 
     def _products_behind(self, value: int) -> list[Op]:
         """Products of two signals that a value is, but for constants and sums."""
-        known = self._products.get(value)
-        if known is None:
+        if value not in self._products:
             makers = self.makers(value, _OF_COMBINATIONS)
-            known = [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
-            self._products[value] = known
-        return known
+            found = [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
+            self._products[value] = found
+        return self._products[value]
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
         """The products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.
@@ -427,11 +401,11 @@ class _Marking:
         for outer in self._products_behind(above):
             if outer is below:
                 continue
-            for query, rest in _both_ways(self.factors(outer)):
+            for query, rest in both_ways(self.factors(outer)):
                 for inner in self._products_behind(rest):
                     if inner is outer or inner is below:
                         continue
-                    for key, other in _both_ways(self.factors(inner)):
+                    for key, other in both_ways(self.factors(inner)):
                         if self._are_query_and_key(query, key, own, sums):
                             return [(outer, query), (inner, key)]
                         if self._are_query_and_key(other, key, own, sums):
@@ -449,12 +423,11 @@ class _Marking:
 
     def _mark_factor(self, op: Op) -> bool:
         """Mark `g(x)` in `x g(x)`, or the scale where x is multiplied or divided by its length."""
-        pairs = _both_ways(self.factors(op))[: 1 if op.name == "div" else 2]
         kinds: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
             ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
         )  # fmt: skip
         for rule, fits in kinds:
-            for x, factor in pairs:
+            for x, factor in self.pairs(op):
                 if fits(factor, x):
                     self.marks.hold(op, factor, rule)
                     return True
@@ -488,8 +461,7 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
     Also groups of operations that are the same but for their numbers.
     """
     first = list(range(len(trace.maker)))
-    seen: dict[object, list[Op]] = {}
-    alike: dict[object, list[int]] = {}
+    alike: dict[object, list[Op]] = {}
     for op in trace.ops:
         if (
             op.in_place
@@ -498,19 +470,19 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
         ):
             continue
         key = (op.func, tuple(first[ref.value] for ref in op.reads))
-        alike.setdefault(key, []).append(op.number)
-        before = seen.setdefault(key, [])
-        equal = next((one for one in before if _same_numbers(one, op)), op)
-        if equal is op:
-            before.append(op)
+        group = alike.setdefault(key, [])
+        equal = next((one for one in group if _same_numbers(one, op)), op)
+        group.append(op)
         for ref, other in zip(op.makes, equal.makes, strict=True):
             first[ref.value] = first[other.value]
-    return first, [group for group in alike.values() if len(group) > 1]
+    groups = ([op.number for op in group] for group in alike.values())
+    return first, [group for group in groups if len(group) > 1]
 
 
 def _same_numbers(one: Op, other: Op) -> bool:
-    texts = (numbers_among(op, op.args, op.kwargs) for op in (one, other))
-    return next(texts) == next(texts)
+    return numbers_among(one, one.args, one.kwargs) == numbers_among(
+        other, other.args, other.kwargs
+    )
 
 
 def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -522,7 +494,8 @@ def _is_smaller(first: torch.Size, second: torch.Size) -> bool:
     return first.numel() < second.numel()
 
 
-def _both_ways(pair: list[int]) -> list[tuple[int, int]]:
+def both_ways(pair: list[int]) -> list[tuple[int, int]]:
+    """Two factors, in either order."""
     return [(pair[0], pair[1]), (pair[1], pair[0])]
 
 
@@ -533,109 +506,7 @@ def is_root(op: Op) -> bool:
     return op.name in ROOTS
 
 
-def signals(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> bytearray:
-    """For every value whether a gradient flows to it from these inputs under these rules."""
-    found = bytearray(len(trace.maker))
-    for value, number in enumerate(trace.maker):
-        if not trace.live[value] & bits:
-            continue
-        if value in trace.joined:
-            found[value] = any(found[part] for part in trace.joined[value])
-        elif number < 0:
-            found[value] = 1
-        else:
-            found[value] = bool(unheld(trace.ops[number], found, trace.live, marks, rules))
-    return found
-
-
-def unheld(op: Op, signal: bytearray, live: list[int], marks: Marks, rules: Rules) -> list[int]:
-    """The signals that an operation reads and does not hold constant.
-
-    live: of the trace. Where the nodes meet another input in a product, that input is constant: it
-    scales what the nodes pass on.
-    """
-    read = [ref.value for ref in op.reads if signal[ref.value]]
-    if op.number in marks.held:
-        held = marks.held[op.number]
-        read = [v for v in read if not (v in held and getattr(rules, held[v]))]
-    if len(read) > 1 and op.name in PRODUCTS:
-        factors = [v for v in factors_of(op) if v in read]
-        of_nodes = [v for v in factors if live[v] & 1]
-        if len(factors) > 1 and len(of_nodes) < len(factors):
-            kept = of_nodes or factors[:1]
-            read = [v for v in read if v in kept or v not in factors]
-    return read
-
-
 def factors_of(op: Op) -> list[int]:
     """The tensors that a product multiplies; a value twice if it is squared."""
     args = op.args[1:] if op.name in PLUS_PRODUCT else op.args
     return [arg.value for arg in args[:2] if type(arg) is Ref]
-
-
-def halves(op: Op, signal: bytearray, live: list[int], marks: Marks, rules: Rules) -> bool:
-    """Whether a product gives each of its factors half of its relevance.
-
-    Under the rule `products` all products of two signals do, but for a norm's scale. Under AH those
-    do that are neither attention nor a gate, such as the two branches of a SwiGLU or of Polynormer
-    (uniform rule, Achtibat 2024, section 3.2).
-    """
-    if op.number not in marks.products or not (rules.products or rules.attention):
-        return False
-    if len([v for v in factors_of(op) if v in unheld(op, signal, live, marks, rules)]) < 2:
-        return False
-    known = marks.held.get(op.number, {}).values()
-    return "layernorm" not in known if rules.products else not known
-
-
-def curves(
-    trace: Trace, marks: Marks, ops: Iterable[Op], signal: bytearray, rules: Rules
-) -> Iterator[Nonlinearity]:
-    """What keeps its ordinary gradient among these operations, although a rule asks otherwise."""
-    for op in ops:
-        live = unheld(op, signal, trace.live, marks, rules)
-        if not live or halves(op, signal, trace.live, marks, rules):
-            continue
-        found = _curve(trace, op, live, marks)
-        if found is not None and (found.rule is None or getattr(rules, found.rule)):
-            yield found
-
-
-def vanishes_at_zero(op: Op) -> bool:
-    """Whether f(0) = 0, which does not hold for all bounds of `hardtanh`."""
-    if op.name != "hardtanh":
-        return True
-    low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
-    return bool(low <= 0 <= high)
-
-
-def _is_held_everywhere(trace: Trace, op: Op, marks: Marks) -> bool:
-    """Whether a root with another result, such as a mean, passes no gradient on by itself."""
-    return len(op.makes) > 1 and all(
-        trace.ops[number].name in OF_A_SCALE or op.out in marks.held.get(number, {})
-        for number in trace.uses[op.out]
-    )
-
-
-def _curve(trace: Trace, op: Op, live: list[int], marks: Marks) -> Nonlinearity | None:
-    if op.name in SOFTMAX:
-        return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
-    if op.name in PRODUCTS:
-        factors = [value for value in factors_of(op) if value in live]
-        if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
-            what = "a quotient (div) with the input in the denominator"
-            return Nonlinearity("activation", what, op.place)
-        if len(factors) < 2:
-            return None
-        kind = "quotient" if op.name == "div" else "product"
-        what = f"a {kind} ({op.name}) of two quantities that depend on the input"
-        off = [rule for v in factors if (rule := marks.held.get(op.number, {}).get(v)) is not None]
-        return Nonlinearity(off[0] if off else "attention", what, op.place)
-    if is_root(op) and not _is_held_everywhere(trace, op, marks):
-        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
-    if "prod" in op.args:  # as a way to scatter
-        return Nonlinearity("activation", "prod", op.place)
-    has_rule = op.name in RATIO and vanishes_at_zero(op)
-    if has_rule or is_root(op) or op.name in KNOWN | NORMS | {"_log_softmax"}:
-        return None
-    return Nonlinearity("activation", op.name, op.place)

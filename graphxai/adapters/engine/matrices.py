@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .nodes import VIEWS, Nodes
+from .nodes import RESHAPES, Nodes
 from .trace import Op, Ref, Trace
 
 aten = torch.ops.aten
 PRODUCTS = {"mm", "bmm"}
-MOVES = VIEWS | {"expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "clone"}
+MOVES = RESHAPES | {"expand", "transpose", "permute", "t"}
 
 
 @dataclass(eq=False)
@@ -48,9 +48,8 @@ def _linear_attention(trace: Trace, nodes: Nodes) -> Iterator[_Found]:
         if outer.name not in PRODUCTS or not trace.live[outer.reads[0].value] & 1:
             continue
         query, moments = outer.reads
-        value, inner = moments.value, trace.made(moments.value)
-        while inner is not None and inner.name in MOVES:
-            value, inner = inner.reads[0].value, trace.made(inner.reads[0].value)
+        value = trace.origin(moments.value, MOVES)
+        inner = trace.made(value)
         if inner is None or inner.name not in PRODUCTS:
             continue
         keys = inner.reads[0]

@@ -11,6 +11,7 @@ axis with one number for all entries a tensor of numbers has length one.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ NONE = -1
 MIXED = -(2**60)
 LARGE = 2**61  # more than any number
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+RESHAPES = VIEWS | {"squeeze", "unsqueeze", "clone"}
 MOVES = VIEWS | {
     "expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "index",
     "index_select", "clone", "split", "split_with_sizes", "unbind", "gather", "_to_copy", "cat",
@@ -98,43 +100,31 @@ class _Walk:
         self.bits = 1  # of the inputs that have numbers
 
     def step(self, op: Op) -> None:
-        """Number the results of an operation."""
+        """Number the results of an operation, if it is foreseen."""
         read = {ref.value: self._of(ref.value) for ref in op.reads}
         known = {value: numbers for value, numbers in read.items() if numbers is not None}
-        if known:
-            self.nodes.by_value |= self._made(op, known)
-
-    def _made(self, op: Op, known: dict[int, Numbers]) -> dict[int, Numbers]:
-        """The numbers of its results; none if the operation is not foreseen."""
         made = [ref for ref in op.makes if self.trace.depends[ref.value] & self.bits]
         made = [ref for ref in made if self.trace.tensors[ref.slot].is_floating_point()]
-        if not made:
-            return {}
-        try:
-            results = self._result(op, made, known)
-        except (RuntimeError, IndexError, TypeError, ValueError):
-            return {}
-        found = {}
-        for ref, numbers in zip(made, results, strict=False):
-            if numbers is not None:
-                same = any(numbers is one for one in known.values())  # and compressed already
-                found[ref.value] = numbers if same else numbers.map(compressed)
-        return found
+        if not known or not made:
+            return
+        with suppress(RuntimeError, IndexError, TypeError, ValueError):
+            for ref, numbers in zip(made, self._result(op, made, known), strict=False):
+                if numbers is not None:
+                    same = any(numbers is one for one in known.values())  # and compressed already
+                    self.nodes.by_value[ref.value] = numbers if same else numbers.map(compressed)
 
     def _of(self, value: int) -> Numbers | None:
         """Numbers of a value; after a write to another view of it, of both together."""
-        known = self.nodes.by_value.get(value)
-        if known is None and value in self.trace.joined:
-            before, _ = self.trace.joined[value]
-            known = self._of(before)
-        return known
+        while value not in self.nodes.by_value and value in self.trace.joined:
+            value, _ = self.trace.joined[value]
+        return self.nodes.by_value.get(value)
 
     def _result(self, op: Op, made: list[Ref], known: dict[int, Numbers]) -> list[Numbers | None]:
-        shape = self.trace.tensors[made[0].slot].shape
+        shape = self.trace.shape(made[0].value)
         if op.name in MOVES:
             return self._moved(op, known, len(made))
         if op.name in MATRIX_PRODUCTS - {"convolution"}:
-            return [self._multiplied(op, shape, known)]
+            return [self._multiplied(op, known)]
         if op.name in REDUCE:
             return [self._reduced(op, shape, known)] * len(made)
         if op.name in GATHERED:
@@ -146,59 +136,44 @@ class _Walk:
             dim = dim[0] if isinstance(dim, tuple) else dim
             full = self.trace.shape(op.reads[0].value)
             return [numbers.map(lambda t: t.expand(full).gather(dim, index))]
-        if op.name == "_cdist_forward":
-            return [self._of_distances(*(known.get(ref.value) for ref in op.reads[:2]))]
+        if op.name == "_cdist_forward":  # between rows (..., P, D) and (..., R, D)
+            both = (known.get(ref.value) for ref in op.reads[:2])
+            a, b = (None if n is None or n.key is not None else n.query for n in both)
+            return [None if a is None or b is None else Numbers(a, b.mT)]
         if op.name == "convolution":
             (numbers,) = known.values()
             ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
             return [numbers if ones and numbers.query.shape[1] == 1 else None]
-        return [self._entrywise(op, shape, known)]
-
-    def _of_distances(self, a: Numbers | None, b: Numbers | None) -> Numbers | None:
-        """Distances between rows (..., P, D) and (..., R, D), of pairs."""
-        alone = a is not None and b is not None and a.key is None and b.key is None
-        return Numbers(a.query, b.query.mT) if a and b and alone else None
+        return [self._entrywise(shape, known)]
 
     # -- moves ---------------------------------------------------------------------------------
 
     def _moved(self, op: Op, known: dict[int, Numbers], count: int) -> list[Numbers | None]:
-        pairs = any(numbers.key is not None for numbers in known.values())
         parts = [self._move(op, {v: n.query for v, n in known.items()})]
-        if pairs:
+        if any(numbers.key is not None for numbers in known.values()):
             keys = {v: n.query if n.key is None else n.key for v, n in known.items()}
             parts.append(self._move(op, keys))
-        found: list[Numbers | None] = []
-        for k in range(count):
-            both = [part[k] if isinstance(part, tuple | list) else part for part in parts]
-            found.append(Numbers(*both))
-        return found
+        several = (part if isinstance(part, tuple | list) else [part] * count for part in parts)
+        return [Numbers(*both) for both in zip(*several, strict=False)]
 
     def _move(self, op: Op, numbers: dict[int, Tensor]) -> Any:
         """The operation on numbers in place of the values, with `NONE` for constants."""
         if op.name in VIEWS:
             (one,) = numbers.values()
-            return _viewed(one, self.trace.shape(op.reads[0].value), self._shape(op))
+            return _viewed(one, *map(self.trace.shape, (op.reads[0].value, op.out)))
         if op.name in ("clone", "_to_copy", "alias", "detach", "lift_fresh"):
             return next(iter(numbers.values()))
 
         def put(given: Ref) -> Tensor:
             tensor = self.trace.tensors[given.slot]
-            if given.value in numbers:
-                own = numbers[given.value]
-                full = own.expand(tensor.shape)
-                return full.clone() if op.in_place and given is op.args[0] else full
-            if tensor.is_floating_point():
-                none = torch.full((1,) * tensor.dim(), NONE, device=tensor.device)
-                return (
-                    none.expand(tensor.shape).clone() if op.in_place else none.expand(tensor.shape)
-                )
-            return tensor
+            own = numbers.get(given.value)
+            if own is None and not tensor.is_floating_point():
+                return tensor  # an index
+            own = torch.tensor(NONE, device=tensor.device) if own is None else own
+            return own.expand(tensor.shape).clone() if op.in_place else own.expand(tensor.shape)
 
         args, kwargs = op.with_tensors(put, op.args, op.kwargs)
         return op.func(*args, **{k: v for k, v in kwargs.items() if k not in NO_NUMBERS})
-
-    def _shape(self, op: Op) -> torch.Size:
-        return self.trace.tensors[op.makes[0].slot].shape
 
     # -- sums ----------------------------------------------------------------------------------
 
@@ -228,11 +203,10 @@ class _Walk:
         key = reduced(numbers.key)
         if query.numel() and bool((query == NONE).all()) and bool((key == NONE).all()):
             return Numbers(query)  # as of a graph without edges
-        if bool((query >= NONE).all()) and bool((key >= NONE).all()):
+        stays = [bool((numbers >= NONE).all()) for numbers in (query, key)]
+        if all(stays):
             return Numbers(query, key)
-        if bool((query >= NONE).all()):
-            return Numbers(query)
-        return Numbers(self._settled(key if bool((key >= NONE).all()) else query))
+        return Numbers(self._settled(key if stays[1] else query))
 
     def _sum(self, values: Tensor, axes: list[int]) -> Tensor:
         """Numbers of sums over axes: one node, one graph, or mixed."""
@@ -276,15 +250,19 @@ class _Walk:
         if numbers is None:
             return known.get(op.args[0].value)
         by, size = self.trace.tensors[index.slot], self.trace.shape(src.value)
-        if by.dim() > 1:  # the same index for all channels
-            for axis in reversed(range(by.dim())):
-                if axis != dim:
-                    by = by.select(axis, 0)
+        by = by.transpose(0, dim)[(slice(None), *[0] * (by.dim() - 1))]  # alike for all channels
 
         def summed(values: Tensor) -> Tensor:
             own = (*(1,) * (len(size) - values.dim()), *values.shape)
             values = values.expand([size[a] if a == dim else n for a, n in enumerate(own)])
-            return self._groups(values, dim, by, shape[dim])
+            place = by.view([-1 if a == dim else 1 for a in range(len(own))]).expand(values.shape)
+            groups = [shape[a] if a == dim else n for a, n in enumerate(own)]
+
+            def reduced(part: Tensor, way: str) -> Tensor:
+                start = part.new_full(groups, LARGE if way == "amin" else -LARGE)
+                return start.scatter_reduce(dim, place, part, way)
+
+            return self._of_groups(values, reduced)
 
         found = self._of_one(numbers, summed)
         if dim or shape[0] != len(self.rows):
@@ -297,25 +275,13 @@ class _Walk:
             return Numbers(own)  # each node has one edge at most
         return found
 
-    def _groups(self, values: Tensor, dim: int, by: Tensor, count: int) -> Tensor:
-        place = by.view([-1 if a == dim else 1 for a in range(values.dim())]).expand(values.shape)
-
-        size = [count if a == dim else n for a, n in enumerate(values.shape)]
-
-        def reduced(part: Tensor, way: str) -> Tensor:
-            start = part.new_full(size, LARGE if way == "amin" else -LARGE)
-            return start.scatter_reduce(dim, place, part, way)
-
-        return self._of_groups(values, reduced)
-
     # -- products ------------------------------------------------------------------------------
 
-    def _multiplied(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+    def _multiplied(self, op: Op, known: dict[int, Numbers]) -> Numbers | None:
         """A product of matrices (..., Q, K) and (..., K, D), or of a matrix and a vector."""
-        args = op.args[1:] if op.name in PLUS_PRODUCT else op.args
         if op.name in ("_trilinear", "addr"):
             return None
-        first, second = args[0], args[1]
+        first, second = op.args[1:3] if op.name in PLUS_PRODUCT else op.args[:2]
         a, b = known.get(first.value), known.get(second.value)
         left, right = (self.trace.tensors[ref.slot] for ref in (first, second))
         if right.dim() == 1:  # the sum over the last axis
@@ -327,22 +293,20 @@ class _Walk:
     def _matrices(
         self, a: Numbers | None, b: Numbers | None, left: Tensor, right: Tensor
     ) -> Numbers | None:
-        if a is None or b is None:
-            one, by_rows = (a, True) if a is not None else (b, False)
-            if one is None:
-                return None
-            axis = -1 if by_rows else -2
-            if one.query.shape[axis] == 1 and (one.key is None or one.key.shape[axis] == 1):
-                return one
-            other = right if by_rows else left
-            return self._mixed_by_constants(one, other, by_rows)
+        if a is None and b is not None:  # the same with both transposed
+            found = self._matrices(b.map(_transposed), None, right.mT, left.mT)
+            return None if found is None else found.map(_transposed)
+        if a is None:
+            return None
+        if b is None:
+            channels = a.query.shape[-1] == 1 and (a.key is None or a.key.shape[-1] == 1)
+            return a if channels else self._mixed_by_constants(a, right)
         if a.key is None and b.key is None:
             return self._of_two(a.query, b.query)
-        pair, values = (a, b.query) if a.key is not None and b.key is None else (None, None)
-        if pair is None or values is None or pair.key is None:
+        if a.key is None or b.key is not None:
             return None
-        for query, key in ((pair.query, pair.key), (pair.key, pair.query)):
-            if query.shape[-1] == 1 and agree(key, values.mT):
+        for query, key in ((a.query, a.key), (a.key, a.query)):
+            if query.shape[-1] == 1 and agree(key, b.query.mT):
                 return Numbers(query)
         return None
 
@@ -356,21 +320,19 @@ class _Walk:
         summed = self._sum(a, [a.dim() - 1]) if a.shape[-1] > 1 else self._sum(b, [b.dim() - 2])
         return Numbers(self._settled(summed[..., :1, :1]))
 
-    def _mixed_by_constants(self, one: Numbers, other: Tensor, by_rows: bool) -> Numbers | None:
-        """Rows of nodes mixed by a constant matrix, such as a Laplacian: by its nonzero entries."""
-        if one.key is not None:
+    def _mixed_by_constants(self, nodes: Numbers, matrix: Tensor) -> Numbers | None:
+        """Columns of nodes mixed by a constant matrix, such as a Laplacian: by its nonzero entries.
+
+        nodes: of (..., Q, K), one for all Q; matrix (..., K, D).
+        """
+        if nodes.key is not None or nodes.query.shape[-2] != 1:
             return None
-        values = one.query if by_rows else one.query.mT  # (..., 1, K) after broadcasting
-        weights = other.mT if by_rows else other  # (..., out, K)
-        if values.shape[-2] != 1:
-            return None
-        values = torch.where(weights != 0, values, NONE)
-        summed = self._sum(values, [values.dim() - 1])  # (..., out, 1)
-        return Numbers(self._settled(summed.mT if by_rows else summed))
+        mixed = torch.where(matrix.mT != 0, nodes.query, NONE)  # (..., D, K)
+        return Numbers(self._settled(self._sum(mixed, [mixed.dim() - 1]).mT))
 
     # -- entry by entry ------------------------------------------------------------------------
 
-    def _entrywise(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+    def _entrywise(self, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
         if len(known) == 1:
             (value,) = known
             before = self.trace.shape(value)
@@ -457,6 +419,10 @@ class _Walk:
         if bool((graph_wide & ~same_graph & ~absent).any()):
             return Numbers(torch.where(wide_a >= 0, wide_a, either))
         return Numbers(a, b)
+
+
+def _transposed(numbers: Tensor) -> Tensor:
+    return numbers.mT
 
 
 def agree(a: Tensor, b: Tensor) -> bool:

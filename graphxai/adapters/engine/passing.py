@@ -1,26 +1,39 @@
-"""One pass of a wrapped model: recorded, replayed under the rules, with shares of constants."""
+"""Passes that are recorded and replayed under the rules: of wrapped models, and within a block.
+
+For a wrapped model the shares of constants come with them.
+"""
 
 import re
+import threading
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.utils._pytree import tree_flatten
 
-from graphxai.rules.conservative import Arriving, Rules, Tape, conservative
+from graphxai.rules import conservative as rules_of
+from graphxai.rules.conservative import Arriving, Rules, Tape, current_rules, current_tape
+from graphxai.rules.scope import Blocks
 
 from ..isolation import uncompiled
 from ..layout import Layout
 from .attention import attention_between_nodes, current_layer_inputs, entering, exposing, readings
-from .marks import curves, marked
+from .marks import marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
 from .program import NODES, Followed, Pass, Program, followed, give_up, keep, programmed
 from .relevance import RelevancePass, passed_back, plan_of
-from .replay import Plan, Reading, Replayed, plan, replay
+from .replay import Plan, Reading, Replayed, curves, plan, replay
 from .shares import BIASES, CUT_OFF, Lines, Shares, adds_up, lines_in, share_along
-from .trace import Trace, is_real, recording, refs_in
+from .trace import Recording, Trace, is_real, is_recording, recording, refs_in
 from .vocabulary import ADDITIVE
 
 # errors of code that was written for inference
@@ -52,8 +65,9 @@ def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
     if tape is None:
         return outputs
     if found is None or found.shares is None:
-        return _with_shares(outputs, program, given, tape)
-    tape.arriving = _arriving(found, found.shares, given, rules, asked)
+        tape.arriving = _derived(outputs, program, given)
+    else:
+        tape.arriving = _arriving(found, found.shares, given, rules, asked)
     return outputs
 
 
@@ -93,7 +107,7 @@ def recorded(given: Pass) -> Trace:
     def run(leaf: Tensor, graded: bool) -> Trace:
         inputs = [leaf, *given.others.values()]
         with uncompiled(given.module), recording(given.module, inputs, graded) as done:
-            return done(given.call(leaf, given.others))
+            return done(given.call(leaf))
 
     try:
         return run(given.rows.detach().requires_grad_(), graded=True)
@@ -117,12 +131,6 @@ def _arriving(
     """The shares of a pass that followed a program; those derived if they do not add up."""
     program, inputs = found.program, found.inputs
 
-    def derived() -> dict[str, Tensor]:
-        give_up(given.module, asked)
-        again = replace(given, rows=given.rows.detach())
-        with conservative(**vars(rules)):
-            return _shares(programmed(recorded(again), rules, program.names, True), again)
-
     def of_lines(
         gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
     ) -> dict[str, Tensor]:
@@ -132,7 +140,11 @@ def _arriving(
         }
         of_line = shares.of_lines(own)
         if not adds_up(outputs, weights, relevance, of_line):
-            of_line = {line: (share * weights).sum(-1) for line, share in derived().items()}
+            give_up(given.module, asked)
+            again = replace(given, rows=given.rows.detach())
+            with rules_of.conservative(**vars(rules)):
+                derived = programmed(recorded(again), rules, program.names, True)
+                of_line = _weighted(_shares(derived, again), weights)
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
             warn_of_cuts(given.name, program.places[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
@@ -140,20 +152,19 @@ def _arriving(
     return Arriving(list(inputs.values()), of_lines)
 
 
-def _with_shares(outputs: Tensor, program: Program, given: Pass, tape: Tape) -> Tensor:
-    """Outputs whose gradient at appended leaves (B, 1) of ones is the share of each line."""
-    whole, places = program.whole, program.places
+def _derived(outputs: Tensor, program: Program, given: Pass) -> Arriving:
+    """The shares of a recorded pass, which are known before the gradient has passed."""
+    whole = program.whole
     shares = _shares(program, given) if whole is None else {whole: outputs.detach()}
-    for line, share in shares.items():
-        ones = outputs.new_ones(len(outputs), 1).requires_grad_()
-        outputs = outputs + share * (ones - 1)
-        if line == BIASES:
-            tape.biases.append(ones)
-        elif bool(share.any()):
-            tape.others[line] = ones
-            if line == CUT_OFF:
-                warn_of_cuts(given.name, places[line] if whole is None else {""})
-    return outputs
+    shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
+    if CUT_OFF in shares:
+        warn_of_cuts(given.name, program.places[CUT_OFF] if whole is None else {""})
+    return Arriving([], lambda _gradients, _outputs, weights, _: _weighted(shares, weights))
+
+
+def _weighted(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """The share (B,) of each line in the explained value, of its shares in the outputs (B, C)."""
+    return {line: (share * weights).sum(-1) for line, share in shares.items()}
 
 
 def _shares(program: Program, given: Pass) -> dict[str, Tensor]:
@@ -276,10 +287,148 @@ def reading(
     read = readings(attention, lambda place: exposing(place, layout, made.rules))
     again = replay(made, {slot: rows}, reading=read)
     if (entered := current_layer_inputs()) is not None:
-        entered.found += [
-            entering(made.trace, nodes, seen.met, again, layout) for seen in attention
-        ]
+        entered += [entering(trace, nodes, seen.met, again, layout) for seen in attention]
     return again
+
+
+# -- passes of a block's module --------------------------------------------------------------------
+
+
+@contextmanager
+def intercepted(model: nn.Module, *, layout: Layout | None = None) -> Iterator[None]:
+    """Rules and recordings of this thread act on `model`, or parts of it, within the block.
+
+    A call of the model is recorded as a list of PyTorch's basic operations, and the list runs again
+    under the rules in force. layout: the positions of nodes, for recordings of attention; by
+    default the first input has the nodes of one graph (n, D), behind an empty graph token, or the
+    tokens of several (B, S, D). Raises TypeError for anything but a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
+    watch = _Watch(model, layout)
+    handles = (
+        register_module_forward_pre_hook(watch.before),
+        register_module_forward_hook(watch.after, always_call=True),
+    )
+    try:
+        with uncompiled(model), _watching.block(watch):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        watch.end()
+
+
+@contextmanager
+def conservative(
+    attention: bool = True,
+    layernorm: bool = True,
+    activation: Literal["ratio"] | None = None,
+    products: bool = False,
+    *,
+    model: nn.Module | None = None,
+) -> Iterator[Rules]:
+    """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
+
+    The rules act on a bundled Graphormer, and on `model`: any PyTorch module, which needs no
+    change (see `intercepted`). For the rules themselves see
+    `graphxai.rules.conservative.conservative`.
+    """
+    with (
+        rules_of.conservative(attention, layernorm, activation, products) as in_force,
+        nullcontext() if model is None else intercepted(model),
+    ):
+        yield in_force
+
+
+_watching: "Blocks[_Watch | None]" = Blocks("graphxai_watching", None)
+
+
+def _innermost(module: nn.Module) -> "_Watch | None":
+    """The innermost block of this thread that acts on a module."""
+    watch = _watching.get()
+    while watch is not None and not watch.covers(module):
+        watch = watch.outer
+    return watch
+
+
+class _Watch:
+    """Records each call of the model, or of a part of it, and replays it."""
+
+    def __init__(self, model: nn.Module, layout: Layout | None) -> None:
+        self.outer = _watching.get()
+        self._model, self._layout = model, layout
+        self._parts = {id(module) for module in model.modules()}
+        self._thread = threading.get_ident()
+        self._outer: nn.Module | None = None
+        self._recording: Recording | None = None
+        self._lent: list[Tensor] = []  # inputs that require a gradient during the call
+        self._warned: set[str] = set()
+
+    def covers(self, module: nn.Module) -> bool:
+        """Whether the block is of this module, or of a model that it is a part of."""
+        return id(module) in self._parts
+
+    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Start to record, if this is the outermost call."""
+        mine = threading.get_ident() == self._thread
+        if not mine or id(module) not in self._parts:
+            return
+        if self._recording is not None:
+            self._recording.enter(module)
+            return
+        if is_recording() or self is not _innermost(module):
+            return
+        floats = [t for t in tree_flatten(args)[0] if isinstance(t, Tensor)]
+        floats = [t for t in floats if t.is_floating_point() and not isinstance(t, nn.Parameter)]
+        if not any(t.requires_grad for t in floats):
+            self._lent = [t.requires_grad_() for t in floats]
+        self._outer, self._recording = module, Recording(self._model)
+        self._recording.enter(module)
+        self._recording.begin()
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Replay the call, if it was the outermost."""
+        mine = threading.get_ident() == self._thread
+        if not mine or self._recording is None:
+            return None
+        self._recording.leave(module)
+        if module is not self._outer or self._recording.depth:
+            return None
+        recording, self._recording = self._recording, None
+        lent, self._lent = self._lent, []
+        try:
+            if output is None:  # the call failed
+                recording.abandon()
+                return None
+            trace = recording.end(output)
+        finally:
+            for tensor in lent:
+                tensor.requires_grad_(False)
+        name, tape = type(self._model).__name__, current_tape()
+        warn_of_chance(name, trace)
+        if tape is not None and not tape.with_biases and trace.inputs:
+            slot = next(iter(trace.inputs))
+            rows = trace.tensors[slot]
+            layout = self._layout or _layout(rows)
+            again = reading(trace, current_rules(), slot, rows, layout, name, self._warned, True)
+            return again.output()
+        made = plan(trace, marked(trace), current_rules())
+        warn_of_curves(name, made, self._warned)
+        return replay(made, {slot: trace.tensors[slot] for slot in trace.inputs}).output()
+
+    def end(self) -> None:
+        """Stop, in case a call is still running."""
+        if self._recording is not None:
+            self._recording.abandon()
+            self._recording = None
+
+
+def _layout(rows: Tensor) -> Layout:
+    """Rows (n, D) of one graph, or (B, S, D), of which the first has the graph token's place."""
+    if rows.dim() != 3:
+        return Layout.of(rows.new_ones(1, rows[..., 0].numel(), dtype=torch.bool))
+    return Layout.of(rows.new_ones(len(rows), rows.shape[1] - 1, dtype=torch.bool), True)
 
 
 # -- warnings --------------------------------------------------------------------------------------
@@ -288,8 +437,7 @@ def reading(
 def warn_of_curves(name: str, made: Plan, known: set[str] | None = None) -> None:
     """Warn once of what no rule covers, but for what is `known`, which is added to."""
     known = set() if known is None else known
-    found = curves(made.trace, made.marks, made.passing, made.signal, made.rules)
-    lines = {f"{curve.place or name}: {curve.what}" for curve in found} - known
+    lines = {f"{curve.place or name}: {curve.what}" for curve in curves(made)} - known
     known |= lines
     if lines:
         warnings.warn(

@@ -24,9 +24,9 @@ from graphxai.rules.conservative import Rules
 
 from ..isolation import parts_of, uncompiled
 from ..layout import Layout
-from .marks import curves, marked, numbers_among
+from .marks import marked, numbers_among
 from .nodes import Nodes
-from .replay import Plan, Replayed, plan, ruled
+from .replay import Plan, Replayed, curves, plan, ruled
 from .shares import Affine, Lines, Rows, Shares, affine, lines_in, rows_of_graphs
 from .trace import (
     WEIGHTS,
@@ -52,13 +52,13 @@ MOST = 4  # programs of a model, for as many ways that its control flow goes
 class Pass:
     """A pass of a module that is to be explained.
 
-    call: runs the module on node rows (n, D) or (B, S, D), and other inputs; rows: those of the
-    nodes; others: the graph's other attributes by name; graphs_of: the graph of each row of one of
-    these, if it has such; leaves: those of them that gradients lead to, too.
+    call: runs the module on node rows (n, D) or (B, S, D); rows: those of the nodes; others: the
+    graph's other attributes by name; graphs_of: the graph of each row of one of these, if it has
+    such; leaves: those of them that gradients lead to, too.
     """
 
     module: nn.Module
-    call: Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+    call: Callable[[Tensor], Tensor]
     rows: Tensor
     layout: Layout
     others: Mapping[str, Tensor] = field(default_factory=dict)
@@ -108,10 +108,7 @@ class Program:
     @cached_property
     def curved(self) -> bool:
         """Whether anything keeps its ordinary gradient although a rule asks otherwise."""
-        made = self.made
-        return any(
-            True for _ in curves(made.trace, made.marks, made.passing, made.signal, made.rules)
-        )
+        return any(True for _ in curves(self.made))
 
     @cached_property
     def whole(self) -> str | None:
@@ -135,14 +132,10 @@ class Program:
         )
 
     @cached_property
-    def _viewed(self) -> set[int]:
-        storages = self.trace.storage
-        return {storage for slot, storage in enumerate(storages) if storage != slot}
-
-    def alone(self, slot: int) -> bool:
-        """Whether no other tensor of the pass shares memory with one."""
-        storage = self.trace.storage[slot]
-        return storage == slot and storage not in self._viewed
+    def viewed(self) -> set[int]:
+        """The storages that several tensors of the pass share."""
+        storages = enumerate(self.trace.storage)
+        return {storage for slot, storage in storages if storage != slot}
 
 
 def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> Program:
@@ -376,7 +369,7 @@ def followed(given: Pass, asked: Hashable) -> Followed | None:
     mode = _Following(kept, [leaf, *given.others.values()], given)
     try:
         with uncompiled(module), watched(mode, graded=True):
-            output = given.call(leaf, given.others)
+            output = given.call(leaf)
     except RuntimeError:  # the next pass raises it again, if it is the model's
         return None
     if mode.unclear:
@@ -384,7 +377,7 @@ def followed(given: Pass, asked: Hashable) -> Followed | None:
     if not mode.ends_with(output):
         return None
     kept.size = size
-    return Followed(kept.program, mode.again.output(), mode.shares, mode.leaves_by_line())
+    return Followed(kept.program, mode.again.output(), mode.shares, mode.inputs)
 
 
 class _Following(TorchDispatchMode):
@@ -406,7 +399,7 @@ class _Following(TorchDispatchMode):
         self._tensors: list[Tensor | None] = [None] * len(kept.graded)
         self._shapes: dict[int, torch.Size] = {}  # of tensors that are no longer held
         self._waiting: tuple[Op, Tensor, Any] | None = None  # a result that has no way back yet
-        self._leaves: dict[int, Tensor] = {}  # by bit
+        self.inputs: dict[str, Tensor] = {}  # beside the nodes: their own share, by line
         self.unclear = False  # whether constants are added to rows of graphs that are not known
         self.apart: dict[int, int] = {}  # slots of results to be replaced, by the ids of these
         trace, plan = self._program.trace, self._program.wide
@@ -420,7 +413,7 @@ class _Following(TorchDispatchMode):
             for slot, bit in trace.inputs.items():
                 if bit != NODES and plan.signal[trace.slot_of_value.index(slot)]:
                     leaf = distinct[slot].detach().requires_grad_()
-                    self._leaves[bit] = self.again.now[slot] = leaf
+                    self.inputs[self._program.names[bit]] = self.again.now[slot] = leaf
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -486,10 +479,6 @@ class _Following(TorchDispatchMode):
         if type(out) in (tuple, list):
             return type(out)(map(self.returned, out))
         return out
-
-    def leaves_by_line(self) -> dict[str, Tensor]:
-        """Inputs beside the nodes, which are their own share."""
-        return {self._program.names[bit]: leaf for bit, leaf in self._leaves.items()}
 
     def _let_go(self, slot: int) -> None:
         """Hold a tensor no longer than it is needed."""
@@ -632,7 +621,7 @@ class _Following(TorchDispatchMode):
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation by the rules; the model gets the result without its way back."""
-        if op.in_place and not self._program.alone(op.makes[0].slot):
+        if op.in_place and self._program.trace.storage[op.makes[0].slot] in self._program.viewed:
             self._lost = True  # other tensors share the memory
             return op.func(*args, **kwargs)
         given = self.again.arguments(op, args, kwargs)

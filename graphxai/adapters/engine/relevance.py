@@ -32,9 +32,9 @@ from graphxai.rules.conservative import Rules as Constant
 from graphxai.rules.positive import Rules
 from graphxai.rules.scope import Blocks
 
-from .attention import Placed, Read, Seen, entries, exposed, put_back, readings, shares_of_parallel
+from .attention import Placed, Read, Seen, entries, exposed, readings, shares_of_parallel
 from .marks import Marks
-from .nodes import NONE, Nodes, Numbers, agree, compressed
+from .nodes import NONE, RESHAPES, Nodes, Numbers, agree, compressed
 from .replay import Plan, out_of_place, plan, replay
 from .trace import Op, Ref, Trace, paired, refs_in
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
@@ -42,7 +42,6 @@ from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
 Heads = tuple[Tensor, Tensor, Tensor]  # graph and head of each entry, important heads (B, K, H)
 ALL_CONSTANT = Constant(attention=True, layernorm=True, activation="ratio")
-VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "clone"}
 STATISTICS = SUMS | {"amax", "amin", "max", "min", "logsumexp", "std_mean", "var_mean"}
 ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub"}
 
@@ -147,14 +146,17 @@ class Call:
             return self.of()()
 
     def of(self, *values: int) -> Callable[..., Tensor]:
-        """The operation as a function of these values."""
-        func = out_of_place(self.op.func) if self.op.in_place else self.op.func
+        """The operation as a function of these values.
+
+        It outlives the pass, in the way back. So it must hold no tensor that has a way back itself:
+        Python would never see that circle, and the pass would stay in memory for good.
+        """
+        op, kept, given = self.op, self.kept, (self.args, self.kwargs)
+        func = out_of_place(op.func) if op.in_place else op.func
 
         def f(*tensors: Tensor) -> Tensor:
             new = dict(zip(values, tensors, strict=True))
-            args, kwargs = self.op.with_tensors(
-                lambda ref: new.get(ref.value, self.kept[ref.value]), self.args, self.kwargs
-            )
+            args, kwargs = op.with_tensors(lambda ref: new.get(ref.value, kept[ref.value]), *given)
             out = func(*args, **kwargs)
             first: Tensor = out[0] if isinstance(out, tuple | list) else out
             return first
@@ -381,7 +383,6 @@ class Positive:
         self.weights = {met.product.number: met.weights for met in made.marks.attention}
         layers = enumerate(placed)
         self._placed = {n: (k, seen.place) for k, seen in layers for n in seen.products}
-        self.reading = readings(placed, self._exposing)
 
     def __call__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
@@ -470,26 +471,23 @@ class Positive:
 
     # -- attention -----------------------------------------------------------------------------
 
-    def _exposing(self, place: Placed) -> Read:
+    def exposing(self, place: Placed) -> Read:
         """Attention as (B, H, T, T), in the way of the relevance."""
 
         def read(weights: Tensor) -> Tensor:
             leaf = not self.rules.into_queries_and_keys
             attention, _ = exposed(weights.detach(), place, self.size, self.nodes.tokens, leaf)
             share = shares_of_parallel(place.inside(weights.detach()), attention, place)
-            nothing = weights.new_zeros(len(place.valid), place.heads)
+            nothing = torch.zeros_like(weights)
 
             def to_weights(relevance: Tensor) -> tuple[Tensor, ...]:
                 each = relevance.permute(0, 2, 3, 1)[place.positions]
-                each = each if share is None else each * share
-                filled = nothing.index_put((place.valid.nonzero()[:, 0],), each)
-                return (put_back(filled, place, weights.shape),)
+                return (nothing.put(place.index, each if share is None else each * share),)
 
             def to_attention(relevance: Tensor) -> tuple[Tensor, ...]:
-                flat = place.apart(relevance)
-                found = place.summed(flat[place.valid], len(attention), *attention.shape[2:])
-                rest = flat.masked_fill(place.valid[:, None], 0.0)
-                return found, put_back(rest, place, weights.shape)
+                each = relevance.take(place.index)
+                found = place.summed(each, len(attention), *attention.shape[2:])
+                return found, relevance.put(place.index, torch.zeros_like(each))
 
             if not leaf:
                 attention = handed(attention, to_weights, weights)
@@ -506,7 +504,7 @@ class Positive:
         if important is None or op.number not in self._placed:
             return None
         layer, place = self._placed[op.number]
-        chosen = important[:, :, layer, : place.heads].expand(self.size, -1, -1)
+        chosen = important[:, :, layer, : place.index.shape[1]].expand(self.size, -1, -1)
         ones = torch.ones_like(values)
         graph, head, inside = (f(part.to(ones), ones) for part in entries(weights, place))
         inside = inside.clamp(min=1)
@@ -517,7 +515,7 @@ def _last_map(made: Plan) -> int | None:
     """The number of the affine map with constant weights that makes the output (B, C)."""
     trace, value = made.trace, made.trace.output.value
     op = trace.made(value)
-    while op is not None and op.name in VIEWS | {"add", "_to_copy", "alias"}:
+    while op is not None and op.name in RESHAPES | {"add", "_to_copy", "alias"}:
         signals = [ref.value for ref in op.reads if made.signal[ref.value]]
         if len(signals) != 1 or trace.shape(op.out).numel() != trace.shape(signals[0]).numel():
             return None
@@ -541,7 +539,8 @@ def passed_back(
     inputs: by slot; placed: attention to read.
     """
     positive = Positive(made, nodes, state, size, placed)
-    output: Tensor = replay(made, inputs, reading=positive.reading, apply=positive).output()
+    read = readings(placed, positive.exposing)
+    output: Tensor = replay(made, inputs, reading=read, apply=positive).output()
     if positive.unknown:
         lines = sorted(f"{place or name}: {what}" for place, what in positive.unknown)
         warnings.warn(

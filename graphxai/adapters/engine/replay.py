@@ -4,7 +4,7 @@
 Only what the output's gradient passes through runs again; the rest is taken from the recording.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 
-from .marks import Marks, halves, signals, unheld, vanishes_at_zero
+from .marks import OF_A_SCALE, Marks, Rule, factors_of, is_root
 from .trace import WEIGHTS, Op, Ref, Trace, filled, paired, refs_in
-from .vocabulary import PLUS_PRODUCT, PRODUCTS, RATIO
+from .vocabulary import KNOWN, NORMS, PLUS_PRODUCT, PRODUCTS, RATIO, SOFTMAX
 
 aten = torch.ops.aten
 Run = Callable[..., Any]
@@ -115,6 +115,14 @@ def ruled(plan: "Plan", op: Op, along: bool = False) -> bool:
     return along if without_rule else bool(getattr(plan.rules, known[0]))
 
 
+def vanishes_at_zero(op: Op) -> bool:
+    """Whether f(0) = 0, which does not hold for all bounds of `hardtanh`."""
+    if op.name != "hardtanh":
+        return True
+    low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
+    return bool(low <= 0 <= high)
+
+
 def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     mean = x.mean(axes, keepdim=True)
     return mean, x - mean
@@ -160,34 +168,80 @@ class Plan:
 
 def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
     """The operations that the gradient of the output by these inputs passes through, in order."""
-    signal = signals(trace, marks, rules, bits)
-    needed = _Needed(trace, marks, rules, signal)
+    needed = _Needed(trace, marks, rules, bits)
     ops, passing = (
         tuple(trace.ops[k] for k in sorted(found)) for found in (needed.ops, needed.passing)
     )
-    halved = {op.number for op in ops if halves(op, signal, trace.live, marks, rules)}
-    return Plan(trace, marks, rules, signal, ops, passing, needed.taken, frozenset(halved))
+    halved = frozenset(op.number for op in ops if needed.halves(op))
+    return Plan(trace, marks, rules, needed.signal, ops, passing, needed.taken, halved)
 
 
 class _Needed:
-    """Collects operations backwards from the output.
+    """Finds the signals forwards from the inputs, and the operations backwards from the output.
 
     passing: those that a gradient passes through. Tensors that are written to during the pass are
     not kept as they were at the time, so that all that touches them has to run, too.
     """
 
-    def __init__(self, trace: Trace, marks: Marks, rules: Rules, signal: bytearray) -> None:
-        self.trace, self.marks, self.rules, self.signal = trace, marks, rules, signal
+    def __init__(self, trace: Trace, marks: Marks, rules: Rules, bits: int) -> None:
+        self.trace, self.marks, self.rules = trace, marks, rules
+        self.signal = bytearray(len(trace.maker))
+        self.taken: dict[int, frozenset[int]] = {}
         self.ops: set[int] = set()
         self.passing: set[int] = set()
-        self.taken: dict[int, frozenset[int]] = {}
         self._touching: dict[int, list[int]] | None = None
         self._todo: list[tuple[int, bool]] = []
+        # in the order of the operations, which a matrix that was written in later has a place in
+        for value in sorted(range(len(trace.maker)), key=trace.maker.__getitem__):
+            self.signal[value] = bool(trace.live[value] & bits) and self._is_signal(value)
         for ref in refs_in(trace.output):
             self._want(ref.slot, ref.value, True)
         while self._todo:
             number, passing = self._todo.pop()
-            self._take(trace.ops[number], passing)
+            taken = self._taken_by(trace.ops[number])
+            for ref in trace.ops[number].reads:
+                self._want(ref.slot, ref.value, passing and ref.value in taken)
+
+    def _is_signal(self, value: int) -> bool:
+        """Whether a gradient flows to a value, if one flows to those before it as is known."""
+        if value in self.trace.joined:
+            return any(self.signal[part] for part in self.trace.joined[value])
+        op = self.trace.made(value)
+        return op is None or bool(self._taken_by(op))
+
+    def _taken_by(self, op: Op) -> frozenset[int]:
+        """The signals that an operation reads and does not hold constant.
+
+        Where the nodes meet another input in a product, that input is constant: it scales what the
+        nodes pass on.
+        """
+        if (known := self.taken.get(op.number)) is not None:
+            return known
+        held = self.marks.held.get(op.number, {})
+        read = {ref.value for ref in op.reads if self.signal[ref.value]}
+        read -= {value for value, rule in held.items() if getattr(self.rules, rule)}
+        if len(read) > 1 and op.name in PRODUCTS:
+            factors = [value for value in factors_of(op) if value in read]
+            of_nodes = [value for value in factors if self.trace.live[value] & 1]
+            if len(factors) > 1 and len(of_nodes) < len(factors):
+                read -= {*factors} - {*(of_nodes or factors[:1])}
+        self.taken[op.number] = frozenset(read)
+        return self.taken[op.number]
+
+    def halves(self, op: Op) -> bool:
+        """Whether a product gives each of its factors half of its relevance.
+
+        Under the rule `products` all products of two signals do, but for a norm's scale. Under AH
+        those do that are neither attention nor a gate, such as the two branches of a SwiGLU or of
+        Polynormer (uniform rule, Achtibat 2024, section 3.2).
+        """
+        factors = [value for value in factors_of(op) if value in self._taken_by(op)]
+        if op.number not in self.marks.products or len(factors) < 2:
+            return False
+        held = self.marks.held.get(op.number, {}).values()
+        if self.rules.products:
+            return "layernorm" not in held
+        return self.rules.attention and not held
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
         passing = passing and bool(self.signal[value])
@@ -207,13 +261,6 @@ class _Needed:
             known.add(number)
             self._todo.append((number, passing))
 
-    def _take(self, op: Op, passing: bool) -> None:
-        if (signals := self.taken.get(op.number)) is None:
-            found = unheld(op, self.signal, self.trace.live, self.marks, self.rules)
-            signals = self.taken[op.number] = frozenset(found)
-        for ref in op.reads:
-            self._want(ref.slot, ref.value, passing and ref.value in signals)
-
     def _all_that_touch(self, slot: int) -> list[int]:
         """Operations that make or write to any view of the storage of a slot."""
         if self._touching is None:
@@ -222,6 +269,56 @@ class _Needed:
                 for storage in {self.trace.storage[ref.slot] for ref in op.makes}:
                     self._touching.setdefault(storage, []).append(op.number)
         return self._touching.get(self.trace.storage[slot], [])
+
+
+class Nonlinearity(NamedTuple):
+    """A step that keeps its gradient although `rule` was requested: what it is and where."""
+
+    rule: Rule | None
+    what: str
+    place: str
+
+
+def curves(plan: Plan) -> Iterator[Nonlinearity]:
+    """What keeps its ordinary gradient in a plan, although a rule asks otherwise."""
+    for op in plan.passing:
+        taken = plan.taken[op.number]
+        found = _curve(plan, op, taken) if taken and op.number not in plan.halved else None
+        if found is not None and (found.rule is None or getattr(plan.rules, found.rule)):
+            yield found
+
+
+def _curve(plan: Plan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
+    if op.name in SOFTMAX:
+        return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
+    if op.name in PRODUCTS:
+        factors = [value for value in factors_of(op) if value in taken]
+        if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
+            what = "a quotient (div) with the input in the denominator"
+            return Nonlinearity("activation", what, op.place)
+        if len(factors) < 2:
+            return None
+        kind = "quotient" if op.name == "div" else "product"
+        what = f"a {kind} ({op.name}) of two quantities that depend on the input"
+        held = plan.marks.held.get(op.number, {})
+        off = (held[value] for value in factors if value in held)
+        return Nonlinearity(next(off, "attention"), what, op.place)
+    if is_root(op) and not _is_held_everywhere(plan, op):
+        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
+    if "prod" in op.args:  # as a way to scatter
+        return Nonlinearity("activation", "prod", op.place)
+    has_rule = op.name in RATIO and vanishes_at_zero(op)
+    if has_rule or is_root(op) or op.name in KNOWN | NORMS | {"_log_softmax"}:
+        return None
+    return Nonlinearity("activation", op.name, op.place)
+
+
+def _is_held_everywhere(plan: Plan, op: Op) -> bool:
+    """Whether a root with another result, such as a mean, passes no gradient on by itself."""
+    return len(op.makes) > 1 and all(
+        plan.trace.ops[number].name in OF_A_SCALE or op.out in plan.marks.held.get(number, {})
+        for number in plan.trace.uses[op.out]
+    )
 
 
 def replay(
@@ -266,7 +363,7 @@ class Replayed:
         self.plan, self.trace, self.tensors = plan, plan.trace, tensors
         self.reading = reading or {}
         self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
-        self.apply = apply or self._by_rule
+        self.apply = apply  # not `_by_rule`: a circle would keep the tensors of the pass alive
         self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
 
     def begin(self, slot: int, tensor: Tensor) -> None:
@@ -315,7 +412,7 @@ class Replayed:
         if op.number in self.plan.halved:
             first = int(op.name in PLUS_PRODUCT)
             args[first : first + 2] = map(_halved, args[first : first + 2])
-        return self._put(op, self.apply(op, args, kwargs))
+        return self._put(op, (self.apply or self._by_rule)(op, args, kwargs))
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         # where the model runs by itself, it writes to its own tensor

@@ -178,6 +178,12 @@ class Trace:
         op = self.made(value)
         return "" if op is None else op.name
 
+    def origin(self, value: int, through: set[str]) -> int:
+        """What a value is made of by these operations on a first argument alone."""
+        while (op := self.made(value)) is not None and op.name in through:
+            value = op.reads[0].value
+        return value
+
     def back(self, value: int, further: Callable[[int, Op], Iterable[int]]) -> Iterator[int]:
         """A value and those it is made of, as far as `further` leads from a value and its maker."""
         seen, todo = {value}, [value]
@@ -485,7 +491,7 @@ class Recording(TorchDispatchMode):
         trace.outside[slot] = weakref.ref(tensor) if kept else None
         came_back = not kept and is_real(tensor) and self._may_come_back(tensor)
         trace.new_value(slot, depends=WEIGHTS if kept else int(came_back))
-        if self._any_input and is_input(tensor):
+        if self._any_input and tensor.requires_grad and not isinstance(tensor, nn.Parameter):
             self._begin(slot, 1)
         return slot
 
@@ -529,7 +535,8 @@ class Recording(TorchDispatchMode):
             elif op.nested:
                 passes = op.graded and is_real(tensor)
             elif passes := tensor.requires_grad and not op.graded:
-                arriving = self._revived(op)
+                # as in custom functions and checkpoints, which pass gradients on all the same
+                _, arriving = self._passing_on(op, lambda _, maker: not maker.graded)
             else:
                 passes = tensor.requires_grad
             if passes:
@@ -557,13 +564,6 @@ class Recording(TorchDispatchMode):
                 if now is not op:
                     trace.live[now.out] = trace.live[now.reads[0].value]
         return arriving
-
-    def _revived(self, op: Op) -> int:
-        """Gradients on in what a custom function did to end with this operation.
-
-        Custom functions and checkpoints run without gradients and yet pass them on.
-        """
-        return self._passing_on(op, lambda _, maker: not maker.graded)[1]
 
     def _passing_on(self, op: Op, goes_on: Callable[[Op, Op], bool]) -> tuple[list[Op], int]:
         """Let gradients pass through what is cut before an operation, from one to its maker.
@@ -626,11 +626,6 @@ def paired(known: Any, given: Any) -> Iterator[tuple[Ref, Any]]:
 def refs_in(known: Any) -> list[Ref]:
     """All references in nested arguments."""
     return [ref for ref, _ in paired(known, known)]
-
-
-def is_input(tensor: Tensor) -> bool:
-    """Whether a tensor from outside is what is explained, and no parameter."""
-    return tensor.requires_grad and not isinstance(tensor, nn.Parameter)
 
 
 def _is_of_script(tensor: Tensor) -> bool:

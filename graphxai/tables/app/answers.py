@@ -64,7 +64,8 @@ def suggested(models: Models, body: Body) -> Iterator[dict[str, Any]]:
     file = table.text("name"), table.text("text", most=LARGEST), table.text("column")
     tasks = tuple(Wish.of(wished[1], model).columns(model))
     measured = partial(measured_in, *file, tasks)
-    for step in suggestions(model, *wished, body.numbers("locked"), n, measured):
+    sure = body.fields.get("sure") is True
+    for step in suggestions(model, *wished, body.numbers("locked"), n, sure, measured):
         yield step
         if time.monotonic() > end:
             return

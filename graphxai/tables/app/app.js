@@ -459,7 +459,7 @@ async function suggest(event) {
   let said = "Looking for changes";
   const done = await trying(async () => {
     const { smiles, locked } = current();
-    const body = { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}`, table: table.file };
+    const body = { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}`, sure: byId("sure").checked, table: table.file };
     for await (const found of host.steps("suggest", body, newest("suggest"))) {
       say("");
       said = found.summary;
@@ -476,7 +476,7 @@ function drawSuggestions(found, parent) {
   byId("suggestions").replaceChildren(...found.found.map((one) => {
     const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`, ...one.alerts.map((name) => `alert: ${name}`), one.measured];
     const delta = one.value - state.nodes[parent].value;
-    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.within && ` (${one.within})`, one.reached ? "" : " not there yet"),
+    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.within && ` (${one.within})`, one.reached ? (one.sure ? " · sure" : "") : " not there yet"),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
       element("button", { onclick: () => add(one.smiles, one.name, parent) }, "Try"), " ",
       element("button", { onclick: () => keep({ smiles: one.smiles, name: "", changes: one.name }) }, "To basket"));

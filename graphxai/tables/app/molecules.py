@@ -158,16 +158,19 @@ def suggestions(
     target: Target,
     locked: Sequence[int],
     n: int,
+    sure: bool = False,
     measured: Callable[[], Measurements | None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
     """The counterfactuals of a molecule, the best so far after each batch of predictions.
 
-    target: of the same task as the wish; the value of each prediction is that of its class.
+    target: of the same task as the wish; the value of each prediction is that of its class. sure:
+    only those that the model is sure of.
     measured: reads what was measured, which takes seconds for a long table: so the last step, when
     the search is over, says it of each.
     """
     read(smiles)
-    for found in search(model, smiles, towards, n, keep=list(locked), predictions=SEARCHED):
+    options: dict[str, Any] = {"keep": list(locked), "predictions": SEARCHED, "sure": sure}
+    for found in search(model, smiles, towards, n, **options):
         label = _label(target) or found.explanation.prediction.label
         yield _suggested(found, label)
     if (table := measured()) is not None:
@@ -187,6 +190,7 @@ def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:
                 "name": one.changes,
                 "source": one.source,
                 "reached": one.reached,
+                "sure": one.sure,
                 "similarity": rounded([one.similarity], 2)[0],
                 "near": one.prediction.nearness.sentence if one.prediction.nearness else "",
                 "accessibility": one.accessibility and rounded([one.accessibility], 2)[0],

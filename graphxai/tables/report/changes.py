@@ -55,7 +55,7 @@ def changes_card(
         explained = dict(made)
         trusted = trust_prepared(model, prepared, explained, None, target=target)
         cards = [
-            _facts(one, found.wish.label, level)
+            _facts(one, found.wish, level)
             | _picture(explained[k], mol)
             | {"trust": {"level": trusted[k].level, "sentence": trusted[k].sentence}}
             for k, one in enumerate(found)
@@ -73,14 +73,14 @@ def default_wish(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(one: Counterfactual, label: str | None, level: float) -> dict[str, Any]:
-    """What is known about a counterfactual; label: the wished-for class, if it is a class."""
+def _facts(one: Counterfactual, wish: Wish, level: float) -> dict[str, Any]:
+    """What is known about a counterfactual."""
     after = one.prediction.at(level)
-    if label is None:
+    if wish.label is None:
         leveled = replace(one, prediction=after, before=one.before.at(level))
         change = f"{after.task}: {leveled.change_in_full} {after.unit}".rstrip()
     else:
-        change = f"{label}: {100 * one.predicted_change:+.0f} percentage points"
+        change = f"{wish.label}: {100 * one.predicted_change:+.0f} percentage points"
     near, effort = after.nearness, one.accessibility
     return {
         "smiles": one.smiles,
@@ -88,6 +88,7 @@ def _facts(one: Counterfactual, label: str | None, level: float) -> dict[str, An
         "prediction": minus_signs(f"{after}, {after.range}" if after.range else str(after)),
         "change": minus_signs(change),
         "reached": one.reached,
+        "sure": one.reached and bool(wish.sure(after)),
         "similarity": rounded([one.similarity], 2)[0],
         "near": near.sentence if near is not None else "",
         "accessibility": None if effort is None else rounded([effort], 2)[0],

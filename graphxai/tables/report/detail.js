@@ -204,7 +204,7 @@ function changes(molecule, place) {
     return element("figure", {},
       dialogPicture({ picture: one.draw, relevance: averaged(one, one.r), limit: data.limit }, { "aria-label": `${one.name}, atoms coloured by relevance` }),
       element("figcaption", {}, element("strong", {}, one.name), element("p", {}, one.prediction),
-        element("p", {}, one.change, one.reached ? "" : " (not what was asked for)"),
+        element("p", {}, one.change, one.reached ? (one.sure ? " · sure" : "") : " (not what was asked for)"),
         element("p", {}, badge(one.trust.level), ` ${one.trust.sentence}`),
         element("p", { class: "soft" }, facts.filter(Boolean).join(" \u00b7 ")),
         element("p", { class: "smiles" }, one.smiles), keeper([place, k], true)));

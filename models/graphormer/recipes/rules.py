@@ -21,6 +21,7 @@ from graphxai.models.graphormer.checkpoint import load_checkpoint, locate, save_
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.mean_node import measure_mean_node
 from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer.training.conformal import calibrate
 from graphxai.models.graphormer.training.fit import (
     evaluate,
     fit,
@@ -115,13 +116,14 @@ def train_rule(
     )
     torch.manual_seed(seed)
     model = _untrained(task) if start is None else _pretrained(start, task)
-    graphs = encode_all(_graphs(dataset), model.config)
+    graphs = encode_all(_graphs(dataset.smiles, dataset.labels[:, None]), model.config)
     split = dataset.split
     train, valid, test = (
         [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
     )
     fit(model, train, valid, settings, out, resume=resume)
     score = score_task(task, predict(model, test), torch.cat([g.y for g in test])[:, 0])
+    calibrate(model, graphs, dataset.labels[:, None].astype(np.float64), split)
     name = "ROC-AUC" if task.kind == "binary" else "R2"
     shown = "not defined" if score is None else f"{score:.3f}"
     measure_mean_node(model, train)
@@ -177,15 +179,13 @@ def train_rules(
         for rule in table.rules
     )
     model = _untrained(*tasks) if start is None else _pretrained(start, *tasks)
-    graphs = require_graphs(table.smiles, canonical=True)
-    for graph, row in zip(graphs, table.labels, strict=True):
-        graph.y = torch.from_numpy(row)[None]
-    graphs = encode_all(graphs, model.config)
+    graphs = encode_all(_graphs(table.smiles, table.labels), model.config)
     train, valid, test = (
         [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
     )
     start_at_frequencies(model, torch.cat([graph.y for graph in train]))
     fit(model, train, valid, settings, out, resume=resume)
+    calibrate(model, graphs, table.labels.astype(np.float64), split)
     scores = evaluate(model, test)
     summary = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
     measure_mean_node(model, train)
@@ -214,10 +214,16 @@ def _pretrained(start: str | os.PathLike[str], *tasks: Task) -> Graphormer:
     return initialise(Graphormer(config), source)
 
 
-def _graphs(dataset: RuleDataset) -> list[Data]:
-    graphs = require_graphs(dataset.smiles, canonical=True)
-    for graph, label in zip(graphs, dataset.labels.tolist(), strict=True):
-        graph.y = torch.tensor([[label]], dtype=torch.float32)
+def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
+    """Labelled graphs; labels (n, rules).
+
+    Without their SMILES: checkpoints of rules keep no training molecules, so how near a molecule is
+    to them is not known to `calibrate` either.
+    """
+    graphs = require_graphs(smiles, canonical=True)
+    for graph, row in zip(graphs, labels, strict=True):
+        graph.y = torch.from_numpy(row)[None]
+        del graph.smiles
     return graphs
 
 

@@ -32,7 +32,7 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 SLOPE = 1.0  # see benchmarks/uncertainty.md
-LARGEST = 1000  # molecules per task whose scores are stored
+LARGEST = 1000  # molecules per task, or class, whose scores are stored
 FEW = 20  # far molecules, below which their coverage says nothing
 
 
@@ -116,15 +116,20 @@ def conformal_scores(
 
     read: values (n,) or probabilities (n,), (n, classes), as from `scores.readings`; y (n,):
     labels or NaN; similarity (n,) to the nearest training compound, None for other graphs. Of more
-    than 1,000 labels, 1,000 are drawn. Molecules without a reading do not count.
+    than 1,000 labels, 1,000 are drawn, of every class if there are classes: a rare one has too few
+    otherwise. Molecules without a reading do not count.
     """
     from crepes import ConformalClassifier, ConformalRegressor
 
     known = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
     if not len(known):
         return None
-    if len(known) > LARGEST:
-        known = np.random.default_rng(seed).choice(known, LARGEST, replace=False)
+    by_class = [known[y[known] == code] for code in range(len(task.classes))]
+    groups = by_class if task.classes else [known]
+    rng = np.random.default_rng(seed)
+    known = np.concatenate(
+        [k if len(k) <= LARGEST else rng.choice(k, LARGEST, replace=False) for k in groups]
+    )
     slope = 0.0 if similarity is None else SLOPE
     one = Conformal({}, slope)
     difficulty = np.array(

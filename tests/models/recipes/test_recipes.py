@@ -330,3 +330,7 @@ def test_recipes_of_known_truth_train_in_bfloat16_and_refuse_what_is_not_there(
     model = load_checkpoint(folder)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert ("no", "yes") in {task.classes for task in model.config.tasks}
+    if recipe == "rules":
+        assert {name: one.slope for name, one in model.conformal.items()} == dict.fromkeys(
+            ("halogen", "logp"), 0.0
+        )
