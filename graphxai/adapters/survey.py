@@ -26,7 +26,7 @@ from .engine.marks import marked
 from .engine.passing import NODES, Pass, places_of_cuts, recorded
 from .engine.relevance import ALL_CONSTANT
 from .engine.replay import plan
-from .isolation import copied, leaving_no_trace, parts_of
+from .isolation import copied, leaving_no_trace, parts_of, uncompiled
 
 Wrapped = Any  # a WrappedModel
 Run = Callable[[Tensor], Tensor]
@@ -121,7 +121,7 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
     "" if no module shows it, only the outputs. A model that draws random numbers is not examined.
     """
     two = batch.of_rows(0, len(batch) - 1)
-    with model.evaluating(), torch.no_grad():
+    with model.evaluating(), uncompiled(model.running), torch.no_grad():
         module, run = model.running, model.rows_to_outputs(two, two.mask)
         rows = as_rows(model.embed(two), two)
         graph = two.layout.graph if rows.dim() == 2 else torch.arange(len(two)).to(rows.device)
