@@ -32,6 +32,9 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     Chem.FastFindRings(copy)
     if not copy.GetNumAtoms():
         return copy
+    for atom in atoms_of(copy):
+        if not atom.GetDegree():  # with a tag such as @SP3, RDKit would end the process
+            atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
     if keep and copy.GetNumConformers() and not copy.GetConformer().Is3D():
         return copy
     rdDepictor.Compute2DCoords(
