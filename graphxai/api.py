@@ -264,7 +264,7 @@ def _loaded(model: "Model | str | Path") -> "Model":
     return require_purpose(load(model)) if isinstance(model, str | Path) else model
 
 
-def _conformal_of(model: "Model") -> Mapping[str, Conformal]:
+def conformal_of(model: "Model") -> Mapping[str, Conformal]:
     """A model's conformal scores by task; empty for wrapped models."""
     return model.conformal if isinstance(model, Graphormer | Ensemble) else {}
 
@@ -454,7 +454,7 @@ def predict_prepared(
             outputs = model(batch).double().tolist()
         for row, (key, item) in enumerate(part):
             near = _nearness_when_read(item, training)
-            read = partial(read_outputs, model.config, outputs[row], near, _conformal_of(model))
+            read = partial(read_outputs, model.config, outputs[row], near, conformal_of(model))
             yield from _unless_refused(key, read, refuse)
 
 
@@ -553,7 +553,7 @@ def _explanation(
     n = item.num_nodes
     relevance = found.relevance[row, :n].copy()
     features = None if found.features is None else found.features[row, :n].copy()
-    predictions = read_outputs(model.config, found.outputs[row], nearness, _conformal_of(model))
+    predictions = read_outputs(model.config, found.outputs[row], nearness, conformal_of(model))
     task = target.task_in(model.config)
     return Explanation(
         relevance=relevance,

@@ -302,7 +302,6 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             "SMILES",
             "prediction",
             "predicted change",
-            "sure",
             AT_CHANGE,
             "measured",
             "alerts",
@@ -311,9 +310,8 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             (
                 one.changes,
                 one.smiles,
-                one.prediction.in_full,
+                one.prediction.in_full + (", sure" if one.sure else ""),
                 one.change_in_full,
-                "" if one.sure is None else "yes" if one.sure else "no",
                 percent(share),
                 one.measured.sentence if one.measured else "",
                 "; ".join(one.alerts),

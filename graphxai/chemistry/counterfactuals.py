@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
-from graphxai.api import Model, explain, load, predict
+from graphxai.api import Model, conformal_of, explain, load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -132,7 +132,7 @@ def _searched(
     """How many were predicted, and a function for the best of them; at first, then by batch."""
     model = load(model) if isinstance(model, str | Path) else model
     wish = Wish.of(towards, model)
-    known_errors = wish.task in getattr(model, "conformal", {})
+    known_errors = wish.task in conformal_of(model)
     if sure and not known_errors:
         raise ValueError(
             f"how wrong the model is for {wish.task!r} is not known, so nothing can be sure: leave"

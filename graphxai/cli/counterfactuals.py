@@ -163,7 +163,6 @@ def _print(found: "Counterfactuals") -> None:
         Column("SMILES", overflow="fold"),
         "prediction",
         "predicted change",
-        *(["sure"] if found.sure is not None else []),
         AT_CHANGE,
         "similarity",
         *(["measured"] if any(one.measured for one in found) else []),
@@ -171,12 +170,8 @@ def _print(found: "Counterfactuals") -> None:
         title_justify="left",
     )
     for one, share in zip(found, found.at_change, strict=True):
-        cells = [one.changes, one.smiles, str(one.prediction), one.change_in_full]
-        cells += [] if found.sure is None else ["yes" if one.sure else "no"]
-        cells += [
-            percent(share),
-            f"{one.similarity:.2f}",
-            *([one.measured.sentence] if one.measured else []),
-        ]
+        predicted = f"{one.prediction}, sure" if one.sure else str(one.prediction)
+        cells = [one.changes, one.smiles, predicted, one.change_in_full, percent(share)]
+        cells += [f"{one.similarity:.2f}", *([one.measured.sentence] if one.measured else [])]
         shown.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(shown)
