@@ -1,10 +1,10 @@
-"""Explain a table with Ray while actors and drivers are killed at random, and count the rows.
+"""Explain a table with Ray while processes and drivers are killed at random, and count the rows.
 
     python benchmarks/cluster.py --rows 20000 --out /somewhere
     python benchmarks/cluster.py --costs --out /somewhere
 
 A small untrained model and small molecules, some of them unreadable. First the table is explained
-by one process without Ray. Then with Ray: an actor is killed after some seconds, some seconds later
+by one process without Ray. Then with Ray: a process is killed after some seconds, some seconds later
 the driver, and it is started again with --resume, until a driver finishes on its own. Every row
 must be there once, and its relevance that of the run without Ray. With `--costs`: the processor
 time of the bundled model for a molecule, and the size of a row. The figures are in `cluster.md`.
@@ -42,7 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--costs", action="store_true")
-    parser.add_argument("--kills", type=int, default=2, help="drivers to kill, each after an actor")
+    parser.add_argument(
+        "--kills", type=int, default=2, help="drivers to kill, each after a process"
+    )
     parser.add_argument(
         "--wait", type=float, nargs=2, default=(10, 25), help="seconds until a kill"
     )
@@ -77,7 +79,7 @@ def main() -> None:
 
 
 def costs(out: Path, repeats: int = 7) -> None:
-    """What a million molecules like those of BACE take of an actor: time, and a row's size."""
+    """What a million molecules like those of BACE take of a process: time, and a row's size."""
     torch.set_num_threads(1)
     smiles = pd.read_csv(locate("bace") / "training.csv")["smiles"].tolist()
     table = pa.table({"row": range(1, len(smiles) + 1), "smiles": smiles})
@@ -132,14 +134,14 @@ def command(out: Path) -> list[str]:
 
 
 def run(out: Path, chance: random.Random, wait: tuple[float, float]) -> bool:
-    """Run a driver; kill an actor, then the driver. Whether the driver ended before."""
+    """Run a driver; kill a process, then the driver. Whether the driver ended before."""
     driver = subprocess.Popen(command(out))
     workers = wait_for_a_shard(driver, out)
     time.sleep(chance.uniform(*wait))
     if driver.poll() is None and (alive := [worker for worker in workers if worker.is_running()]):
         chosen = chance.choice(alive)
         chosen.send_signal(signal.SIGKILL)
-        print(f"killed actor {chosen.pid}")
+        print(f"killed process {chosen.pid}")
         time.sleep(chance.uniform(*wait))
     if driver.poll() is None:
         driver.send_signal(signal.SIGKILL)
@@ -158,7 +160,7 @@ def wait_for_a_shard(driver: subprocess.Popen[bytes], out: Path) -> list[psutil.
     if driver.poll() is not None:
         return []
     children = psutil.Process(driver.pid).children(recursive=True)
-    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
+    return [child for child in children if "ray::MapBatches" in " ".join(child.cmdline())]
 
 
 def shard_files(out: Path) -> list[Path]:

@@ -155,7 +155,7 @@ def explain(
             raise typer.BadParameter("a table takes one --method at a time.")
         options: dict[str, Any] = {"target": target, "smiles_column": smiles_column}
         options |= {"name_column": name_column}
-        options |= {"address": ray_address, "resume": resume, "actors": workers}
+        options |= {"address": ray_address, "resume": resume, "workers": workers}
         options |= {} if shard_rows is None else {"shard_rows": shard_rows}
         _explain_on_ray(
             source, model or "bace", (method or ["lrp"])[0], place or "results", options

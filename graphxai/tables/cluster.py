@@ -1,8 +1,10 @@
 """Explain with Ray: a table on all cores of a machine or of a cluster, or a Ray dataset.
 
-Every actor holds the model, in one thread. For a table, it reads a piece of it, explains it and
-writes its shard; only the pieces' names pass through Ray, so that no reader has to keep up with
-hundreds of actors, and the rows have the same numbers however often something is killed.
+Every process fetches the model once, and runs in one thread. For a table, it reads a piece of it,
+explains it and writes its shard; only the pieces' names pass through Ray, so that no reader has to
+keep up with hundreds of processes, and the rows have the same numbers however often something is
+killed. The work is done by tasks, not by actors: Ray keeps the processes of tasks for the next run,
+which need not import torch again.
 """
 
 import hashlib
@@ -14,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,7 @@ from .run import CHUNK, Counts
 from .shards import Results, require_complete
 
 if TYPE_CHECKING:
+    from ray import ObjectRef
     from ray.data import Dataset
 
 SHARD = 64 * CHUNK  # rows of a shard: half a minute of LRP on one core
@@ -49,17 +53,16 @@ def explain_dataset(
     smiles_column: str = "smiles",
     row_column: str | None = None,
     name_column: str | None = None,
-    actors: int | None = None,
+    workers: int | None = None,
     batch_size: int = 1024,
 ) -> "Dataset":
     """Explain each row of a Ray dataset; returns a dataset, which is computed when it is read.
 
     model, method, target: as for `explain`, for molecules. The model is loaded here and sent to the
-    actors. smiles_column: any values; a row that cannot be explained has a `reason`. row_column,
-    name_column: integers and names to carry along as `row` and `name`. actors: processes that
-    explain, by default one for each core. They leave the share of one core of each machine to the
-    dataset's own reading, for which they would otherwise wait forever. batch_size: rows that an
-    actor takes at a time.
+    processes. smiles_column: any values; a row that cannot be explained has a `reason`. row_column,
+    name_column: integers and names to carry along as `row` and `name`. workers: most processes that
+    explain at a time, by default as many as there are cores. batch_size: rows that a process takes
+    at a time.
 
     Raises ImportError without the extra `scale`, and ValueError for an unsuitable model, method or
     target.
@@ -67,14 +70,11 @@ def explain_dataset(
     ray = _ray()
     frame = ExplainFrame(_batch(model, method, target), smiles_column, row_column, name_column)
     _start(ray, None)
-    cores = _cores(ray)
     return dataset.map_batches(
-        _OneThread,
-        fn_constructor_args=(frame,),
+        _Fetched(ray.put(frame)),
         batch_size=batch_size,
         batch_format="pyarrow",
-        num_cpus=(min(cores) - 1) / min(cores),
-        compute=ray.data.ActorPoolStrategy(size=actors or sum(cores)),
+        compute=ray.data.TaskPoolStrategy(size=workers),
     )
 
 
@@ -88,7 +88,7 @@ def explain_on_ray(
     smiles_column: str = "smiles",
     name_column: str | None = None,
     address: str | None = None,
-    actors: int | None = None,
+    workers: int | None = None,
     shard_rows: int = SHARD,
     resume: bool = False,
     progress: bool | None = None,
@@ -96,8 +96,8 @@ def explain_on_ray(
     """Explain a table with Ray; writes shards and a manifest (see `shards`).
 
     table, out: paths or addresses, see `pieces`. address: of a cluster; by default Ray runs on this
-    machine, for as long as this takes. actors: processes that explain, by default one for each
-    core. shard_rows: largest number of rows of a shard; a small table is cut so that all actors
+    machine, for as long as this takes. workers: processes that explain, by default one for each
+    core. shard_rows: largest number of rows of a shard; a small table is cut so that all of them
     have work. resume: explain only rows that no finished shard holds. progress: as for
     `explain`.
 
@@ -121,13 +121,13 @@ def explain_on_ray(
         tick(sum(shard.rows for shard in before))
         if _start(ray, address):
             stack.callback(ray.shutdown)
-        actors = actors or sum(_cores(ray))
-        size = min(shard_rows, CHUNK * math.ceil(max(rows, 1) / (4 * actors * CHUNK)))
+        workers = workers or _cores(ray)
+        size = min(shard_rows, CHUNK * math.ceil(max(rows, 1) / (4 * workers * CHUNK)))
         done = [shard.span for shard in before]
         left = [piece.part(span) for piece in files for span in spans_left(piece, done, size)]
         frame = ExplainFrame(batch, smiles_column, "row", name_column)
         work = _WriteShards(frame, table, columns, results)
-        for count, found in _mapped(ray, work, left, actors):
+        for count, found in _mapped(ray, work, left, workers):
             nearness.update(found)
             tick(count)
         shards = results.shards()
@@ -140,15 +140,21 @@ def explain_on_ray(
     return Counts(explained, rejected, sum(shard.rows for shard in before), nearness)
 
 
-class _OneThread:
-    """An actor: does its work, which it holds, in one thread."""
+@dataclass(frozen=True)
+class _Fetched:
+    """Work that a process of Ray fetches once, and does in one thread. ref: where Ray has it."""
 
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        torch.set_num_threads(1)
-        self.work = work
+    ref: "ObjectRef[Callable[[Any], Any]]"
 
     def __call__(self, batch: Any) -> Any:
-        return self.work(batch)
+        return _fetched(self.ref)(batch)
+
+
+@lru_cache(1)
+def _fetched(ref: "ObjectRef[Callable[[Any], Any]]") -> Callable[[Any], Any]:
+    torch.set_num_threads(1)
+    found: Callable[[Any], Any] = _ray().get(ref)
+    return found
 
 
 @dataclass(frozen=True)
@@ -181,7 +187,7 @@ class _WriteShards:
 
 
 def _mapped(
-    ray: Any, work: _WriteShards, pieces: Sequence[Piece], actors: int
+    ray: Any, work: _WriteShards, pieces: Sequence[Piece], workers: int
 ) -> Iterator[tuple[int, dict[str, int]]]:
     """What the work gives for each piece, in the order in which they are finished."""
     if not pieces:
@@ -189,11 +195,9 @@ def _mapped(
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     items = [{"piece": piece.to_json()} for piece in pieces]
     mapped = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
-        _OneThread,
-        fn_constructor_args=(work,),
+        _Fetched(ray.put(work)),
         batch_size=1,
-        num_cpus=1,
-        compute=ray.data.ActorPoolStrategy(size=min(actors, len(items))),
+        compute=ray.data.TaskPoolStrategy(size=workers),
     )
     context = ray.data.DataContext.get_current()
     shown, context.enable_progress_bars = context.enable_progress_bars, False
@@ -226,10 +230,9 @@ def _start(ray: Any, address: str | None) -> bool:
     return True
 
 
-def _cores(ray: Any) -> list[int]:
-    """The cores of each machine that has any."""
-    nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-    return [int(cores) for cores in nodes if cores >= 1] or [1]
+def _cores(ray: Any) -> int:
+    """The number of cores of all machines."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _batch(model: Trained | str | Path, method: Method, target: Any) -> ExplainBatch:

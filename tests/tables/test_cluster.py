@@ -1,7 +1,7 @@
 """A table on Ray: every row once, whatever is killed, and the numbers of a run without Ray.
 
-Ray takes some ten seconds to start here, and an actor some five, so there is one Ray for the file.
-`benchmarks/cluster.py` kills actors and drivers over 20,000 rows.
+Ray takes some ten seconds to start here, so there is one Ray for the file. `benchmarks/cluster.py`
+kills processes and drivers over 20,000 rows.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def folder_of_ray(tmp_path_factory):
 
 @pytest.fixture
 def running(folder_of_ray) -> Path:
-    """Ray with two cores, of which two actors take both; the folder in which it runs."""
+    """Ray with two cores; the folder in which it runs."""
     if not ray.is_initialized():
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         with contextlib.chdir(folder_of_ray):
@@ -81,16 +81,16 @@ def assert_same_as_local(results: Path, folder: Path, rows: int = 600) -> None:
     np.testing.assert_allclose(found.loc[expected.index, numbers], expected[numbers], atol=1e-6)
 
 
-def kill_an_actor(shards: Path) -> bool:
+def kill_a_process(shards: Path) -> bool:
     """Wait for the first shard; kill one of the processes that explain."""
     for _ in range(1200):
         if list(shards.glob("*.parquet")):
-            break
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if "ray::MapBatches" in " ".join(process.cmdline()):
+                        process.send_signal(signal.SIGKILL)
+                        return True
         time.sleep(0.1)
-    for process in psutil.Process().children(recursive=True):
-        if "MapWorker" in " ".join(process.cmdline()):
-            process.send_signal(signal.SIGKILL)
-            return True
     return False
 
 
@@ -99,16 +99,16 @@ def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch
     """Before anything is killed: Ray reports that late, among what the page prints."""
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
-    monkeypatch.setattr(cluster, "_cores", lambda ray: [1])  # one actor is enough for nine rows
+    monkeypatch.setattr(cluster, "_cores", lambda ray: 1)  # one process is enough for nine rows
     run_blocks_for("ray", running, monkeypatch)
     assert stopped == [True]
 
 
-def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_path):
+def test_a_killed_process_loses_nothing_and_a_run_is_resumed(running, place, tmp_path):
     out, table = tmp_path / "out", place / "t.parquet"
-    options = {"actors": CORES, "shard_rows": 128, "name_column": "ID"}
+    options = {"workers": CORES, "shard_rows": 128, "name_column": "ID"}
     with ThreadPoolExecutor() as pool:
-        killed = pool.submit(kill_an_actor, out / "shards")
+        killed = pool.submit(kill_a_process, out / "shards")
         counts = explain_on_ray(place / "model", table, out, **options)
         assert killed.result()
     assert (counts.done, counts.rejected, counts.earlier) == (588, 12, 0)
@@ -132,13 +132,13 @@ def test_a_killed_actor_loses_nothing_and_a_run_is_resumed(running, place, tmp_p
     first.unlink()
     second.write_bytes(second.read_bytes()[:1000])  # cut off
     options["shard_rows"] = 100  # other cuts: the rows decide, not the files
-    counts = explain_on_ray(place / "model", table, out, **options | {"actors": 1}, resume=True)
+    counts = explain_on_ray(place / "model", table, out, **options | {"workers": 1}, resume=True)
     assert counts.earlier == 600 - 256
     assert_same_as_local(out, place)
     assert {path: path.stat().st_mtime_ns for path in others} == untouched
 
 
-def test_a_dataset_is_explained_while_it_is_read_though_actors_take_all_cores(running, place):
+def test_a_dataset_is_explained_while_it_is_read(running, place):
     dataset = ray.data.read_csv(str(place / "t.csv"))
     found = gx.explain_dataset(dataset, place / "model", name_column="ID")
     frame = found.to_pandas().set_index("name")
@@ -151,7 +151,9 @@ def test_a_dataset_is_explained_while_it_is_read_though_actors_take_all_cores(ru
 def test_a_shard_that_cannot_be_written_is_one_error_and_the_others_stay(running, place, tmp_path):
     (tmp_path / "out" / "shards" / "000000000513.parquet").mkdir(parents=True)
     with pytest.raises(OSError, match=r"000000000513\.parquet is a folder"):
-        explain_on_ray(place / "model", place / "t.csv", tmp_path / "out", actors=1, shard_rows=128)
+        explain_on_ray(
+            place / "model", place / "t.csv", tmp_path / "out", workers=1, shard_rows=128
+        )
     (tmp_path / "out" / "shards" / "000000000513.parquet").rmdir()
     shards = Results(str(tmp_path / "out")).shards()
     assert shards
