@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ if chromium() is None:
     )
 pytest.importorskip("websocket", reason="websocket-client is not installed")
 pytest.importorskip("anywidget", reason="anywidget is not installed (extra `notebook`)")
-pytest.importorskip("marimo", reason="marimo is not installed: pip install marimo")
+if find_spec("marimo") is None:  # its import takes long, and only the notebook needs it
+    pytest.skip("marimo is not installed: pip install marimo", allow_module_level=True)
 
 AMIDE = "CC(=O)Nc1ccc(OC)cc1"
 NOTEBOOK = f"""

@@ -386,15 +386,15 @@ class Positive:
 
     def __call__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
+        rule = POSITIVE.get(op.name, by_entry)
+        if rule is None or any(isinstance(arg, str) and arg in ("amax", "amin") for arg in op.args):
+            return op.func(*args, **kwargs)
         given = paired((op.args, op.kwargs), (args, kwargs))
         reads = {ref.value: tensor for ref, tensor in given}
         inputs = {
             value: t for value, t in reads.items() if self.made.signal[value] and t.requires_grad
         }
         if not inputs or not any(self.made.signal[ref.value] for ref in op.makes):
-            return op.func(*args, **kwargs)
-        rule = POSITIVE.get(op.name, by_entry)
-        if rule is None or any(isinstance(arg, str) and arg in ("amax", "amin") for arg in op.args):
             return op.func(*args, **kwargs)
         unstable, slot = self.trace.unstable, op.makes[0].slot
         kept = {value: t.detach() for value, t in reads.items()}

@@ -95,7 +95,11 @@ class Op:
         self, put: Callable[[Ref], Any], args: Any, kwargs: Any
     ) -> tuple[list[Any], dict[str, Any]]:
         """Arguments with `put` of every `Ref`, and all else from those given, which are alike."""
-        return list(filled(self.args, args, put)), filled(self.kwargs, kwargs, put)
+        found = [
+            filled(k, g, put) if isinstance(k, NESTED) else g
+            for k, g in zip(self.args, args, strict=True)
+        ]
+        return found, filled(self.kwargs, kwargs, put) if self.kwargs else {}
 
     @property
     def place(self) -> str:
@@ -303,7 +307,8 @@ class Recording(TorchDispatchMode):
         self._inputs = list(inputs or ())
         self._nested = 0
         self._kept = kept_by(model.modules())
-        self._memory: dict[int, int] = {}  # the first slot by address
+        self._memory: dict[int, int] = {}  # by address the first of the slots before `_located`
+        self._located = 0
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[nn.Module] = []
         self._within = Running("")
@@ -378,6 +383,11 @@ class Recording(TorchDispatchMode):
         """The running module draws random numbers."""
         self.trace.chance.add((self._within.path, name))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing compiled is recorded, and each operation would pay for the guard."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -385,7 +395,7 @@ class Recording(TorchDispatchMode):
         if kind.parts is not None:
             return self._in_parts(kind.parts, args, kwargs)
         reads: list[Ref] = []
-        known = self._refs(args, reads), self._refs(kwargs, reads)
+        known = self._refs(args, reads), self._refs(kwargs, reads) if kwargs else {}
         if kind.writes is not None:
             place, name = kind.writes
             self._keep_before(args[place] if len(args) > place else kwargs.get(name))
@@ -506,8 +516,9 @@ class Recording(TorchDispatchMode):
         trace = self.trace
         if isinstance(tensor, nn.Parameter) or not trace.ops:
             return None
-        for slot in range(len(self._memory), len(trace.tensors)):
+        for slot in range(self._located, len(trace.tensors)):
             self._memory.setdefault(memory_of(trace.tensors[slot]), slot)
+        self._located = len(trace.tensors)
         return self._memory.get(memory_of(tensor))
 
     def _may_come_back(self, tensor: Tensor) -> bool:
