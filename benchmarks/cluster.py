@@ -4,10 +4,11 @@
     python benchmarks/cluster.py --costs --out /somewhere
 
 A small untrained model and small molecules, some of them unreadable. First the table is explained
-by one process without Ray. Then with Ray: a process is killed after some seconds, some seconds later
-the driver, and it is started again with --resume, until a driver finishes on its own. Every row
-must be there once, and its relevance that of the run without Ray. With `--costs`: the processor
-time of the bundled model for a molecule, and the size of a row. The figures are in `cluster.md`.
+by one process without Ray. Then with Ray: a process is killed after some seconds, some seconds
+later the driver, and it is started again with --resume, until a driver finishes on its own. Every
+row must be there once, and its relevance that of the run without Ray. With `--costs`: the
+processor time of the bundled model for a molecule, and the size of a row. The figures are in
+`cluster.md`.
 """
 
 import argparse
