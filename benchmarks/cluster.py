@@ -137,31 +137,45 @@ def command(out: Path) -> list[str]:
 def run(out: Path, chance: random.Random, wait: tuple[float, float]) -> bool:
     """Run a driver; kill a process, then the driver. Whether the driver ended before."""
     driver = subprocess.Popen(command(out))
-    workers = wait_for_a_shard(driver, out)
+    wait_for_a_shard(driver, out)
     time.sleep(chance.uniform(*wait))
-    if driver.poll() is None and (alive := [worker for worker in workers if worker.is_running()]):
-        chosen = chance.choice(alive)
+    if workers := explaining(driver):
+        chosen = chance.choice(workers)
         chosen.send_signal(signal.SIGKILL)
         print(f"killed process {chosen.pid}")
         time.sleep(chance.uniform(*wait))
     if driver.poll() is None:
+        children = psutil.Process(driver.pid).children(recursive=True)
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         print(f"killed driver {driver.pid}")
-        psutil.wait_procs([worker for worker in workers if worker.is_running()], timeout=60)
+        psutil.wait_procs(children, timeout=60)
         return False
     return True
 
 
-def wait_for_a_shard(driver: subprocess.Popen[bytes], out: Path) -> list[psutil.Process]:
-    """The processes that explain, once they have made a shard."""
+def wait_for_a_shard(driver: subprocess.Popen[bytes], out: Path) -> None:
+    """Wait until there is a new shard, or the driver has ended."""
     before = len(shard_files(out))
     while driver.poll() is None and len(shard_files(out)) == before:
         time.sleep(0.2)
-    if driver.poll() is not None:
-        return []
-    children = psutil.Process(driver.pid).children(recursive=True)
-    return [child for child in children if "ray::MapBatches" in " ".join(child.cmdline())]
+
+
+def explaining(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes that explain; there may be none for a moment, between two tasks."""
+    while driver.poll() is None:
+        children = psutil.Process(driver.pid).children(recursive=True)
+        if busy := [child for child in children if "ray::MapBatches" in title_of(child)]:
+            return busy
+        time.sleep(0.05)
+    return []
+
+
+def title_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def shard_files(out: Path) -> list[Path]:
