@@ -207,8 +207,13 @@ class _Marking:
                 else:
                     yield op, seen
 
-    def meetings(self, start: Iterable[int], through: set[str]) -> Iterator[tuple[Op, int]]:
-        """Products in which a value made from `start` meets another signal, in order."""
+    def meetings(
+        self, start: Iterable[int], through: set[str], argument: int | None = None
+    ) -> Iterator[tuple[Op, int]]:
+        """Products in which a value made from `start` meets another signal, in order.
+
+        argument: the root of what a gate is computed from.
+        """
         mine = set(start)
         todo: list[int] = []
         queued: set[int] = set()
@@ -223,7 +228,7 @@ class _Marking:
             follow(value)
         while todo:
             op = self.trace.ops[heappop(todo)]
-            if op.name in PRODUCTS and not self._is_factor(op, mine):
+            if op.name in PRODUCTS and not self._is_factor(op, mine, argument):
                 factors = self.factors(op)
                 own = [value for value in factors if value in mine]
                 if own and len(own) < len(factors):
@@ -245,22 +250,36 @@ class _Marking:
         multiples = (self.makers(value, _OF_MULTIPLES) for value in others)
         return all(any(op.name in SOFTMAX for op in makers) for makers in multiples)
 
-    def _is_factor(self, op: Op, mine: set[int]) -> bool:
-        """Whether a product with weights makes other weights, as with a gate of every pair."""
+    def _is_factor(self, op: Op, mine: set[int], argument: int | None) -> bool:
+        """Whether a product with weights makes other weights, as with a gate of every pair.
+
+        `x g(x)`, of a gate, makes none.
+        """
         if op.name != "mul" or op.in_place:
             return False
         factors = self.factors(op)
         if len(factors) != 2 or sum(value in mine for value in factors) != 1:
             return False
         weights, other = sorted(factors, key=lambda value: value not in mine)
-        if self.sizes(_is_smaller, weights, other):
+        if self.sizes(_is_smaller, weights, other) or self.root(other) == argument:
             return False
-        if not self._is_of_gates(other) and not self._products_behind(other):
-            return False
-        return any(
-            user.name in PRODUCTS and len(both := self.factors(user)) == 2 and not own >= set(both)
-            for user, own in self._users(op.out, SAME)
+        users = [one for one in self._users(op.out, SAME) if self._meets_values(*one)]
+        if self._is_of_gates(other):
+            return bool(users)
+        # scores of pairs, which values have more channels than, or are mixed by
+        return bool(self._products_behind(other)) and any(
+            user.name in MATRIX_PRODUCTS or self.sizes(_is_smaller, op.out, user.out)
+            for user, _ in users
         )
+
+    def _meets_values(self, op: Op, weights: set[int]) -> bool:
+        """Whether weights meet values, which are neither made of them nor weights themselves."""
+        factors = self.factors(op) if op.name in PRODUCTS else []
+        if len(factors) != 2 or sum(value in weights for value in factors) != 1:
+            return False
+        (values,) = (value for value in factors if value not in weights)
+        behind = self.trace.back(values, lambda _, op: self.live_reads(op))
+        return values not in self.marks.held.get(op.number, ()) and weights.isdisjoint(behind)
 
     # -- attention and gates -------------------------------------------------------------------
 
@@ -336,7 +355,7 @@ class _Marking:
 
     def _mark_gate(self, op: Op) -> None:
         argument = self.root(self.live_reads(op)[0])
-        for product, value in self.meetings([op.out], ON_THE_WAY):
+        for product, value in self.meetings([op.out], ON_THE_WAY, argument):
             others = [v for v in self.factors(product) if v != value]
             if any(self._is_of_gates(other) for other in others):
                 continue

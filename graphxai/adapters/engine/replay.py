@@ -14,7 +14,7 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 
-from .marks import OF_A_SCALE, Marks, Rule, factors_of, is_root
+from .marks import Marks, Rule, factors_of, is_root
 from .trace import WEIGHTS, Op, Ref, Trace, filled, paired, refs_in
 from .vocabulary import KNOWN, NORMS, PLUS_PRODUCT, PRODUCTS, RATIO, SOFTMAX
 
@@ -303,22 +303,23 @@ def _curve(plan: Plan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
         held = plan.marks.held.get(op.number, {})
         off = (held[value] for value in factors if value in held)
         return Nonlinearity(next(off, "attention"), what, op.place)
-    if is_root(op) and not _is_held_everywhere(plan, op):
+    if op.name in ("std_mean", "var_mean") and not _passes_first(plan, op):
+        return None
+    if is_root(op):
         return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
     if "prod" in op.args:  # as a way to scatter
         return Nonlinearity("activation", "prod", op.place)
     has_rule = op.name in RATIO and vanishes_at_zero(op)
-    if has_rule or is_root(op) or op.name in KNOWN | NORMS | {"_log_softmax"}:
+    if has_rule or op.name in KNOWN | NORMS | {"_log_softmax"}:
         return None
     return Nonlinearity("activation", op.name, op.place)
 
 
-def _is_held_everywhere(plan: Plan, op: Op) -> bool:
-    """Whether a root with another result, such as a mean, passes no gradient on by itself."""
-    return len(op.makes) > 1 and all(
-        plan.trace.ops[number].name in OF_A_SCALE or op.out in plan.marks.held.get(number, {})
-        for number in plan.trace.uses[op.out]
-    )
+def _passes_first(plan: Plan, op: Op) -> bool:
+    """Whether a gradient passes through the first of several results, and not only the mean."""
+    passing = {one.number for one in plan.passing}.intersection(plan.trace.uses[op.out])
+    taken = any(op.out in plan.taken[number] for number in passing)
+    return taken or op.out in {ref.value for ref in refs_in(plan.trace.output)}
 
 
 def replay(
