@@ -1,9 +1,10 @@
 """Look for inputs that break the library, for some minutes: `make fuzz MINUTES=5 SEED=0`.
 
-Hypothesis makes the inputs, `helpers/hostile.py` says what must hold for each. A fault is added,
-in its smallest form, to `data/hostile.jsonl`, which the tests run; the exit status is then 1. The
-work is done in a process of its own, so that a crash or an endless loop is a fault like others. A
-seed always makes the same inputs in the same order; give another one to look elsewhere.
+Hypothesis makes the inputs, models among them; `helpers/hostile.py` says what must hold for each.
+A fault is added, in its smallest form, to `data/hostile.jsonl`, which the tests run; the exit
+status is then 1. The work is done in a process of its own, so that a crash or an endless loop is a
+fault like others. A seed always makes the same inputs in the same order; give another one to look
+elsewhere.
 """
 
 import argparse

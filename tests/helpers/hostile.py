@@ -16,6 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from composed import (
+    Composed,
+    differences,
+    expected,
+    graph,
+    is_well_conditioned,
+)
 from rdkit import rdBase
 
 import graphxai as gx
@@ -26,6 +33,7 @@ from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_ch
 from graphxai.tables.run import Pictures, explain_table
 from toy import random_graphormer
 
+FAR = 1e-4  # relative: a fault is far more, rounding in a saturated softmax nearly as much
 CORPUS = Path(__file__).parents[1] / "data" / "hostile.jsonl"
 
 
@@ -150,6 +158,30 @@ def check_folder(changes: list[list[Any]]) -> None:
             assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
 
 
+def check_model(recipe: list[Any]) -> None:
+    """LRP of a model composed of parts is what its reference says, without a warning.
+
+    In a batch, when the pass is recorded and when it is followed, and alone.
+    """
+    model, graphs = Composed(*recipe), [graph(nodes) for nodes in (6, 9, 4)]
+    if not all(is_well_conditioned(model, one) for one in graphs):
+        return
+    wanted, wrapped = (
+        [expected(model, one) for one in graphs],
+        gx.wrap(model, kind="multiclass", classes=2),
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [gx.explain(wrapped, some, target=1) for some in (graphs, graphs, graphs[:2])]
+        found += [[gx.explain(wrapped, one, target=1)] for one in graphs]
+    said = {str(one.message) for one in caught if one.category is UserWarning}
+    assert not [text for text in said if "without their gradient" not in text], said
+    for some, own in zip(found, [wanted] * 3 + [[one] for one in wanted], strict=True):
+        for explanation, one in zip(some, own, strict=False):
+            off = {k: gap for k, gap in differences(explanation, one).items() if not gap < FAR}
+            assert not off, f"{off}, relative to {one.largest:.3g}"
+
+
 CHECKS: dict[str, Callable[[Any], None]] = {
     "cells": check_cells,
     "bytes": check_bytes,
@@ -157,6 +189,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "weights": check_weights,
     "data": check_data,
     "folder": check_folder,
+    "model": check_model,
 }
 
 

@@ -1,5 +1,6 @@
 """Strange inputs of every kind in `hostile`, as strategies of Hypothesis."""
 
+from composed import PARTS, Block, Pool
 from hypothesis import strategies as st
 
 from graphxai.datasets.samples import MOLECULES
@@ -66,6 +67,10 @@ TENSORS = st.tuples(
     st.lists(st.sampled_from([0, 1, 2, 3, 4, 9]), max_size=3),
     st.sampled_from([0, 1, 2, -1, 300, 0.5, float("nan"), float("inf")]),
 )
+PART = st.one_of(
+    st.sampled_from([f"{kind}: {way}" for way in cls.spellings]) for kind, cls in PARTS.items()
+)
+BLOCK = st.tuples(st.sampled_from(Block.spellings), st.lists(PART, min_size=1, max_size=3))
 FILES = ["explanations.csv", "rejected.csv", "explanations.sdf", "run.json"]
 
 STRATEGIES = {
@@ -89,4 +94,8 @@ STRATEGIES = {
         min_size=1,
         max_size=2,
     ),
+    "model": st.tuples(
+        st.lists(BLOCK.map(lambda block: [block[0], *block[1]]), min_size=1, max_size=5),
+        st.sampled_from(Pool.spellings),
+    ).map(list),
 }

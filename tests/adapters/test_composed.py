@@ -1,0 +1,34 @@
+"""The models that `make fuzz` composes: their references compute what they compute.
+
+What explanations of them must say is in helpers/hostile.py; what once was a fault, in
+data/hostile.jsonl.
+"""
+
+import pytest
+import torch
+from composed import PARTS, Block, Composed, Pool, expected, graph
+
+
+def assert_alike(blocks: list[list[str]], pool: str) -> None:
+    """The output of the model and of its reference, and the shares, which sum to it."""
+    model, data = Composed(blocks, pool), graph(5)
+    wanted = expected(model, data)
+    batch = torch.zeros(5, dtype=torch.long)
+    with torch.no_grad():
+        output = float(model(data.x, data.edge_index, data.pe, batch)[0, 1])
+    total = float(wanted.nodes.sum()) + sum(wanted.lines.values())
+    assert output == pytest.approx(wanted.output, rel=1e-9, abs=1e-9 * wanted.largest)
+    assert total == pytest.approx(wanted.output, rel=1e-9, abs=1e-9 * wanted.largest)
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_and_its_reference_compute_the_same(kind):
+    for spelling in PARTS[kind].spellings:
+        assert_alike([["plus", f"{kind}: {spelling}"]], "mean")
+
+
+def test_connections_and_readouts_compute_the_same():
+    for spelling in Block.spellings:
+        assert_alike([[spelling, "norm: by hand", "activation: gelu"]], "mean")
+    for spelling in Pool.spellings:
+        assert_alike([["plus", "attention: softmax"]], spelling)
