@@ -293,14 +293,11 @@ class _Walk:
     def _matrices(
         self, a: Numbers | None, b: Numbers | None, left: Tensor, right: Tensor
     ) -> Numbers | None:
-        if a is None and b is not None:  # the same with both transposed
-            found = self._matrices(b.map(_transposed), None, right.mT, left.mT)
-            return None if found is None else found.map(_transposed)
         if a is None:
-            return None
+            return None if b is None else self._mixed_by_constants(b, left)
         if b is None:
             channels = a.query.shape[-1] == 1 and (a.key is None or a.key.shape[-1] == 1)
-            return a if channels else self._mixed_by_constants(a, right)
+            return a if channels else self._of_channels(a, right)
         if a.key is None and b.key is None:
             return self._of_two(a.query, b.query)
         if a.key is None or b.key is not None:
@@ -321,14 +318,32 @@ class _Walk:
         return Numbers(self._settled(summed[..., :1, :1]))
 
     def _mixed_by_constants(self, nodes: Numbers, matrix: Tensor) -> Numbers | None:
-        """Columns of nodes mixed by a constant matrix, such as a Laplacian: by its nonzero entries.
+        """Rows of nodes mixed by a constant matrix, such as a Laplacian: by its nonzero entries.
 
-        nodes: of (..., Q, K), one for all Q; matrix (..., K, D).
+        nodes: of (..., K, D), alike for all D; matrix (..., Q, K).
         """
-        if nodes.key is not None or nodes.query.shape[-2] != 1:
+        if nodes.query.shape[-2] == 1 and (nodes.key is None or nodes.key.shape[-2] == 1):
+            return nodes
+        if nodes.key is not None or nodes.query.shape[-1] != 1:
             return None
-        mixed = torch.where(matrix.mT != 0, nodes.query, NONE)  # (..., D, K)
-        return Numbers(self._settled(self._sum(mixed, [mixed.dim() - 1]).mT))
+        mixed = torch.where(matrix != 0, nodes.query.mT, NONE)  # (..., Q, K)
+        return Numbers(self._settled(self._sum(mixed, [mixed.dim() - 1])))
+
+    def _of_channels(self, rows: Numbers, matrix: Tensor) -> Numbers | None:
+        """Channels mixed by a constant matrix; of a node, its graph and constants, the node.
+
+        rows: of (..., Q, K); matrix (..., K, D). A single row may have a column for each node.
+        """
+        if rows.key is not None:
+            return None
+        if rows.query.shape[-2] == 1:
+            turned = self._mixed_by_constants(rows.map(_transposed), matrix.mT)
+            return None if turned is None else turned.map(_transposed)
+        last = [rows.query.dim() - 1]
+        whole = self._sum(rows.query, last)
+        single = self._sum(torch.where(rows.query >= 0, rows.query, NONE), last)
+        own = (single >= 0) & (self.nodes.graph(single) == self.nodes.graph(whole))
+        return Numbers(torch.where(own, single, whole))
 
     # -- entry by entry ------------------------------------------------------------------------
 
@@ -341,7 +356,7 @@ class _Walk:
             ):
                 return None
             return known[value]
-        if len(known) == 2 and self._are_two_ends(*known):
+        if len(known) == 2 and self._are_two_ends(known):
             first, second = known.values()
             if first.key is None and second.key is None:
                 return Numbers(first.query, second.query)
@@ -352,13 +367,16 @@ class _Walk:
                 return None
         return found
 
-    def _are_two_ends(self, first: int, second: int) -> bool:
+    def _are_two_ends(self, known: dict[int, Numbers]) -> bool:
         """Whether rows were gathered by two indices, as for the two ends of edges.
 
         In a graph with nothing but self-loops the numbers alone do not tell. An index of the graphs
-        of edges is made of that of their ends and of the batch.
+        of edges is made of that of their ends and of the batch. Rows of whole graphs, and rows that
+        a mask selects, are not ends.
         """
-        one, other = self._index_of(first), self._index_of(second)
+        if any(bool((numbers.query < NONE).any()) for numbers in known.values()):
+            return False
+        one, other = map(self._index_of, known)
         if one is None or other is None or one == other:
             return False
         a, b = self.trace.depends[one], self.trace.depends[other]
@@ -369,7 +387,8 @@ class _Walk:
         while (op := self.trace.made(value)) is not None:
             if op.name in ("index_select", "index"):
                 index = op.args[2] if op.name == "index_select" else op.args[1][0]
-                return None if index is None else index.value
+                mask = index is not None and self.trace.tensors[index.slot].dtype == torch.bool
+                return None if index is None or mask else index.value
             reads = [ref.value for ref in op.reads if self.nodes.by_value.get(ref.value)]
             if len(reads) != 1 or op.name in GATHERED | REDUCE:
                 return None
