@@ -32,8 +32,8 @@ POOLS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_poo
 class Graphs:
     """What the parts of a model read, and how they compute what the rules change.
 
-    rules: whether these are written out. leaves: if so, by line of the ledger the constants that
-    were added.
+    rules: whether these are written out, for one graph. leaves: if so, by line of the ledger the
+    constants that were added. attention: of each part with attention, (H, n, n).
     """
 
     edge_index: Tensor
@@ -41,6 +41,7 @@ class Graphs:
     pe: Tensor  # (n, DIM)
     rules: bool = False
     leaves: dict[str, list[Tensor]] = field(default_factory=dict)
+    attention: list[Tensor] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -221,6 +222,7 @@ class Attention(Part):
         "in chunks", "differential", "gated pairs", "scored pairs", "gated values", "linear",
         "sigmoid", "relu", "moments", "edges", "scattered",
     )  # fmt: skip
+    plain = frozenset({*ways[:9], "gated values", "linear", "edges", "scattered"})
     spellings = tuple(way + bare for way in ways for bare in ("", " bare"))
 
     def __init__(self, spelling: str) -> None:
@@ -241,12 +243,8 @@ class Attention(Part):
         if self.way == "gated values":
             v = x * g.held(v.sigmoid())
         mixed = self.unusual(q, k, v, mask, g)
-        if mixed is None and (g.rules or self.way != "softmax"):
-            mixed = (
-                self.ruled(x, q, k, v, mask, g) if g.rules else self.written(x, q, k, v, mask, g)
-            )
         if mixed is None:
-            mixed = torch.einsum("bij,bjd->bid", self.scores(x, q, k, mask, g).softmax(-1), v)
+            mixed = (self.ruled if g.rules else self.written)(x, q, k, v, mask, g)
         if self.way == "module":
             mixed = g.linear(self.mha.out_proj, mixed)
         return self.projected(mixed[mask], g)
@@ -284,16 +282,17 @@ class Attention(Part):
                 q, k = F.elu(q) + 1, (F.elu(k) + 1) * mask[..., None]
                 if g.rules:
                     a = q @ k.mT
-                    return (a / a.sum(-1, keepdim=True)).detach() @ v
+                    g.attention.append((a / a.sum(-1, keepdim=True)).detach())
+                    return g.attention[-1] @ v
                 return q @ (k.mT @ v) / (q @ k.sum(1)[..., None])
         return None
 
     def ruled(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         parts = 2 if self.way in ("heads", "module") else 1
-        heads = zip(*(t.chunk(parts, -1) for t in (q, k, v)), strict=True)
-        return torch.cat(
-            [self.weights(x, *qk, mask, g).detach() @ values for *qk, values in heads], -1
-        )
+        heads = zip(q.chunk(parts, -1), k.chunk(parts, -1), strict=True)
+        weights = [self.weights(x, *head, mask, g).detach() for head in heads]
+        g.attention.append(torch.cat(weights))
+        return torch.cat([a @ own for a, own in zip(weights, v.chunk(parts, -1), strict=True)], -1)
 
     def weights(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         a = self.scores(x, q, k, mask, g).softmax(-1)
@@ -311,6 +310,8 @@ class Attention(Part):
     ) -> Tensor:
         s, keep = self.scores(x, q, k, mask, g), mask[:, None, None, :]
         match self.way:
+            case "softmax":
+                return torch.einsum("bij,bjd->bid", s.softmax(-1), v)
             case "sdpa":
                 return F.scaled_dot_product_attention(q, k, v, keep[:, 0].expand(s.shape))
             case "heads":
@@ -337,6 +338,10 @@ class Attention(Part):
         else:
             e = (s - scatter(s, target, 0, len(h), "max")[target]).exp()
             a = e / torch.zeros_like(h[:, 0]).index_add(0, target, e)[target]
+        if g.rules:
+            matrix = h.new_zeros(1, len(h), len(h))
+            matrix[0, target, source] = a.detach()
+            g.attention.append(matrix)
         return scatter(g.held(a)[:, None] * v[source], target, 0, len(h), "sum")
 
 
@@ -553,8 +558,11 @@ class Block(Part):
         return h
 
 
+READOUTS = (*POOLS, "by hand")  # without weights
+
+
 class Pool(Part):
-    spellings = (*POOLS, "by hand", "attention", "gated")
+    spellings = (*READOUTS, "attention", "gated")
 
     def __init__(self, spelling: str) -> None:
         super().__init__(spelling)
@@ -622,11 +630,15 @@ def graph(nodes: int) -> Data:
 
 @dataclass(frozen=True)
 class Expected:
-    """The second output of one graph, and its shares by the rules: of the nodes (n,), by line."""
+    """The second output of one graph, and its shares by the rules: of the nodes (n,), by line.
+
+    attention: of each part with attention, (H, n, n).
+    """
 
     output: float
     nodes: Tensor
     lines: dict[str, float]
+    attention: list[Tensor]
 
     @property
     def largest(self) -> float:
@@ -644,7 +656,7 @@ def expected(model: Composed, data: Data, factor: float = 1.0) -> Expected:
     terms = [(t * gradient).detach() for t, gradient in zip([x, *leaves], found, strict=True)]
     rest = iter(terms[1:])
     lines = {line: sum(float(next(rest).sum()) for _ in of) for line, of in g.leaves.items()}
-    return Expected(float(output.detach()), terms[0].sum(-1), lines)
+    return Expected(float(output.detach()), terms[0].sum(-1), lines, g.attention)
 
 
 def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
@@ -673,3 +685,11 @@ def is_well_conditioned(model: Composed, data: Data) -> bool:
     ]
     terms += [(share, other.lines[line]) for line, share in one.lines.items()]
     return one.largest < 1e4 and all(abs(a - b) < 1e-4 * one.largest for a, b in terms)
+
+
+def attends_plainly(model: Composed) -> bool:
+    """Whether a model has attention between nodes, with a softmax each, and no other weights."""
+    parts = list(model.modules())
+    ways = {part.way for part in parts if isinstance(part, Attention)}
+    others = any(isinstance(part, Gate) for part in parts)
+    return bool(ways) and ways <= Attention.plain and not others and model.pool.spelling in READOUTS

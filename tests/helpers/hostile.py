@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from composed import (
     Composed,
+    Expected,
+    attends_plainly,
     differences,
     expected,
     graph,
@@ -27,9 +29,11 @@ from rdkit import rdBase
 
 import graphxai as gx
 from graphxai.cli.terminal import printable
+from graphxai.contract.inputs import prepare_all
 from graphxai.datasets.molecules import molecule_to_data, read_table
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint
+from graphxai.rules.conservative import record
 from graphxai.tables.run import Pictures, explain_table
 from toy import random_graphormer
 
@@ -180,6 +184,22 @@ def check_model(recipe: list[Any]) -> None:
         for explanation, one in zip(some, own, strict=False):
             off = {k: gap for k, gap in differences(explanation, one).items() if not gap < FAR}
             assert not off, f"{off}, relative to {one.largest:.3g}"
+    if attends_plainly(model):
+        check_attention(wrapped, graphs, wanted)
+
+
+def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> None:
+    """The attention that methods read is that between the nodes, layer by layer."""
+    for some in ([0, 1, 2], [0], [2]):
+        items = prepare_all(model, [graphs[k] for k in some])
+        batch = model.collate([item.data for item in items])
+        with record() as tape:
+            model.encode(model.embed(batch), batch)
+        for row, k in enumerate(some):
+            assert len(tape.attention) == len(wanted[k].attention), "a layer is missing"
+            for found, matrix in zip(tape.attention, wanted[k].attention, strict=True):
+                own = found[row, :, 1 : 1 + matrix.shape[1], 1 : 1 + matrix.shape[1]]
+                torch.testing.assert_close(own.detach(), matrix, rtol=FAR, atol=FAR)
 
 
 CHECKS: dict[str, Callable[[Any], None]] = {
