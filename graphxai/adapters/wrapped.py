@@ -14,7 +14,7 @@ from graphxai.contract.inputs import Input, InputError
 from graphxai.contract.model import evaluating
 from graphxai.models.graphormer.config import Task, TaskKind, TaskSet
 from graphxai.models.graphormer.model import Origin
-from graphxai.rules.conservative import Rules, Tape, current_rules, current_tape
+from graphxai.rules.conservative import Rules, current_rules, current_tape
 
 from .batches import (
     Tokens,
@@ -442,10 +442,10 @@ class WrappedModel:
         if tape is None and state is None and current_rules() == Rules():
             return self.rows_to_outputs(batch, shown)(rows)
         try:
+            given = self._given(rows, batch, shown)
             if state is not None:
-                call = self.rows_to_outputs(batch, shown)
-                return relevant_pass(Pass(self.running, call, rows, batch.layout), state)
-            outputs = self._recorded_pass(rows, batch, shown, tape)
+                return relevant_pass(given, state)
+            outputs = explained_pass(given, current_rules(), tape)
         except NotTogether:
             raise OneGraphAtATime(self, batch) from None
         if tape is not None and not tape.with_biases and not tape.attention:
@@ -457,9 +457,8 @@ class WrappedModel:
             )
         return outputs
 
-    def _recorded_pass(
-        self, rows: Tensor, batch: WrappedBatch, shown: Tensor, tape: Tape | None
-    ) -> Tensor:
+    def _given(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> Pass:
+        """The pass of these node rows, with the graph's other attributes."""
         leaves, batch = batch.leaves, batch.without_gradients()
         call = self.rows_to_outputs(batch, shown)
         others = {
@@ -467,8 +466,7 @@ class WrappedModel:
             for name, value in (() if batch.graphs is None else batch.graphs.items())
             if isinstance(value, Tensor) and name not in NO_INPUTS
         }
-        given = Pass(self.running, call, rows, batch.layout, others, batch.graphs_of, leaves)
-        return explained_pass(given, current_rules(), tape)
+        return Pass(self.running, call, rows, batch.layout, others, batch.graphs_of, leaves)
 
     def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
         """A plain pass as a function of node rows (n, D) or (B, S, D)."""
