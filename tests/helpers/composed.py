@@ -437,7 +437,7 @@ class Product(Part):
             case "swiglu":
                 a = g.by_ratio(F.silu, a)
             case "swiglu by hand":
-                a = a * g.held(a.sigmoid())
+                a = g.by_ratio(lambda x: x * x.sigmoid(), a)
             case "geglu":
                 a = g.by_ratio(F.gelu, a)
         return g.halved(a, b)
