@@ -88,7 +88,7 @@ def parse(words: list[str]) -> None:
 
 
 def sketched(report: Report, kind: str, stem: Path, operator: str | None) -> None:
-    """A figure of a report as a small picture: the large ones of tests/evaluation take longer."""
+    """A figure of a report as a small picture: the large ones, tested elsewhere, take longer."""
     figure = draw(report, kind, operator)
     figure.set_layout_engine("none")
     figure.savefig(stem.with_suffix(".png"), dpi=30)
