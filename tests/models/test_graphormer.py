@@ -173,29 +173,27 @@ def test_unused_tensors_are_named(tmp_path):
         )
 
 
-@pytest.mark.parametrize(("turn", "variant"), enumerate(["postln", "preln", "ms_v1"]))
-def test_every_damaged_tensor_of_a_published_checkpoint_is_named(turn, variant, tmp_path):
-    """By the file's key, not ours; unused tensors do no harm.
-
-    Each tensor is damaged in one of three ways, and in another one in the next variant.
-    """
+@pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
+def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
+    """By the file's key, not ours; unused tensors do no harm."""
     folder = published(variant, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     unread = set()
-    for place, (key, value) in enumerate(sorted(whole.items()), start=turn):
+    for key, value in whole.items():
         rest = {name: tensor for name, tensor in whole.items() if name != key}
         damaged = [rest, rest | {key: torch.zeros(3, 3)}, rest | {key: value.float() * torch.nan}]
-        save_file(damaged[place % 3], folder / "model.safetensors")
-        text = ""
-        try:
-            load_huggingface(folder)
-        except CheckpointError as error:
-            text = str(error)
+        text = []
+        for tensors in damaged:
+            save_file(tensors, folder / "model.safetensors")
+            try:
+                load_huggingface(folder)
+            except CheckpointError as error:
+                text.append(str(error))
         if not text:
             unread.add(key.rsplit(".", 1)[0].rsplit(".", 1)[-1])
             continue
-        assert "model.safetensors: " in text
-        assert repr(key) in text
+        assert len(text) == len(damaged), key
+        assert all("model.safetensors: " in line and repr(key) in line for line in text), text
     # with pre-LN, fairseq's encoder has a last LayerNorm that nothing calls
     assert unread <= {"masked_lm_pooler", "final_layer_norm"}, unread
 
