@@ -60,9 +60,9 @@ def explain_dataset(
 
     model, method, target: as for `explain`, for molecules. The model is loaded here and sent to the
     processes. smiles_column: any values; a row that cannot be explained has a `reason`. row_column,
-    name_column: integers and names to carry along as `row` and `name`. workers: most processes that
-    explain at a time, by default as many as there are cores. batch_size: rows that a process takes
-    at a time.
+    name_column: integers and names to carry along as `row` and `name`. workers: the largest
+    number of processes that explain at a time, by default one for each core. batch_size: rows that
+    a process takes at a time.
 
     Raises ImportError without the extra `scale`, and ValueError for an unsuitable model, method or
     target.
