@@ -17,7 +17,6 @@ from graphxai.evaluation.testing import check_batching, check_ledger, check_renu
 from graphxai.explainers import get_explainer
 from other_models import GpsModel, molecules
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 4], [1, 0, 2, 1, 0, 2, 4, 3]])

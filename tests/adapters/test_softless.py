@@ -25,7 +25,6 @@ import graphxai as gx
 from graphxai.contract.inputs import prepare_all
 from small_graphs import SIZES, graph, started, wrapped
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 DIM = 8

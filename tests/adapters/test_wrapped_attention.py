@@ -17,7 +17,6 @@ from graphxai.explainers import head_statistics
 from graphxai.explainers.head_counts import Counts
 from graphxai.rules.conservative import record
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 D = 8

@@ -14,7 +14,6 @@ from graphxai.explainers.head_counts import FARTHEST, count
 from graphxai.explainers.relations import RELATIONS, relations_of
 from other_models import GpsModel, SparseModel, molecules
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20]  # sodium has no edge

@@ -16,7 +16,6 @@ from graphxai.explainers.layers import layers_of, pass_with_gradients
 from graphxai.explainers.pyg import Algorithm
 from small_graphs import SIZES, graph, started, wrapped
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 HEADS, DIM = 2, 8

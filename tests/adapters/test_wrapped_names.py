@@ -14,7 +14,6 @@ import graphxai as gx
 from graphxai.adapters import WrappedModel
 from other_models import Bert, GpsModel, SparseModel, explainers, molecules
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20][:2]

@@ -14,7 +14,6 @@ import graphxai as gx
 from graphxai.explainers.layers import pass_with_gradients
 from small_graphs import graph, started, wrapped
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 

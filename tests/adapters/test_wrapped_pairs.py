@@ -17,7 +17,6 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers.pairs import pair_relevance
 from other_models import Bert, GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 SMILES = ["CC(=O)[O-].[Na+]", "C1CC1O", "CCO", "O"]

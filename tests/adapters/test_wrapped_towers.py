@@ -12,7 +12,6 @@ from graphxai.evaluation.sanity_checks import NoisyModel
 from graphxai.evaluation.testing import check_batching
 from small_graphs import SIZES, graph, random, started, wrapped
 
-# The output of a graph with no nodes takes a pass of its own, and nothing here reads it.
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 # -- towers that the output does not rest on ---------------------------------------------------

@@ -263,13 +263,14 @@ class _Marking:
         weights, other = sorted(factors, key=lambda value: value not in mine)
         if self.sizes(_is_smaller, weights, other) or self.root(other) == argument:
             return False
-        users = [one for one in self._users(op.out, SAME) if self._meets_values(*one)]
-        if self._is_of_gates(other):
-            return bool(users)
-        # scores of pairs, which values have more channels than, or are mixed by
-        return bool(self._products_behind(other)) and any(
-            user.name in MATRIX_PRODUCTS or self.sizes(_is_smaller, op.out, user.out)
-            for user, _ in users
+        gates = self._is_of_gates(other)
+        if not gates and not self._products_behind(other):
+            return False
+        # values are mixed by scores of pairs, or have more channels
+        return any(
+            (gates or user.name in MATRIX_PRODUCTS or self.sizes(_is_smaller, op.out, user.out))
+            and self._meets_values(user, own)
+            for user, own in self._users(op.out, SAME)
         )
 
     def _meets_values(self, op: Op, weights: set[int]) -> bool:

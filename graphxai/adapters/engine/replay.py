@@ -430,7 +430,7 @@ class Replayed:
         return value
 
     def _put(self, op: Op, out: Any) -> Any:
-        for ref, part in [(op.result, out)] if type(op.result) is Ref else paired(op.result, out):
+        for ref, part in paired(op.result, out):
             if part is not None:
                 self.now[ref.slot] = part
         return out

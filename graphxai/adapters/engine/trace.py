@@ -307,7 +307,7 @@ class Recording(TorchDispatchMode):
         self._inputs = list(inputs or ())
         self._nested = 0
         self._kept = kept_by(model.modules())
-        self._memory: dict[int, int] = {}  # by address the first of the slots before `_located`
+        self._memory: dict[int, int] = {}  # by address, the first slot before `_located`
         self._located = 0
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[nn.Module] = []
