@@ -248,12 +248,12 @@ def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Both factors of a product, each with half of its gradient under the products rule."""
     if not _rules.get().products:
         return left, right
-    return halved(left), halved(right)
+    return partly(left, 1 / 2), partly(right, 1 / 2)
 
 
-def halved(x: Tensor) -> Tensor:
-    """x with half of its gradient."""
-    return x / 2 + x.detach() / 2
+def partly(x: Tensor, share: float) -> Tensor:
+    """x with a share of its gradient."""
+    return x * share + x.detach() * (1 - share)
 
 
 def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:

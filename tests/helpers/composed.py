@@ -32,14 +32,16 @@ POOLS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_poo
 class Graphs:
     """What the parts of a model read, and how they compute what the rules change.
 
-    rules: whether these are written out, for one graph. leaves: if so, by line of the ledger the
-    constants that were added. attention: of each part with attention, (H, n, n).
+    rules: whether these are written out, for one graph. products: whether they are those of
+    AttnLRP, which holds no weights constant, but halves what they multiply. leaves: by line of the
+    ledger the constants that were added. attention: of each part with attention, (H, n, n).
     """
 
     edge_index: Tensor
     batch: Tensor
     pe: Tensor  # (n, DIM)
     rules: bool = False
+    products: bool = False
     leaves: dict[str, list[Tensor]] = field(default_factory=dict)
     attention: list[Tensor] = field(default_factory=list)
 
@@ -53,10 +55,6 @@ class Graphs:
             return value
         self.leaves.setdefault(line, []).append(value.detach().clone().requires_grad_())
         return self.leaves[line][-1]
-
-    def held(self, value: Tensor) -> Tensor:
-        """A factor that a rule holds constant."""
-        return value.detach() if self.rules else value
 
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
         if not self.rules:
@@ -76,6 +74,21 @@ class Graphs:
     ) -> Tensor:
         """A product that gives each factor half of its relevance."""
         return 0.5 * (f(a, b.detach()) + f(a.detach(), b)) if self.rules else f(a, b)
+
+    def weighted(
+        self, a: Tensor, v: Tensor, f: Callable[[Tensor, Tensor], Tensor] = torch.mul
+    ) -> Tensor:
+        """Values by attention or a gate."""
+        return self.halved(a, v, f) if self.products or not self.rules else f(a.detach(), v)
+
+    def length(self, x: Tensor) -> Tensor:
+        """By which rows are divided."""
+        length = x.norm(dim=-1, keepdim=True)
+        return length.detach() if self.rules else length
+
+    def one(self, like: Tensor) -> Tensor | float:
+        """A one that a gate is added to."""
+        return self.added("constants", torch.ones_like(like)) if self.products else 1.0
 
 
 class Part(nn.Module):
@@ -146,7 +159,7 @@ class Norm(Part):
     def ruled(self, h: Tensor, g: Graphs) -> Tensor:
         way, w = self.spelling, self.weight
         if way == "length":
-            return h / h.norm(dim=-1, keepdim=True).detach() * w
+            return h / g.length(h) * w
         if not hasattr(self, "bias"):
             return h * (h.square().mean(-1, keepdim=True) + 1e-6).rsqrt().detach() * w
         if way == "batch":
@@ -241,7 +254,7 @@ class Attention(Part):
             return self.projected(found[mask], g)
         q, k, v = self.queries_keys_values(x, g)
         if self.way == "gated values":
-            v = x * g.held(v.sigmoid())
+            v = g.weighted(v.sigmoid(), x)
         mixed = self.unusual(q, k, v, mask, g)
         if mixed is None:
             mixed = (self.ruled if g.rules else self.written)(x, q, k, v, mask, g)
@@ -260,18 +273,19 @@ class Attention(Part):
     def scores(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         """(B, N, N)."""
         if self.way == "cosine":
-            q, k = (3 * t / t.norm(dim=-1, keepdim=True) for t in (q, k))
-        s = q @ k.mT / math.sqrt(q.shape[-1])
+            q, k = (3 * t / g.length(t) for t in (q, k))
+        s = g.halved(q, k.mT, torch.matmul) / math.sqrt(q.shape[-1])
         if self.way == "biased":
             pe, _ = to_dense_batch(g.pe, g.batch)
-            s = s + pe @ pe.mT
+            s = s + g.added("pe", pe @ pe.mT)
         return s.masked_fill(~mask[:, None, :], -math.inf)
 
     def unusual(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, g: Graphs) -> Tensor | None:
         """Attention without a softmax, or without its matrix."""
         match self.way:
             case "sigmoid":
-                return g.held((q @ k.mT / 3).sigmoid() * mask[:, None, :]) @ v
+                s = g.halved(q, k.mT, torch.matmul) / 3
+                return g.weighted(s.sigmoid() * mask[:, None, :], v, torch.matmul)
             case "relu":
                 a = g.halved(q, k.mT, torch.matmul).relu() * mask[:, None, :]
                 return g.halved(a, v, torch.matmul) / 7
@@ -279,28 +293,31 @@ class Attention(Part):
                 k = (k * mask[..., None]).mT
                 return g.halved(q, g.halved(k, v, torch.matmul), torch.matmul) / 7
             case "linear":
-                q, k = F.elu(q) + 1, (F.elu(k) + 1) * mask[..., None]
+                q, k = (g.by_ratio(F.elu, t) + g.one(t) for t in (q, k))
+                k = k * mask[..., None]
                 if g.rules:
-                    a = q @ k.mT
-                    g.attention.append((a / a.sum(-1, keepdim=True)).detach())
-                    return g.attention[-1] @ v
+                    a = g.halved(q, k.mT, torch.matmul)
+                    a = a / a.sum(-1, keepdim=True)
+                    g.attention.append(a.detach())
+                    return g.weighted(a, v, torch.matmul)
                 return q @ (k.mT @ v) / (q @ k.sum(1)[..., None])
         return None
 
     def ruled(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         parts = 2 if self.way in ("heads", "module") else 1
         heads = zip(q.chunk(parts, -1), k.chunk(parts, -1), strict=True)
-        weights = [self.weights(x, *head, mask, g).detach() for head in heads]
-        g.attention.append(torch.cat(weights))
-        return torch.cat([a @ own for a, own in zip(weights, v.chunk(parts, -1), strict=True)], -1)
+        weights = [self.weights(x, *head, mask, g) for head in heads]
+        g.attention.append(torch.cat(weights).detach())
+        pairs = zip(weights, v.chunk(parts, -1), strict=True)
+        return torch.cat([g.weighted(a, own, torch.matmul) for a, own in pairs], -1)
 
     def weights(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         a = self.scores(x, q, k, mask, g).softmax(-1)
-        more = x @ self.second.weight @ x.mT
+        more = g.halved(x @ self.second.weight, x.mT, torch.matmul)
         if self.way == "gated pairs":
-            return a * more.sigmoid()
+            return g.halved(a, more.sigmoid())
         if self.way == "scored pairs":
-            return a * more
+            return g.halved(a, more)
         if self.way == "differential":
             return a - 0.5 * more.masked_fill(~mask[:, None, :], -math.inf).softmax(-1)
         return a
@@ -332,7 +349,7 @@ class Attention(Part):
     def on_edges(self, h: Tensor, g: Graphs) -> Tensor:
         source, target = g.edge_index
         q, k, v = self.queries_keys_values(h, g)
-        s = (q[target] * k[source]).sum(-1) / math.sqrt(DIM)
+        s = g.halved(q[target], k[source]).sum(-1) / math.sqrt(DIM)
         if g.rules or self.way == "edges":
             a = softmax(s, target, num_nodes=len(h))
         else:
@@ -342,7 +359,7 @@ class Attention(Part):
             matrix = h.new_zeros(1, len(h), len(h))
             matrix[0, target, source] = a.detach()
             g.attention.append(matrix)
-        return scatter(g.held(a)[:, None] * v[source], target, 0, len(h), "sum")
+        return scatter(g.weighted(a[:, None], v[source]), target, 0, len(h), "sum")
 
 
 class Messages(Part):
@@ -372,7 +389,7 @@ class Messages(Part):
                 return h.new_zeros(n, n).index_put((target, source), ones, accumulate=True) @ h
             case "gated":
                 z = g.linear(self.gate, torch.cat([h[source], h[target]], -1))
-                return scatter(g.held(torch.sigmoid(z)) * h[source], target, 0, n, "sum")
+                return scatter(g.weighted(torch.sigmoid(z), h[source]), target, 0, n, "sum")
         degree = 1 + h.new_zeros(n).index_add(0, target, h.new_ones(len(target)))
         weight = degree[source].rsqrt() * degree[target].rsqrt()
         return torch.zeros_like(h).index_add(0, target, h[source] * weight[:, None])
@@ -394,30 +411,32 @@ class Gate(Part):
             if not g.rules:
                 return F.glu(self.wide(h), -1)
             x, z = g.linear(self.wide, h).chunk(2, -1)
-            return x * z.sigmoid().detach()
+            return g.weighted(z.sigmoid(), x)
         if self.spelling == "excite":
             pooled = g.linear(self.gate, global_mean_pool(h, g.batch, g.size))
-            return h * g.held(torch.sigmoid(pooled)[g.batch])
+            return g.weighted(torch.sigmoid(pooled)[g.batch], h)
         z = g.linear(self.gate, h)
-        z = g.held(F.hardsigmoid(z) if self.spelling == "hard" else torch.sigmoid(z))
+        z = F.hardsigmoid(z) if self.spelling == "hard" else torch.sigmoid(z)
         match self.spelling:
             case "bare":
-                return h * z
+                return g.weighted(z, h)
             case "one":
-                return h * z[:, :1]
+                return g.weighted(z[:, :1], h)
             case "plus one":
-                return h * (1 + z)
+                return g.weighted(g.one(z) + z, h)
             case "channels":
-                return h * g.held(g.linear(self.value, h).softmax(-1))
+                return g.weighted(g.linear(self.value, h).softmax(-1), h)
         x = g.linear(self.value, h)
         match self.spelling:
             case "blend":
-                return z * x + (1 - z) * h
+                return g.weighted(z, x) + g.weighted(g.one(z) - z, h)
             case "lerp":
-                return h * (1 - z) + x * z if g.rules else torch.lerp(h, x, z)
+                if g.rules:
+                    return g.weighted(g.one(z) - z, h) + g.weighted(z, x)
+                return torch.lerp(h, x, z)
             case "gru":
-                return (1 - z) * g.by_ratio(torch.tanh, x) + z * h
-        return z * x
+                return g.weighted(g.one(z) - z, g.by_ratio(torch.tanh, x)) + g.weighted(z, h)
+        return g.weighted(z, x)
 
 
 class Product(Part):
@@ -433,7 +452,7 @@ class Product(Part):
             case "bare":
                 return g.halved(h, b)
             case "gated":
-                a = h * g.held(a.sigmoid())
+                a = g.weighted(a.sigmoid(), h)
             case "swiglu":
                 a = g.by_ratio(F.silu, a)
             case "swiglu by hand":
@@ -577,7 +596,7 @@ class Pool(Part):
         s = g.linear(self.score, h)
         of_graph = self.spelling == "attention"
         a = softmax(s, g.batch, num_nodes=g.size) if of_graph else s.sigmoid()
-        return global_add_pool(g.held(a) * h, g.batch, g.size)
+        return global_add_pool(g.weighted(a, h), g.batch, g.size)
 
 
 PARTS: dict[str, type[Part]] = {
@@ -641,15 +660,21 @@ class Expected:
     attention: list[Tensor]
 
     @property
+    def unexplained(self) -> float:
+        """What the shares do not sum to."""
+        return self.output - float(self.nodes.sum()) - sum(self.lines.values())
+
+    @property
     def largest(self) -> float:
         """The size of the largest term."""
         return max(abs(self.output), float(self.nodes.abs().max()), *map(abs, self.lines.values()))
 
 
-def expected(model: Composed, data: Data, factor: float = 1.0) -> Expected:
-    """By the reference; factor: of the nodes' features."""
+def expected(model: Composed, data: Data, factor: float = 1.0, products: bool = False) -> Expected:
+    """By the reference; factor: of the nodes' features; products: see `Graphs`."""
     x = (factor * data.x).requires_grad_()
-    g = Graphs(data.edge_index, torch.zeros(len(x), dtype=torch.long), data.pe, rules=True)
+    batch = torch.zeros(len(x), dtype=torch.long)
+    g = Graphs(data.edge_index, batch, data.pe, rules=True, products=products)
     output = model.run(x, g)[0, 1]
     leaves = [leaf for of in g.leaves.values() for leaf in of]
     found = torch.autograd.grad(output, [x, *leaves], allow_unused=True, materialize_grads=True)
@@ -666,19 +691,19 @@ def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
     found = {
         "output": abs(ledger.output - wanted.output),
         "nodes": float((torch.from_numpy(explanation.relevance) - wanted.nodes).abs().max()),
-        "unexplained": abs(ledger.unexplained),
+        "unexplained": abs(ledger.unexplained - wanted.unexplained),
     }
     for line in lines.keys() | wanted.lines.keys():
         found[line] = abs(lines.get(line, 0.0) - wanted.lines.get(line, 0.0))
     return {name: gap / wanted.largest for name, gap in found.items()}
 
 
-def is_well_conditioned(model: Composed, data: Data) -> bool:
+def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> bool:
     """Whether outputs and shares hardly change if the features do.
 
     They do not where two nodes are the largest, or where attention and activations are saturated.
     """
-    one, other = expected(model, data), expected(model, data, factor=1 + 1e-7)
+    one, other = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
     terms = [
         (one.output, other.output),
         *zip(one.nodes.tolist(), other.nodes.tolist(), strict=True),

@@ -80,9 +80,11 @@ class Marks:
     """Values held constant by the operations that read them, and products that are halved.
 
     held: by number of the operation, each value with its rule. attention: where weights that sum
-    to one meet values. products: numbers of products of two signals. shifts: numbers of operations
-    that subtract a constant from what a softmax is of, where it cancels. first: for every value the
-    first that the same operation made of the same arguments.
+    to one meet values. products: numbers of products of two signals. shares: by number of a product
+    or quotient whose factors do not get half each, what each gets. softmax: numbers of the
+    operations that a softmax is written out with. shifts: numbers of operations that subtract a
+    constant from what a softmax is of, where it cancels. first: for every value the first that the
+    same operation made of the same arguments.
 
     The marks of another pass with the same operations are the same, if the answers about `sizes`
     are, and if in each of `alike`, groups of operations on the same values, equal numbers are given
@@ -92,6 +94,8 @@ class Marks:
     held: dict[int, dict[int, Rule]] = field(default_factory=dict)
     attention: list[Meeting] = field(default_factory=list)
     products: set[int] = field(default_factory=set)
+    shares: dict[int, dict[int, float]] = field(default_factory=dict)
+    softmax: set[int] = field(default_factory=set)
     shifts: set[int] = field(default_factory=set)
     sizes: set[Sizes] = field(default_factory=set)
     alike: list[list[int]] = field(default_factory=list)
@@ -120,6 +124,7 @@ class _Marking:
         for op in signals:
             if self._makes_weights(op):
                 self._mark_attention(op)
+                self._mark_exponentials(op.out)
                 self._mark_shifts(op)
         for op in signals:
             if op.name in GATES:
@@ -319,6 +324,14 @@ class _Marking:
             self.marks.hold(product, value, "attention")
             self.marks.attention.append(Meeting(product, value, op))
 
+    def _mark_exponentials(self, weights: int) -> None:
+        """Mark the exponentials that weights are made of, and the logarithms of their sums."""
+        for exp in self.makers(weights, OF_A_SUM | _OF_MULTIPLES):
+            if exp.name == "exp":
+                before = self.makers(exp.reads[0].value, _OF_DIFFERENCES)
+                logarithms = {by.number for by in before if by.name == "logsumexp"}
+                self.marks.softmax |= {exp.number} | logarithms
+
     def _mark_shifts(self, op: Op) -> None:
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))` with a maximum m of the same group."""
         if op.name not in ("div", "mul"):
@@ -390,10 +403,20 @@ class _Marking:
                 self.marks.hold(product, weights, "attention")
             if found:
                 self.marks.hold(op, below, "attention")
+                self.marks.shares[op.number] = {above: 1, below: 1 / 2}
                 if len(found) == 1:  # with a matrix
                     self.marks.attention.append(Meeting(*found[0], op, below))
+                    self._mark_exponentials(found[0][1])
+                else:
+                    self._share_as_with_matrix(*found)
                 return True
         return False
+
+    def _share_as_with_matrix(self, outer: tuple[Op, int], inner: tuple[Op, int]) -> None:
+        """Let the values in `q (k^T v)` get half, and q and k a quarter each, as in `(q k^T) v`."""
+        for (product, own), share in ((outer, 1 / 4), (inner, 1 / 3)):
+            shares = dict.fromkeys(self.factors(product), 1 - share)
+            self.marks.shares[product.number] = shares | {own: share}
 
     def _divided_at_the_end(self, above: int, below: int) -> list[tuple[Op, int]] | None:
         """The product `w v` and its weights, if `below` is the sum of these weights."""

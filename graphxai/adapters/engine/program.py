@@ -270,7 +270,7 @@ def _step(
 def _has_own_way_back(plan: Plan, op: Op) -> bool:
     """Whether relevance passes through an operation otherwise than its gradient does."""
     trace, taken = plan.trace, plan.taken[op.number]
-    if not op.graded or op.nested or op.number in plan.halved or ruled(plan, op):
+    if not op.graded or op.nested or op.number in plan.shares or ruled(plan, op):
         return True
     if not any(trace.tensors[ref.slot].requires_grad for ref in op.makes):
         return True  # as what is made of other inputs alone

@@ -163,7 +163,7 @@ class Plan:
     ops: tuple[Op, ...]
     passing: tuple[Op, ...]  # those among them that a gradient passes through
     taken: dict[int, frozenset[int]]  # by number: the signals that an operation does not hold
-    halved: frozenset[int]  # numbers of products that halve relevance
+    shares: dict[int, dict[int, float]]  # by number: what a product gives each of its factors
 
 
 def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
@@ -172,8 +172,8 @@ def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
     ops, passing = (
         tuple(trace.ops[k] for k in sorted(found)) for found in (needed.ops, needed.passing)
     )
-    halved = frozenset(op.number for op in ops if needed.halves(op))
-    return Plan(trace, marks, rules, needed.signal, ops, passing, needed.taken, halved)
+    shares = {op.number: found for op in ops if (found := needed.shares(op)) is not None}
+    return Plan(trace, marks, rules, needed.signal, ops, passing, needed.taken, shares)
 
 
 class _Needed:
@@ -228,20 +228,26 @@ class _Needed:
         self.taken[op.number] = frozenset(read)
         return self.taken[op.number]
 
-    def halves(self, op: Op) -> bool:
-        """Whether a product gives each of its factors half of its relevance.
+    def shares(self, op: Op) -> dict[int, float] | None:
+        """How much of its relevance a product gives each of its factors; None: all of it to each.
 
-        Under the rule `products` all products of two signals do, but for a norm's scale. Under AH
-        those do that are neither attention nor a gate, such as the two branches of a SwiGLU or of
-        Polynormer (uniform rule, Achtibat 2024, section 3.2).
+        Under the rule `products` all products of two signals give half, but for a norm's scale and
+        attention that is divided after it has met the values, where shares are those of a softmax.
+        Under AH those do that are neither attention nor a gate, such as the two branches of a
+        SwiGLU or of Polynormer (uniform rule, Achtibat 2024, section 3.2).
         """
         factors = [value for value in factors_of(op) if value in self._taken_by(op)]
-        if op.number not in self.marks.products or len(factors) < 2:
-            return False
+        if len(factors) < 2:
+            return None
+        if self.rules.products and op.number in self.marks.shares:
+            return self.marks.shares[op.number]
         held = self.marks.held.get(op.number, {}).values()
         if self.rules.products:
-            return "layernorm" not in held
-        return self.rules.attention and not held
+            halves = "layernorm" not in held
+        else:
+            halves = self.rules.attention and not held
+        halves = halves and op.number in self.marks.products
+        return dict.fromkeys(factors, 1 / 2) if halves else None
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
         passing = passing and bool(self.signal[value])
@@ -283,7 +289,7 @@ def curves(plan: Plan) -> Iterator[Nonlinearity]:
     """What keeps its ordinary gradient in a plan, although a rule asks otherwise."""
     for op in plan.passing:
         taken = plan.taken[op.number]
-        found = _curve(plan, op, taken) if taken and op.number not in plan.halved else None
+        found = _curve(plan, op, taken) if taken and op.number not in plan.shares else None
         if found is not None and (found.rule is None or getattr(plan.rules, found.rule)):
             yield found
 
@@ -291,6 +297,8 @@ def curves(plan: Plan) -> Iterator[Nonlinearity]:
 def _curve(plan: Plan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
     if op.name in SOFTMAX:
         return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
+    if op.number in plan.marks.softmax and not plan.rules.attention:
+        return None
     if op.name in PRODUCTS:
         factors = [value for value in factors_of(op) if value in taken]
         if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
@@ -410,9 +418,10 @@ class Replayed:
 
     def applied(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation under the rules, which is put into its slot."""
-        if op.number in self.plan.halved:
+        if (shares := self.plan.shares.get(op.number)) is not None:
             first = int(op.name in PLUS_PRODUCT)
-            args[first : first + 2] = map(_halved, args[first : first + 2])
+            for place in (first, first + 1):
+                args[place] = rules_of.partly(args[place], shares[op.args[place].value])
         return self._put(op, (self.apply or self._by_rule)(op, args, kwargs))
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -445,10 +454,6 @@ def by_rule(
         return func(*args, **kwargs)
     out = CONSERVATIVE[op.name][1](func, *args, **kwargs)
     return args[0].copy_(out) if op.in_place and not apart else out
-
-
-def _halved(arg: Any) -> Any:
-    return rules_of.halved(arg) if isinstance(arg, Tensor) else arg
 
 
 def _reading(reading: Reading, value: Value) -> Value:

@@ -172,7 +172,7 @@ class _Along:
         share = out if slope is None else out - slope
         if not self.counts_numbers:
             share = torch.zeros_like(out) if slope is None else _tangent(func(*args, **kwargs))
-        found = forward_ad.make_dual(out, share)
+        found = forward_ad.make_dual(out, _of_finite(out, share))
         return args[0].copy_(found) if op.in_place else found
 
     def _put_constants(self, op: Op, args: list[Any]) -> None:
@@ -220,7 +220,8 @@ def _fill_tangents(args: list[Any], count: int, in_place: bool) -> None:
     known = _with_tangent(args)
     for k in range(count) if known else ():
         if k not in known and not (in_place and k == 0) and _is_signal(args[k]):
-            args[k] = forward_ad.make_dual(args[k], torch.zeros_like(args[k]))
+            own = args[k].contiguous()  # what is expanded can have no tangent
+            args[k] = forward_ad.make_dual(own, torch.zeros_like(own))
 
 
 def _linear(op: Op, args: list[Any]) -> Tensor:
@@ -249,9 +250,14 @@ def _is_signal(arg: Any) -> bool:
 
 
 def _along_itself(value: Tensor) -> Tensor:
-    """A constant with itself as tangent; masks of minus infinity have none."""
+    """A constant with itself as tangent."""
     value = value.detach().contiguous()
-    return forward_ad.make_dual(value, torch.where(value.isinf(), 0.0, value))
+    return forward_ad.make_dual(value, _of_finite(value, value))
+
+
+def _of_finite(value: Tensor, tangent: Tensor) -> Tensor:
+    """A tangent that is zero where a mask of minus infinity is."""
+    return torch.where(value.isinf(), 0.0, tangent)
 
 
 def _tangent(value: Tensor) -> Tensor:
@@ -288,7 +294,7 @@ class Affine:
 def affine(plan: Plan, lines: Lines) -> Affine | None:
     """What is known of the plan, if it is affine."""
     last = plan.trace.output
-    if type(last) is not Ref or last.value in plan.trace.joined or plan.halved:
+    if type(last) is not Ref or last.value in plan.trace.joined or plan.shares:
         return None
     if not all(_is_affine(plan, op) for op in plan.passing):
         return None
