@@ -467,13 +467,22 @@ def _is_wider(wide: Numbers, narrow: Numbers) -> bool:
 def compressed(numbers: Tensor) -> Tensor:
     """Length one along axes on which the numbers are the same for all entries."""
     for axis in reversed(range(numbers.dim())):
-        if (
-            numbers.shape[axis] > 1
-            and numbers.numel()
-            and (numbers.stride(axis) == 0 or bool((numbers == numbers.narrow(axis, 0, 1)).all()))
-        ):
+        if numbers.shape[axis] > 1 and numbers.numel() and _are_alike(numbers, axis):
             numbers = numbers.narrow(axis, 0, 1)
     return numbers
+
+
+def _are_alike(numbers: Tensor, axis: int) -> bool:
+    """Whether the numbers are the same for all entries along an axis."""
+    if numbers.stride(axis) == 0:
+        return True
+    if numbers.device.type == "cpu":  # a look at two of them is much quicker than at all
+        seen = numbers.numpy()
+        last = [0] * seen.ndim
+        last[axis] = -1
+        if seen.item(0) != seen[tuple(last)]:
+            return False
+    return bool((numbers == numbers.narrow(axis, 0, 1)).all())
 
 
 def _viewed(numbers: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
