@@ -99,11 +99,11 @@ class AttCat(Explainer):
         shares = [(h * gradient).sum(-1) for h, gradient in pairs]
         if others:
             shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]
-        layers = layers_of(model, len(tape.attention), lambda: (outputs, tape.attention))
+        layers = layers_of(model, tape, lambda: (outputs, tape.attention))
         real = first_row(batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
         for heads in _with_one_input(layers, entering):
-            mean = torch.cat([tape.attention[k] for k in heads], dim=1).mean(1).to(real)
+            mean = layers.merged(heads, [tape.attention[k] for k in heads]).mean(1).to(real)
             received = (real[:, None] @ mean)[:, 0] / real.sum(-1, keepdim=True)
             scores = scores + received * shares[heads[0]]
         return scored(scores, batch, outputs, resolved)

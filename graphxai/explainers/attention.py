@@ -18,7 +18,7 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import record
 
 from .base import Attribution, Explainer, scored
-from .layers import Layers, layers_of, pass_with_gradients
+from .layers import Attended, Layers, layers_of, pass_with_gradients
 from .registry import register
 
 Readout = Literal["token", "sum"]
@@ -43,7 +43,7 @@ class _Readout(Explainer):
         """
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
-        means = [weights.mean(1) for weights in by_layer(model, batch, tape.attention)]
+        means = [weights.mean(1) for weights in by_layer(model, batch, tape)]
         return outputs, means, first_row(batch, outputs, self.readout)
 
 
@@ -172,14 +172,14 @@ def attention_gradients(
     )
     attention = [weights.detach() for weights in tape.attention]
     known = model if copy_of is None else copy_of
-    layers = layers_of(known, len(attention), lambda: (outputs, tape.attention))
+    layers = layers_of(known, tape, lambda: (outputs, tape.attention))
     return TracedAttention(layers.of(attention), layers.of(gradients), outputs, resolved, layers)
 
 
-def by_layer(model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]) -> list[Tensor]:
+def by_layer(model: ExplainableModel, batch: GraphBatch, found: Attended) -> list[Tensor]:
     """Attention (B, H, Q, T) of every layer, from what a pass without gradients recorded."""
-    layers = layers_of(model, len(attention), lambda: pass_with_gradients(model, batch))
-    return layers.of(attention)
+    layers = layers_of(model, found, lambda: pass_with_gradients(model, batch))
+    return layers.of(found.attention)
 
 
 def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:

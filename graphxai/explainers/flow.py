@@ -38,7 +38,7 @@ class AttentionFlow(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record() as tape:
             outputs = model.encode(model.embed(batch), batch)
-        attention = by_layer(model, batch, tape.attention)
+        attention = by_layer(model, batch, tape)
         means = [weights.mean(1).double().cpu().numpy() for weights in attention]
         row = first_row(batch, outputs, "token").double().cpu().numpy()
         pooled = not row[:, 0].any()

@@ -24,6 +24,8 @@ from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.models.graphormer.paths import UNREACHABLE
 from graphxai.rules.conservative import record
 
+from .layers import joined
+
 POSITIONAL = 0.8  # xi_pos of Song 2024
 RELATIONAL = 0.1  # xi_synt
 ROUNDING = 1e-6  # shares are sums of floats; the statistics file keeps six digits
@@ -85,9 +87,10 @@ def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None =
             n = related_here.shape[-1]
             pairs[b, :, :n, :n] = torch.from_numpy(related_here)
     pairs = pairs.double()  # (B, K, N, N)
-    heads = max(attention.shape[1] for attention in tape.attention)
+    layers = joined(tape.chunks or range(len(tape.attention)), tape.attention)
+    heads = max(attention.shape[1] for attention in layers)
     distances, related = [], []
-    for attention in tape.attention:
+    for attention in layers:
         missing = heads - attention.shape[1]
         token, nodes = _largest(F.pad(attention, (0, 0, 0, 0, 0, missing)), batch)
         by_distance = token.new_zeros(*token.shape[:2], categories)
@@ -99,8 +102,8 @@ def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None =
         distances.append(torch.cat([by_distance, of_tokens[..., None]], dim=-1))
         related.append(torch.einsum("bhij,bkij->bhk", nodes, pairs))
     chance = _by_distance(distance, both, pairs, categories)
-    found = torch.stack(distances, 1), torch.stack(related, 1), chance, batch.num_nodes.double()
-    return Counts(*(value.cpu().numpy() for value in found))
+    counted = torch.stack(distances, 1), torch.stack(related, 1), chance, batch.num_nodes.double()
+    return Counts(*(value.cpu().numpy() for value in counted))
 
 
 def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:

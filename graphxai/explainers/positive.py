@@ -29,7 +29,7 @@ from graphxai.rules.positive import CHEFER, PLAIN, Rules
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
-from .layers import layers_of, pass_with_gradients
+from .layers import Layers, layers_of, pass_with_gradients
 from .registry import register
 
 CONTRIBUTING = "contributing"  # what a large score says of a node
@@ -101,22 +101,19 @@ def hand_down(
             " read attention cannot explain it."
         )
     if to_last_layer_of is not None:
-        last = _last_layer(to_last_layer_of, batch, passed.attention)
-        found = torch.autograd.grad(explained.sum(), last, materialize_grads=True)
-        attention = (torch.cat(found, dim=1),)
+        layers = _layers(to_last_layer_of, batch, passed)
+        *_, last = layers
+        asked = [passed.attention[k] for k in last]
+        found = torch.autograd.grad(explained.sum(), asked, materialize_grads=True)
+        attention = (layers.merged(last, found),)
         return Handed(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
     asked = [tokens, *(passed.attention if reads_attention else [])]
     found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
     return Handed(found[0], found[1:], outputs.detach(), resolved)
 
 
-def _last_layer(
-    model: ExplainableModel, batch: GraphBatch, attention: list[Tensor]
-) -> list[Tensor]:
-    """The attention that makes up the last layer."""
-    layers = layers_of(model, len(attention), lambda: pass_with_gradients(model, batch))
-    *_, last = layers
-    return [attention[k] for k in last]
+def _layers(model: ExplainableModel, batch: GraphBatch, passed: RelevancePass) -> Layers:
+    return layers_of(model, passed, lambda: pass_with_gradients(model, batch))
 
 
 def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: RelevancePass) -> Tensor:

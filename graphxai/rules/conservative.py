@@ -73,6 +73,8 @@ class Tape:
     graph, so that each graph's output has its separate share. `arriving`: of a wrapped model the
     shares of its biases and of other constants: numbers in its code, inputs beside the nodes'
     features, and signals cut off from the gradient.
+    `chunks`: of a wrapped model, for each entry of `attention` the place of the first entry that
+    holds other rows of the same matrix, or its own place.
     `attention_gradients`: gradients of attention are available even where a rule holds it constant;
     nothing flows further back.
     `operations`: every LayerNorm and activation that no rule makes conservative, without its bias;
@@ -84,6 +86,7 @@ class Tape:
     attention_gradients: bool = False
     with_operations: bool = False
     attention: list[Tensor] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
     arriving: "Arriving | None" = None

@@ -14,6 +14,7 @@ import graphxai as gx
 import graphxai.explainers.pyg
 from graphxai.explainers.layers import layers_of, pass_with_gradients
 from graphxai.explainers.pyg import Algorithm
+from graphxai.rules.conservative import Tape
 from small_graphs import SIZES, graph, started, wrapped
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
@@ -117,7 +118,7 @@ def test_what_attends_side_by_side_is_one_layer(local):
     model = wrapped(started(Gps(local)))
     batch = model.collate([graph(n) for n in SIZES])
     outputs, attention = pass_with_gradients(model, batch)
-    layers = layers_of(model, len(attention), lambda: (outputs, attention))
+    layers = layers_of(model, Tape(attention=attention), lambda: (outputs, attention))
     each = 2 if local is GATConv else 1
     assert [len(layer) for layer in layers] == [each] * 3
     assert sorted(k for layer in layers for k in layer) == list(range(3 * each))
@@ -145,7 +146,8 @@ def test_layers_are_levels_of_dependence():
     model = wrapped(started(Siblings()))
     batch = model.collate([graph(5)])
     outputs, attention = pass_with_gradients(model, batch)
-    assert list(layers_of(model, 4, lambda: (outputs, attention))) == [(0, 1), (2,), (3,)]
+    layers = layers_of(model, Tape(attention=attention), lambda: (outputs, attention))
+    assert list(layers) == [(0, 1), (2,), (3,)]
 
 
 def test_rollout_of_siblings_by_hand():

@@ -613,6 +613,32 @@ def part_of(name: str) -> Part:
     return PARTS[kind](spelling)
 
 
+BARE = ("", " bare")
+# spellings of one function of the same weights, and ways to connect; None: it changes nothing
+ALIKE = [
+    [f"norm: {way}" for way in ("module", "function", "by hand", "rsqrt")],
+    [f"norm: {way}" for way in ("rms", "power")],
+    *[[f"activation: {way}", f"activation: {way} by hand"] for way in ("gelu", "silu")],
+    ["activation: relu", "activation: relu in place"],
+    [f"linear: {way}" for way in Linear.spellings if way != "no bias"],
+    *[[f"attention: {way}{bare}" for way in ("softmax", "sdpa", "exp", "logsumexp", "log_softmax",
+                                             "in chunks")] for bare in BARE],
+    *[[f"attention: {way}{bare}" for way in ("edges", "scattered")] for bare in BARE],
+    ["messages: index_add", "messages: adjacency"],
+    ["product: swiglu", "product: swiglu by hand"],
+    ["plus", "in place", "add_", "checkpoint"],
+    ["mean", "by hand"],
+    [None, *(f"moves: {way}" for way in Moves.spellings if way != "stacked")],  # that is a sum
+]  # fmt: skip
+PLAIN = {name: alike[0] for alike in ALIKE for name in alike if name is not None}
+
+
+def plainly(blocks: list[list[str]], pool: str) -> tuple[list[list[str]], str]:
+    """The recipe of the same model in its first spellings."""
+    plain = [[PLAIN.get(name, name) for name in block] for block in blocks]
+    return [[name for name in block if name] for block in plain], PLAIN.get(pool, pool)
+
+
 class Composed(nn.Module):
     """A model of graphs: blocks (a spelling, then parts), a readout, and two outputs."""
 

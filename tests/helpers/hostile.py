@@ -25,6 +25,7 @@ from composed import (
     expected,
     graph,
     is_well_conditioned,
+    plainly,
 )
 from rdkit import rdBase
 
@@ -167,6 +168,7 @@ def check_folder(changes: list[list[Any]]) -> None:
 def check_model(recipe: list[Any]) -> None:
     """LRP and AttnLRP of a model composed of parts are what its reference says.
 
+    Other methods give the same relevance to the same model in other spellings.
     In a batch, when the pass is recorded and when it is followed, and alone; without a warning, but
     for what has no rule: the sigmoid of a gate, which AttnLRP does not hold constant.
     """
@@ -193,6 +195,24 @@ def check_model(recipe: list[Any]) -> None:
                 assert not off, f"{method}: {off}, relative to {wanted[k].largest:.3g}"
         if method == "lrp" and attends_plainly(model):
             check_attention(wrapped, graphs, wanted)
+        if method == "lrp" and plainly(*recipe) != tuple(recipe):
+            check_spelling(wrapped, Composed(*plainly(*recipe)), graphs[:2])
+
+
+def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:
+    """Methods that need attention, or pass relevance back by positive rules, see no difference."""
+    other = gx.wrap(plain, kind="multiclass", classes=2)
+    for method in ("lrp_zplus", "partial_lrp", "transformer_attribution", "gae", "rollout"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                wanted_of = gx.explain(other, graphs, method, target=1)
+            except ValueError:  # there is no attention to read
+                continue
+            found = gx.explain(model, graphs, method, target=1)
+        for one, other_one in zip(found, wanted_of, strict=True):
+            gap = abs(one.relevance - other_one.relevance).max() / abs(other_one.relevance).max()
+            assert gap < FAR, f"{method} of another spelling differs by {gap:.2g}"
 
 
 def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> None:

@@ -30,6 +30,7 @@ from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 Read = Callable[[Tensor], Tensor]
 SMALL = 1e-6  # of attention to what is padding
 MIXING = PRODUCTS - {"div"}
+BESIDE = {"cat", "copy", "index_put", "index_copy", "slice_scatter"}  # what puts rows beside others
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,11 +201,13 @@ class Seen(NamedTuple):
     """Attention between nodes: where it meets values, and where its entries stand.
 
     products: by number, all products in which the same weights meet values, and the weights there.
+    chunk_of: the place, among all attention, of the first that holds rows of the same matrix.
     """
 
     met: Meeting
     place: Placed
     products: dict[int, int]
+    chunk_of: int
 
 
 def readings(seen: Sequence[Seen], exposing: Callable[[Placed], Read]) -> dict[int, Reading]:
@@ -253,7 +256,8 @@ def attention_between_nodes(
         known.add(met.origin.number)
         place = placed(made.trace, met, nodes, size)
         if place is not None:
-            found.append(Seen(met, place, {met.product.number: met.weights}))
+            chunk_of = _chunk_of(made.trace, nodes, found, met, place)
+            found.append(Seen(met, place, {met.product.number: met.weights}, chunk_of))
         elif met.divisor is not None and size > 1 and not together:
             raise NotTogether  # padding may be among what it is divided by
         elif not _pools(made.trace, nodes, met):
@@ -277,6 +281,50 @@ def attention_between_nodes(
     in_all = all(len(seen.place.positions[0].unique()) == size for seen in found)
     if size > 1 and not (in_all or together):
         raise NotTogether
+    return found
+
+
+def _chunk_of(
+    trace: Trace, nodes: Nodes, before: Sequence[Seen], met: Meeting, place: Placed
+) -> int:
+    """The first attention whose rows are put beside those of a new one, which has none of them.
+
+    So a model computes the rows of one matrix in chunks. The heads of a layer have the same rows.
+    """
+    heads, rows = place.index.shape[1], _rows(place, nodes)
+    for k, seen in enumerate(before):
+        chunks = [one.place for one in before if one.chunk_of == k]
+        apart = all(not bool(torch.isin(_rows(one, nodes), rows).any()) for one in chunks)
+        if chunks and apart and seen.place.index.shape[1] == heads:
+            products = (met.product.out, seen.met.product.out)
+            if set.intersection(*(_put_beside(trace, nodes, value) for value in products)):
+                return k
+    return len(before)
+
+
+def _rows(place: Placed, nodes: Nodes) -> Tensor:
+    """The numbers of the nodes that attend."""
+    graph, query, _ = place.positions
+    return graph * nodes.tokens + query
+
+
+def _put_beside(trace: Trace, nodes: Nodes, value: int) -> set[tuple[str, int]]:
+    """Where rows of nodes, or what is made of them row by row, are put beside others."""
+    found, seen, todo = set[tuple[str, int]](), {value}, [value]
+    own = nodes.by_value.get(value)
+    while todo and own is not None:
+        for number in trace.uses[todo.pop()]:
+            op = trace.ops[number]
+            if op.name in BESIDE:
+                found.add(("memory", trace.storage[op.makes[0].slot]) if op.in_place
+                          else ("operation", number))  # fmt: skip
+                continue
+            for ref in op.makes:
+                numbers = nodes.by_value.get(ref.value)
+                if ref.value not in seen and numbers is not None and numbers.key is None:
+                    seen.add(ref.value)
+                    if torch.equal(numbers.query.unique(), own.query.unique()):
+                        todo.append(ref.value)
     return found
 
 

@@ -43,7 +43,7 @@ OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", 
                          "clamp_max"}  # fmt: skip
 SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
 _WHOLE = {"expand", "detach", "alias", "clone", "view", "unsqueeze"}  # a view of all entries
-_BESIDE = {"index_select", "expand", "detach", "alias", "clone"}  # a maximum and its group
+_BESIDE = {"index_select", "index", "expand", "detach", "alias", "clone"}  # a maximum and its group
 _KEPT = -1
 ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
 _WITHOUT_CLAMPS = ON_THE_WAY - {"clamp", "clamp_min"}
@@ -341,7 +341,7 @@ class _Marking:
             exps = (by for by in self.makers(above, SAME) if by.name == "exp")
             for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, SAME)):
                 shift = sub.args[1] if sub.name == "sub" else None
-                if type(shift) is Ref and not self.live[shift.value]:
+                if type(shift) is Ref:
                     group = self._maximum_of(shift.value)
                     if group is not None and group in sums:
                         self.marks.shifts.add(sub.number)
@@ -350,8 +350,12 @@ class _Marking:
         """The groups of which a value, put beside their members, is the maximum."""
         op, index = self.trace.made(value), _KEPT
         while op is not None and op.name in _BESIDE:
-            if op.name == "index_select":
-                index = self.trace.origin(op.args[2].value, _WHOLE)
+            if op.name in ("index_select", "index"):
+                by = op.args[2] if op.name == "index_select" else op.args[1]
+                by = by[0] if isinstance(by, list | tuple) and len(by) == 1 else by
+                if type(by) is not Ref:
+                    return None
+                index = self.trace.origin(by.value, _WHOLE)
             op = self.trace.made(op.reads[0].value)
         found = None if op is None else self._group(op, {"amax", "max", "scatter_reduce"})
         return found if found is not None and found[1] == index else None

@@ -286,6 +286,10 @@ def reading(
     attention = attention_between_nodes(made, nodes, len(layout.mask), name, together)
     read = readings(attention, lambda place: exposing(place, layout, made.rules))
     again = replay(made, {slot: rows}, reading=read)
+    if (tape := current_tape()) is not None:
+        first = len(tape.attention) - len(attention)  # after what the model recorded by itself
+        tape.chunks += range(len(tape.chunks), first)
+        tape.chunks += [first + seen.chunk_of for seen in attention]
     if (entered := current_layer_inputs()) is not None:
         entered += [entering(trace, nodes, seen.met, again, layout) for seen in attention]
     return again

@@ -36,7 +36,7 @@ from .attention import Placed, Read, Seen, entries, exposed, readings, shares_of
 from .marks import Marks
 from .nodes import NONE, RESHAPES, Nodes, Numbers, agree, compressed
 from .replay import Plan, out_of_place, plan, replay
-from .trace import Op, Ref, Trace, paired, refs_in
+from .trace import WEIGHTS, Op, Ref, Trace, paired, refs_in
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
@@ -53,14 +53,16 @@ class RelevancePass:
     important (B or 1, K, L, H): the heads that relevance passes through (see
     `rules.positive.through_important_entries`); None: all. reads_attention: whether the relevance
     of attention is needed. attention: probabilities (B, H, T, T) of every layer, whose "gradient"
-    is their relevance; with rules that do not go into queries and keys they are leaves. head: the
-    input (B, D) and the weights (C, D) of the linear map that makes the outputs, if there is one.
+    is their relevance; with rules that do not go into queries and keys they are leaves. chunks: as
+    on `rules.conservative.Tape`. head: the input (B, D) and the weights (C, D) of the linear map
+    that makes the outputs, if there is one.
     """
 
     rules: Rules
     important: Tensor | None = None
     reads_attention: bool = True
     attention: list[Tensor] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
     head: tuple[Tensor, Tensor] | None = None
 
     def explained(self, outputs: Tensor, weights: Tensor) -> Tensor:
@@ -177,9 +179,14 @@ class Call:
 
 
 def unchanged(call: Call) -> Tensor:
-    """All relevance to the first signal, summed where that was broadcast."""
+    """All relevance of entries other than zero to the first signal, summed where it was broadcast.
+
+    Zero counts where it is a score beside its maximum, or the logarithm of a probability of one.
+    """
     x, alive = next(iter(call.inputs.values())), call.value.detach() != 0
     x = x if x.shape == alive.shape else x.expand(alive.shape)
+    if call.op.name in ("sub", "_log_softmax"):
+        return handed(call.value, lambda relevance: (relevance,), x)
     return handed(call.value, lambda relevance: (relevance * alive,), x)
 
 
@@ -191,7 +198,8 @@ def by_entry(call: Call) -> Tensor:
 
 def in_proportion(call: Call) -> Tensor:
     """Eq. 2, for operations without a rule of their own."""
-    call.over.unknown.add((call.op.place, call.op.name.strip("_").removesuffix("_forward")))
+    if call.op.number not in call.over.made.marks.softmax:  # whose relevance is that of its scores
+        call.over.unknown.add((call.op.place, call.op.name.strip("_").removesuffix("_forward")))
     f, kept, value = call.of(*call.inputs), [call.kept[v] for v in call.inputs], call.value
 
     def hand(relevance: Tensor) -> tuple[Tensor, ...]:
@@ -215,10 +223,16 @@ def summed(call: Call) -> Tensor:
     """Eq. 5 for sums; terms of a product of matrices share in proportion (Eq. 2)."""
     if len(call.inputs) > 1:  # sums into a tensor that holds a signal
         return _plus(call, summed)
+    (value,) = call.inputs
+    of_products = call.over.is_of_products(value)
+    return _summed(call, rules_of.in_proportion if of_products else rules_of.through_sum)
+
+
+def _summed(call: Call, rule: Callable[[rules_of.Linear, Tensor, Tensor], Tensor]) -> Tensor:
+    """A map of one signal that is linear but for an offset."""
     ((value, x),) = call.inputs.items()
     f, kept = call.of(value), call.kept[value]
     offset = f(torch.zeros_like(kept))
-    rule = rules_of.in_proportion if call.over.is_of_products(value) else rules_of.through_sum
     return handed(call.value, lambda r: (rule(lambda z: f(z) - offset, kept, r),), x)
 
 
@@ -294,10 +308,15 @@ def multiplied(call: Call) -> Tensor:
 
 
 def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
-    """Eq. 5 for a map that is linear in a signal and in a weight, but for an offset."""
+    """Eq. 5 for a map that is linear in a signal and in a weight, but for an offset.
+
+    With a matrix that is none of the model's weights, such as an adjacency matrix, it is a sum.
+    """
     ((value, x),) = call.inputs.items()
     kept, other = call.kept[value], call.op.args[first + in_front].value
     weight = call.kept[other]
+    if not (call.over.trace.depends[other] & WEIGHTS or bool((weight < 0).any())):
+        return _summed(call, rules_of.through_sum)
     if call.op.name in ("mm", "bmm", "addmm", "baddbmm"):
         if not in_front:
             return handed(
@@ -381,8 +400,11 @@ class Positive:
         self.products: set[int] = set()
         self.last = _last_map(made)
         self.weights = {met.product.number: met.weights for met in made.marks.attention}
-        layers = enumerate(placed)
-        self._placed = {n: (k, seen.place) for k, seen in layers for n in seen.products}
+        state.chunks = [seen.chunk_of for seen in placed]
+        firsts = sorted(set(state.chunks))  # chunks of a matrix are one layer
+        self._placed = {
+            n: (firsts.index(seen.chunk_of), seen.place) for seen in placed for n in seen.products
+        }
 
     def __call__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which passes relevance back by its rule."""
@@ -430,6 +452,8 @@ class Positive:
         if call.op.name != "sub" or len(call.inputs) != 2:
             return None
         x, mean = (ref.value for ref in call.op.reads)
+        if call.op.number in self.made.marks.shifts:
+            return x
         numbers = self.nodes.by_value.get(x)
         if numbers is None:
             return None
