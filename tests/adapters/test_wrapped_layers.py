@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch_geometric.explain import Explainer, ModelConfig
 from torch_geometric.nn import GATConv, GCNConv, GPSConv, global_mean_pool
@@ -226,3 +227,46 @@ def test_a_part_may_have_other_heads_and_the_same_weights():
     np.testing.assert_allclose(
         found, gx.explain(wrapped(fresh), one, "rollout").relevance, rtol=1e-5
     )
+
+
+class InChunks(nn.Module):
+    """Attention of two heads, for all queries at once or for some after the others."""
+
+    def __init__(self, way: str):
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Linear(6, 8), nn.Linear(8, 24), nn.Linear(8, 1)
+        self.way = way
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x), batch)
+        q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(h).chunk(3, -1))
+        keep = mask[:, None, None, :]
+
+        def attended(queries):
+            return F.scaled_dot_product_attention(queries, k, v, keep)
+
+        match self.way:
+            case "whole":
+                mixed = attended(q)
+            case "joined":
+                mixed = torch.cat([attended(part) for part in q.split(2, 2)], 2)
+            case "written":
+                mixed = torch.empty_like(q)
+                for begin in range(0, q.shape[2], 3):
+                    mixed[:, :, begin : begin + 3] = attended(q[:, :, begin : begin + 3])
+            case "stacked":
+                rows = range(q.shape[2])
+                mixed = torch.stack([attended(q[:, :, [r]])[:, :, 0] for r in rows], 2)
+        h = h + mixed.transpose(1, 2).flatten(-2)
+        return self.head(global_mean_pool(h[mask], batch))
+
+
+@pytest.mark.parametrize("way", ["joined", "written", "stacked"])
+def test_chunks_of_queries_are_rows_of_one_matrix(way):
+    graphs = [graph(n) for n in (5, 3)]
+    for method in ("rollout", "gae", "partial_lrp", "masked_lrp"):
+        whole, parts = (
+            gx.explain(wrapped(started(InChunks(one))), graphs, method) for one in ("whole", way)
+        )
+        for expected, found in zip(whole, parts, strict=True):
+            np.testing.assert_allclose(found.relevance, expected.relevance, atol=1e-6)

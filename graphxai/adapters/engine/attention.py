@@ -30,7 +30,7 @@ from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 Read = Callable[[Tensor], Tensor]
 SMALL = 1e-6  # of attention to what is padding
 MIXING = PRODUCTS - {"div"}
-BESIDE = {"cat", "copy", "index_put", "index_copy", "slice_scatter"}  # what puts rows beside others
+BESIDE = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # puts rows together
 
 
 @dataclass(frozen=True, eq=False)
