@@ -15,7 +15,7 @@ def assert_alike(blocks: list[list[str]], pool: str) -> None:
     wanted = expected(model, data)
     batch = torch.zeros(5, dtype=torch.long)
     with torch.no_grad():
-        output = float(model(data.x, data.edge_index, data.pe, batch)[0, 1])
+        output = float(model(data.x, data.edge_index, data.edge_attr, data.pe, batch)[0, 1])
     total = float(wanted.nodes.sum()) + sum(wanted.lines.values())
     assert output == pytest.approx(wanted.output, rel=1e-9, abs=1e-9 * wanted.largest)
     assert total == pytest.approx(wanted.output, rel=1e-9, abs=1e-9 * wanted.largest)

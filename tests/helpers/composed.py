@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 from torch_geometric.nn import (
     GINConv,
+    GINEConv,
     GraphNorm,
     global_add_pool,
     global_max_pool,
@@ -40,6 +41,7 @@ class Graphs:
     edge_index: Tensor
     batch: Tensor
     pe: Tensor  # (n, DIM)
+    edge_attr: Tensor  # (E, HALF)
     rules: bool = False
     products: bool = False
     leaves: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -363,16 +365,22 @@ class Attention(Part):
 
 
 class Messages(Part):
-    spellings = ("gin", "index_add", "mean", "max", "gcn", "adjacency", "gated")
+    spellings = ("gin", "index_add", "mean", "max", "gcn", "adjacency", "gated", "gine", "bonds",
+                 "filtered")  # fmt: skip
 
     def __init__(self, spelling: str) -> None:
         super().__init__(spelling)
         self.layer, self.gate = nn.Linear(DIM, DIM), nn.Linear(2 * DIM, DIM)
         self.gin = GINConv(self.layer)
+        self.bonds = nn.Linear(HALF, DIM)
+        self.gine = GINEConv(self.layer)
+        self.gine.lin = self.bonds
 
     def forward(self, h: Tensor, g: Graphs) -> Tensor:
         if self.spelling == "gin" and not g.rules:
             return self.gin(h, g.edge_index)
+        if self.spelling == "gine" and not g.rules:
+            return self.gine(h, g.edge_index, g.edge_attr)
         return g.linear(self.layer, self.summed(h, g))
 
     def summed(self, h: Tensor, g: Graphs) -> Tensor:
@@ -387,6 +395,15 @@ class Messages(Part):
             case "adjacency":
                 ones = h.new_ones(len(source))
                 return h.new_zeros(n, n).index_put((target, source), ones, accumulate=True) @ h
+            case "gine":
+                bonds = g.linear(self.bonds, g.added("edge_attr", g.edge_attr))
+                messages = g.by_ratio(F.relu, h[source] + bonds)
+                return h + torch.zeros_like(h).index_add(0, target, messages)
+            case "bonds":
+                bonds = g.added("edge_attr", g.edge_attr) @ self.bonds.weight.T
+                return scatter(torch.stack([h[source], bonds]).sum(0), target, 0, n, "sum")
+            case "filtered":
+                return scatter(h[source] * self.bonds(g.edge_attr), target, 0, n, "sum")
             case "gated":
                 z = g.linear(self.gate, torch.cat([h[source], h[target]], -1))
                 return scatter(g.weighted(torch.sigmoid(z), h[source]), target, 0, n, "sum")
@@ -652,8 +669,10 @@ class Composed(nn.Module):
                 p.copy_(0.3 * (p.dim() == 1) + 0.5 * torch.randn(p.shape, generator=draw))
         self.double().eval()
 
-    def forward(self, x: Tensor, edge_index: Tensor, pe: Tensor, batch: Tensor) -> Tensor:
-        return self.run(x, Graphs(edge_index, batch, pe))
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, pe: Tensor, batch: Tensor
+    ) -> Tensor:
+        return self.run(x, Graphs(edge_index, batch, pe, edge_attr))
 
     def run(self, x: Tensor, g: Graphs) -> Tensor:
         h = g.linear(self.embed, x)
@@ -669,8 +688,9 @@ def graph(nodes: int) -> Data:
     more = torch.randint(nodes, (2, nodes // 2), generator=draw)
     pairs = torch.cat([torch.stack([one[:-1], one[1:]]), more[:, more[0] != more[1]]], 1)
     edges = torch.cat([pairs, pairs.flip(0), one.expand(2, -1)], 1).unique(dim=1)
-    x, pe = (torch.randn(nodes, n, generator=draw, dtype=torch.double) for n in (IN, DIM))
-    return Data(x=x, edge_index=edges, pe=pe)
+    sizes = ((nodes, IN), (nodes, DIM), (edges.shape[1], HALF))
+    x, pe, bonds = (torch.randn(size, generator=draw, dtype=torch.double) for size in sizes)
+    return Data(x=x, edge_index=edges, edge_attr=bonds, pe=pe)
 
 
 @dataclass(frozen=True)
@@ -700,7 +720,7 @@ def expected(model: Composed, data: Data, factor: float = 1.0, products: bool = 
     """By the reference; factor: of the nodes' features; products: see `Graphs`."""
     x = (factor * data.x).requires_grad_()
     batch = torch.zeros(len(x), dtype=torch.long)
-    g = Graphs(data.edge_index, batch, data.pe, rules=True, products=products)
+    g = Graphs(data.edge_index, batch, data.pe, data.edge_attr, rules=True, products=products)
     output = model.run(x, g)[0, 1]
     leaves = [leaf for of in g.leaves.values() for leaf in of]
     found = torch.autograd.grad(output, [x, *leaves], allow_unused=True, materialize_grads=True)
