@@ -237,7 +237,7 @@ class Attention(Part):
         "in chunks", "differential", "gated pairs", "scored pairs", "gated values", "linear",
         "sigmoid", "relu", "moments", "edges", "scattered",
     )  # fmt: skip
-    plain = frozenset({*ways[:9], "gated values", "linear", "edges", "scattered"})
+    plain = frozenset({*ways[:10], "gated values", "linear", "edges", "scattered"})
     spellings = tuple(way + bare for way in ways for bare in ("", " bare"))
 
     def __init__(self, spelling: str) -> None:

@@ -34,6 +34,7 @@ from graphxai.cli.terminal import printable
 from graphxai.contract.inputs import prepare_all
 from graphxai.datasets.molecules import molecule_to_data, read_table
 from graphxai.explainers import get_explainer
+from graphxai.explainers.layers import joined
 from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint
 from graphxai.rules.conservative import record
 from graphxai.tables.run import Pictures, explain_table
@@ -223,9 +224,10 @@ def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> No
         batch = model.collate([item.data for item in items])
         with record() as tape:
             model.encode(model.embed(batch), batch)
+        layers = joined(tape.chunks, tape.attention)
         for row, k in enumerate(some):
-            assert len(tape.attention) == len(wanted[k].attention), "a layer is missing"
-            for found, matrix in zip(tape.attention, wanted[k].attention, strict=True):
+            assert len(layers) == len(wanted[k].attention), "a layer is missing"
+            for found, matrix in zip(layers, wanted[k].attention, strict=True):
                 own = found[row, :, 1 : 1 + matrix.shape[1], 1 : 1 + matrix.shape[1]]
                 torch.testing.assert_close(own.detach(), matrix, rtol=FAR, atol=FAR)
 

@@ -278,8 +278,10 @@ def attention_between_nodes(
             f" {'; '.join(sorted(unread))}.",
             stacklevel=8,
         )
-    in_all = all(len(seen.place.positions[0].unique()) == size for seen in found)
-    if size > 1 and not (in_all or together):
+    graphs: dict[int, set[int]] = {}
+    for seen in found:
+        graphs.setdefault(seen.chunk_of, set()).update(seen.place.positions[0].unique().tolist())
+    if size > 1 and not together and any(len(those) < size for those in graphs.values()):
         raise NotTogether
     return found
 
