@@ -1,5 +1,6 @@
 """What the commands share: loading a model, reading the source, the option for names."""
 
+import multiprocessing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,10 +30,20 @@ ExcelOption = Annotated[
         "--excel-safe", help="Put ' before text that spreadsheets would read as formulas."
     ),
 ]
+
+
+def _with_common_imports(workers: int | None) -> int | None:
+    """Let all processes of this program fork from one that has torch, and share its memory."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
+    return workers
+
+
 WorkersOption = Annotated[
     int | None,
     typer.Option(
         min=1,
+        callback=_with_common_imports,
         help="Processes for a table; the results are the same for any number [default: all free"
         " cores, if that is faster than one].",
     ),
