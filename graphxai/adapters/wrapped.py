@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import Input, InputError
-from graphxai.contract.model import evaluating
+from graphxai.contract.model import NoAttentionError, evaluating
 from graphxai.models.graphormer.config import Task, TaskKind, TaskSet
 from graphxai.models.graphormer.model import Origin
 from graphxai.rules.conservative import Rules, current_rules, current_tape
@@ -449,7 +449,7 @@ class WrappedModel:
         except NotTogether:
             raise OneGraphAtATime(self, batch) from None
         if tape is not None and not tape.with_biases and not tape.attention:
-            raise ValueError(
+            raise NoAttentionError(
                 f"{type(self.module).__name__} has no attention between nodes that graphxai can"
                 " see: methods that read attention cannot explain it. (Attention without a softmax"
                 " is not read, nor attention over more rows than the nodes, for example with a"

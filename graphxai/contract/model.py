@@ -19,6 +19,10 @@ from graphxai.rules.conservative import as_it_is
 from .randomness import one_draw
 
 
+class NoAttentionError(ValueError):
+    """A method that reads attention cannot explain a model in which none can be seen."""
+
+
 @runtime_checkable
 class ExplainableModel(Protocol):
     """What a model must offer: the bundled Graphormer, or any model after `wrap`.

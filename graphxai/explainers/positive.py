@@ -22,7 +22,7 @@ from graphxai.adapters.engine.passing import Pass, relevant_pass
 from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
 from graphxai.adapters.isolation import copied
 from graphxai.adapters.layout import Layout
-from graphxai.contract.model import ExplainableModel
+from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.positive import CHEFER, PLAIN, Rules
@@ -96,7 +96,7 @@ def hand_down(
         resolved = target.resolve(double.config, outputs.detach())
         explained = passed.explained(outputs, resolved.weights)
     if reads_attention and not passed.attention:
-        raise ValueError(
+        raise NoAttentionError(
             f"{_name_of(double)} has no attention between nodes that graphxai can see: methods that"
             " read attention cannot explain it."
         )

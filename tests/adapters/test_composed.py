@@ -6,7 +6,10 @@ data/hostile.jsonl.
 
 import pytest
 import torch
-from composed import PARTS, Block, Composed, Pool, expected, graph
+from composed import DIM, PARTS, Block, Composed, Pool, expected, graph
+
+import graphxai as gx
+from graphxai.evaluation.testing import check_all, check_batching
 
 
 def assert_alike(blocks: list[list[str]], pool: str) -> None:
@@ -32,3 +35,20 @@ def test_connections_and_readouts_compute_the_same():
         assert_alike([[spelling, "norm: by hand", "activation: gelu"]], "mean")
     for spelling in Pool.spellings:
         assert_alike([["plus", "attention: softmax"]], spelling)
+
+
+def test_a_difference_of_softmaxes_is_one_attention():
+    module = Composed([["plus", "attention: differential"]], "mean")
+    model = gx.wrap(module, kind="multiclass", classes=2)
+    for method in ("masked_lrp", "rollout"):
+        check_batching(model, [graph(6), graph(4)], method)
+
+
+def test_methods_that_read_attention_do_not_apply_without_it(few_steps):
+    module = Composed([["plus", "messages: mean", "norm: module"]], "mean")
+
+    def forward(model, g):  # positional encodings would not move with the nodes
+        return model(g.x, g.edge_index, g.edge_attr, g.x.new_zeros(len(g.x), DIM), g.batch)
+
+    model = gx.wrap(module, kind="multiclass", classes=2, forward=forward)
+    check_all(model, [graph(4), graph(3)])

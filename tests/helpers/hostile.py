@@ -32,6 +32,7 @@ from rdkit import rdBase
 import graphxai as gx
 from graphxai.cli.terminal import printable
 from graphxai.contract.inputs import prepare_all
+from graphxai.contract.model import NoAttentionError
 from graphxai.datasets.molecules import molecule_to_data, read_table
 from graphxai.explainers import get_explainer
 from graphxai.explainers.layers import joined
@@ -208,7 +209,7 @@ def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:
             warnings.simplefilter("ignore")
             try:
                 plain_ones = gx.explain(other, graphs, method, target=1)
-            except ValueError:  # there is no attention to read
+            except NoAttentionError:
                 continue
             found = gx.explain(model, graphs, method, target=1)
         for one, plain_one in zip(found, plain_ones, strict=True):

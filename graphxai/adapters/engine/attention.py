@@ -254,6 +254,8 @@ def attention_between_nodes(
                 unread.add(met.product.place or "the model")
             continue
         known.add(met.origin.number)
+        if any(met.product.number in one.products for one in found):
+            continue  # a difference or sum of softmaxes, which is read as a whole
         place = placed(made.trace, met, nodes, size)
         if place is not None:
             chunk_of = _chunk_of(made.trace, nodes, found, met, place)

@@ -124,7 +124,7 @@ class _Marking:
         for op in signals:
             if self._makes_weights(op):
                 self._mark_attention(op)
-                self._mark_exponentials(op.out)
+                self._mark_softmax(op.out)
                 self._mark_shifts(op)
         for op in signals:
             if op.name in GATES:
@@ -324,13 +324,14 @@ class _Marking:
             self.marks.hold(product, value, "attention")
             self.marks.attention.append(Meeting(product, value, op))
 
-    def _mark_exponentials(self, weights: int) -> None:
-        """Mark the exponentials that weights are made of, and the logarithms of their sums."""
-        for exp in self.makers(weights, OF_A_SUM | _OF_MULTIPLES):
-            if exp.name == "exp":
-                before = self.makers(exp.reads[0].value, _OF_DIFFERENCES)
-                logarithms = {by.number for by in before if by.name == "logsumexp"}
-                self.marks.softmax |= {exp.number} | logarithms
+    def _mark_softmax(self, weights: int) -> None:
+        """Mark the exponentials that weights are made of, their sums' logarithms and inverses."""
+        for op in self.makers(weights, OF_A_SUM | _OF_MULTIPLES):
+            if op.name in ("exp", "reciprocal"):
+                self.marks.softmax.add(op.number)
+            if op.name == "exp":
+                before = self.makers(op.reads[0].value, _OF_DIFFERENCES)
+                self.marks.softmax |= {by.number for by in before if by.name == "logsumexp"}
 
     def _mark_shifts(self, op: Op) -> None:
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))` with a maximum m of the same group."""
@@ -408,9 +409,9 @@ class _Marking:
             if found:
                 self.marks.hold(op, below, "attention")
                 self.marks.shares[op.number] = {above: 1, below: 1 / 2}
+                self._mark_softmax(below)
                 if len(found) == 1:  # with a matrix
                     self.marks.attention.append(Meeting(*found[0], op, below))
-                    self._mark_exponentials(found[0][1])
                 else:
                     self._share_as_with_matrix(*found)
                 return True
