@@ -325,7 +325,10 @@ def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
         if call.op.number == call.over.last:
             call.over.state.head = (x, weight.mT)
         return handed(call.value, lambda r: (rules_of.through_linear(kept, weight.mT, r),), x)
-    f = call.of(value, other)
+    # a bias that is added, and taken away again, would leave rounding where hardly anything arrives
+    biases = {r.value: torch.zeros_like(call.kept[r.value]) for r in refs_in(call.op.args[2:3])}
+    plain = replace(call, kept=call.kept | biases) if call.op.name == "convolution" else call
+    f = plain.of(value, other)
     offset = f(torch.zeros_like(kept), weight)
 
     def hand(relevance: Tensor) -> tuple[Tensor, ...]:
