@@ -30,7 +30,7 @@ from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 Read = Callable[[Tensor], Tensor]
 SMALL = 1e-6  # of attention to what is padding
 MIXING = PRODUCTS - {"div"}
-BESIDE = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # puts rows together
+JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # rows with others
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,12 +297,14 @@ def _chunk_of(
     """
     heads, rows = place.index.shape[1], _rows(place, nodes)
     for k, seen in enumerate(before):
-        chunks = [one.place for one in before if one.chunk_of == k]
-        apart = all(not bool(torch.isin(_rows(one, nodes), rows).any()) for one in chunks)
-        if chunks and apart and seen.place.index.shape[1] == heads:
-            products = (met.product.out, seen.met.product.out)
-            if set.intersection(*(_put_beside(trace, nodes, value) for value in products)):
-                return k
+        if seen.chunk_of != k or seen.place.index.shape[1] != heads:
+            continue
+        chunks = (_rows(one.place, nodes) for one in before if one.chunk_of == k)
+        if any(bool(torch.isin(chunk, rows).any()) for chunk in chunks):
+            continue
+        products = (met.product.out, seen.met.product.out)
+        if set.intersection(*(_put_beside(trace, nodes, value) for value in products)):
+            return k
     return len(before)
 
 
@@ -319,9 +321,9 @@ def _put_beside(trace: Trace, nodes: Nodes, value: int) -> set[tuple[str, int]]:
     while todo and own is not None:
         for number in trace.uses[todo.pop()]:
             op = trace.ops[number]
-            if op.name in BESIDE:
-                found.add(("memory", trace.storage[op.makes[0].slot]) if op.in_place
-                          else ("operation", number))  # fmt: skip
+            if op.name in JOINING:
+                memory = trace.storage[op.makes[0].slot]
+                found.add(("memory", memory) if op.in_place else ("operation", number))
                 continue
             for ref in op.makes:
                 numbers = nodes.by_value.get(ref.value)

@@ -179,15 +179,10 @@ class Call:
 
 
 def unchanged(call: Call) -> Tensor:
-    """All relevance of entries other than zero to the first signal, summed where it was broadcast.
-
-    Zero counts where it is a score beside its maximum, or the logarithm of a probability of one.
-    """
-    x, alive = next(iter(call.inputs.values())), call.value.detach() != 0
-    x = x if x.shape == alive.shape else x.expand(alive.shape)
-    if call.op.name in ("sub", "_log_softmax"):
-        return handed(call.value, lambda relevance: (relevance,), x)
-    return handed(call.value, lambda relevance: (relevance * alive,), x)
+    """All relevance to the first signal, summed where that was broadcast."""
+    x, shape = next(iter(call.inputs.values())), call.value.shape
+    x = x if x.shape == shape else x.expand(shape)
+    return handed(call.value, lambda relevance: (relevance,), x)
 
 
 def by_entry(call: Call) -> Tensor:
