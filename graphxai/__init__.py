@@ -7,12 +7,11 @@
 A public name is loaded when it is first used, so that `import graphxai` is quick.
 """
 
-import ast
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the list of public names: type checkers import them, `__getattr__` reads it
+from graphxai.contract.lazy import lazily
+
+if TYPE_CHECKING:  # the list of public names
     from graphxai.adapters.engine.passing import conservative as conservative
     from graphxai.adapters.wrapped import wrap as wrap
     from graphxai.api import compare as compare
@@ -64,30 +63,11 @@ if TYPE_CHECKING:  # the list of public names: type checkers import them, `__get
 
 __version__ = "0.1.0"
 
-
-def _public_names() -> dict[str, str]:
-    """The names imported under TYPE_CHECKING above, each with its module."""
-    source = ast.parse(Path(__file__).read_text(encoding="utf-8"))
-    (listed,) = (node for node in source.body if isinstance(node, ast.If))
-    return {
-        alias.name: str(statement.module)
-        for statement in listed.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-
-
-_MODULE_OF = _public_names()
-__all__ = sorted(_MODULE_OF)
+_load, __all__ = lazily(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
+    return _load(name)
 
 
 def __dir__() -> list[str]:

@@ -96,6 +96,7 @@ LIGHT = {
     "import graphxai.cli.main": ("torch", "rdkit", "matplotlib", "pandas"),
     "import graphxai.models.graphormer": ("rdkit", "ogb", "lightning", "matplotlib"),
     "import graphxai.api, graphxai.explainers": ("rdkit", "skimage", *SLOW),
+    "import graphxai.evaluation, graphxai.tables.app.server": SLOW,
 }
 
 
@@ -125,10 +126,12 @@ os.chdir({str(tmp_path)!r})
 for line in (
     "explain CCO --out one.svg", "explain CCO --out one.png", "predict CCO", "predict table.csv",
     "explain table.csv --out several", "explain CCO --method gae --method occlusion --out two.svg",
+    "models",
 ):
     app(args=line.split(), standalone_mode=False)
 model = gx.load("bace")
 light = gx.explain(model, ["CCO", "CCN"]), gx.pairs(model, "CCO")
+gx.trust(model, light[0][0])
 """
     code += f"print([m for m in {SLOW!r} if m in sys.modules])"
     assert printed(code)[-1] == "[]"

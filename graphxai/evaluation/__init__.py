@@ -1,30 +1,36 @@
 """Faithfulness of explanations: node removal, curves, checks, statistics, reports."""
 
-from graphxai.adapters.removal import (
-    OPERATORS,
-    Operator,
-    Resampling,
-    operators_for,
-    outputs_of_parts,
-)
+from typing import TYPE_CHECKING, Any
 
-from .benchmark import evaluate
+from graphxai.contract.lazy import lazily
+
 from .conservation import Conservation, conservation
-from .curves import Curve, Series, node_series
-from .ground_truth import evaluate_truth, model_score
-from .masked_atoms import MaskedAtoms, fit_masked_atoms
-from .metrics import METRICS, Metric
-from .refit import Refit
-from .report import Report, merged
-from .statistics import (
-    Comparison,
-    Comparisons,
-    Interval,
-    bootstrap,
-    compare_pairs,
-    holm,
-    kendall_tau,
-)
+
+if TYPE_CHECKING:  # loaded when they are used: PyG takes longer to import than torch
+    from graphxai.adapters.removal import (
+        OPERATORS,
+        Operator,
+        Resampling,
+        operators_for,
+        outputs_of_parts,
+    )
+
+    from .benchmark import evaluate
+    from .curves import Curve, Series, node_series
+    from .ground_truth import evaluate_truth, model_score
+    from .masked_atoms import MaskedAtoms, fit_masked_atoms
+    from .metrics import METRICS, Metric
+    from .refit import Refit
+    from .report import Report, merged
+    from .statistics import (
+        Comparison,
+        Comparisons,
+        Interval,
+        bootstrap,
+        compare_pairs,
+        holm,
+        kendall_tau,
+    )
 
 __all__ = [
     "METRICS",
@@ -55,3 +61,9 @@ __all__ = [
     "operators_for",
     "outputs_of_parts",
 ]
+
+_load, _ = lazily(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    return _load(name)

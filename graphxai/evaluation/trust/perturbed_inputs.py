@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
+    from torch_geometric.data import Data
 
 WRITINGS = 2  # rewritten forms per input
 
@@ -42,8 +42,10 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
     return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
 
 
-def _renumbered(data: Data, order: list[int]) -> Data:
+def _renumbered(data: "Data", order: list[int]) -> "Data":
     """The same graph, renumbered: new node k is old node `order[k]`."""
+    from torch_geometric.data import Data  # slow to import
+
     number = np.argsort(order)  # the new number of each old node
     edges = torch.as_tensor(number)[data.edge_index]
     position = None if data.pos is None else data.pos[order]
