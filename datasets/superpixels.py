@@ -8,12 +8,17 @@ image. The pixel in row r and column c of an H x W image has its centre at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from skimage.segmentation import slic
-from torch_geometric.data import Data
+
+from .graph import Graph
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 SEGMENTS = 75
 INK = 0.5  # half of full ink: brighter pixels belong to the stroke of a digit
@@ -112,6 +117,20 @@ def image_to_data(
     Raises:
         SuperpixelError: see :func:`segment`.
     """
+    return image_graph(
+        image, segments=segments, compactness=compactness, min_size_factor=min_size_factor, y=y
+    ).to_data()
+
+
+def image_graph(
+    image: ArrayLike,
+    *,
+    segments: int = SEGMENTS,
+    compactness: float = COMPACTNESS,
+    min_size_factor: float = MIN_SIZE_FACTOR,
+    y: int | None = None,
+) -> Graph:
+    """Make the superpixel graph of an image as `image_to_data` does, without PyG."""
     grey = as_grey(image)
     ids = segment(grey, segments=segments, compactness=compactness, min_size_factor=min_size_factor)
     height, width = grey.shape
@@ -121,7 +140,7 @@ def image_to_data(
     x = np.bincount(flat, grey.ravel()) / size  # (N,)
     right = (np.bincount(flat, columns) / size + 0.5) / width
     down = (np.bincount(flat, rows) / size + 0.5) / height
-    data = Data(
+    graph = Graph(
         x=torch.from_numpy(x.astype(np.float32)).clamp_(0, 1).unsqueeze(1),
         pos=torch.from_numpy(np.stack([right, down], axis=1).astype(np.float32)),
         edge_index=torch.from_numpy(region_adjacency(ids)),
@@ -129,8 +148,8 @@ def image_to_data(
         image=torch.from_numpy(grey.astype(np.float32)).unsqueeze(0),
     )
     if y is not None:
-        data.y = torch.tensor([y])
-    return data
+        graph.y = torch.tensor([y])
+    return graph
 
 
 def images_to_data(
@@ -189,10 +208,10 @@ def from_mnist_superpixels(data: Data, *, side: int = 28) -> Data:
         raise SuperpixelError("x or pos has values that are not finite")
     if pos.min() < -0.5 or pos.max() > side:
         raise SuperpixelError(f"pos must be in pixels of an image of {side} x {side}")
-    converted = Data(x=x.clamp(0, 1), pos=(pos + 0.5) / side, edge_index=data.edge_index.long())
+    converted = Graph(x=x.clamp(0, 1), pos=(pos + 0.5) / side, edge_index=data.edge_index.long())
     if getattr(data, "y", None) is not None:
         converted.y = data.y.view(-1).long()
-    return converted
+    return converted.to_data()
 
 
 def as_grey(image: ArrayLike) -> np.ndarray:

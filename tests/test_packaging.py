@@ -115,7 +115,7 @@ def test_imports_stay_light(statement, imported):
     assert imported[statement] == "[]"
 
 
-def test_what_explains_a_molecule_loads_neither_pyg_nor_pandas(tmp_path):
+def test_what_explains_a_molecule_or_a_digit_does_without_pyg(tmp_path):
     """PyG alone takes longer to import than torch. A user's `Data` is explained all the same."""
     (tmp_path / "table.csv").write_text("smiles\nCCO\nCC(=O)Nc1ccccc1\n")
     code = f"""
@@ -133,8 +133,12 @@ model = gx.load("bace")
 light = gx.explain(model, ["CCO", "CCN"]), gx.pairs(model, "CCO")
 gx.trust(model, light[0][0])
 """
-    code += f"print([m for m in {SLOW!r} if m in sys.modules])"
-    assert printed(code)[-1] == "[]"
+    code += f"""
+print([m for m in {SLOW!r} if m in sys.modules])
+from graphxai.datasets.samples import digit_paths
+gx.explain(gx.load("mnist-superpixels"), digit_paths()[0])
+print("torch_geometric" in sys.modules)"""
+    assert printed(code)[-2:] == ["[]", "False"]
     assert (tmp_path / "several" / "explanations.csv").is_file()
 
 

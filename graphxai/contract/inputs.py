@@ -196,7 +196,7 @@ def _is_pillow(value: Any) -> bool:
 
 def _from_image(value: Any, encode: StructureEncoding) -> Input:
     from graphxai.datasets.mnist import read_digit
-    from graphxai.datasets.superpixels import image_to_data
+    from graphxai.datasets.superpixels import image_graph
 
     if isinstance(value, str | Path) or _is_pillow(value):
         value = read_digit(value)
@@ -205,10 +205,10 @@ def _from_image(value: Any, encode: StructureEncoding) -> Input:
             f"this model takes a picture (its path or a Pillow image), a grey array (H, W) or Data,"
             f" not {type(value).__name__}."
         )
-    return _from_data_with_image(encode(image_to_data(np.asarray(value))))
+    return _from_data_with_image(encode(image_graph(np.asarray(value))))
 
 
-def _from_data_with_image(data: "Data") -> Input:
+def _from_data_with_image(data: "Data | Graph") -> Input:
     image, segments = data.get("image"), data.get("segments")
     if image is None or segments is None:
         return Input(data)
