@@ -26,7 +26,6 @@ from rdkit import Chem, rdBase
 import graphxai as gx
 from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare_for
-from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.hygiene import clean_table
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
@@ -117,11 +116,7 @@ def _scale(model: Any, explanation: gx.Explanation) -> float:
 def training_set(smiles: Sequence[str]) -> TrainingSet:
     """A training set that no checkpoint stores."""
     with rdBase.BlockLogs():
-        mols = [Chem.MolFromSmiles(text) for text in smiles]
-    elements = frozenset(atom.GetSymbol() for mol in mols for atom in mol.GetAtoms())
-    return TrainingSet(
-        tuple(Chem.MolToSmiles(mol) for mol in mols), tuple(map(ecfp4_bits, mols)), elements
-    )
+        return TrainingSet(tuple(dict.fromkeys(map(Chem.CanonSmiles, smiles))))
 
 
 def similarities(training: TrainingSet | None, smiles: Sequence[str]) -> list[float]:

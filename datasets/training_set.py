@@ -76,15 +76,38 @@ UNKNOWN = Nearness("unknown")
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Training compounds: SMILES as written, fingerprints (ECFP4) and elements.
+    """Training compounds, whose structures are read when they are first asked for.
 
-    held_out: the part of each compound held out in training, by canonical SMILES.
+    given: SMILES, each once; those that cannot be read count for nothing. held_out: the part of
+    each compound held out in training, by canonical SMILES.
     """
 
-    written: tuple[str, ...]
-    fingerprints: tuple[ExplicitBitVect, ...]
-    elements: frozenset[str]
+    given: tuple[str, ...]
     held_out: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
+        """Bits and elements of the readable compounds, by SMILES as given."""
+        from rdkit import rdBase
+
+        with rdBase.BlockLogs():
+            read = ((smiles, _compound(smiles)) for smiles in self.given)
+            return {smiles: one for smiles, one in read if one is not None}
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The SMILES of the readable compounds, as given."""
+        return tuple(self._compounds)
+
+    @cached_property
+    def fingerprints(self) -> tuple[ExplicitBitVect, ...]:
+        """ECFP4 of the readable compounds."""
+        return tuple(bits for bits, _ in self._compounds.values())
+
+    @cached_property
+    def elements(self) -> frozenset[str]:
+        """All elements of the compounds."""
+        return frozenset().union(*(elements for _, elements in self._compounds.values()))
 
     def nearness(self, mol: Mol) -> Nearness:
         """How near a molecule is.
@@ -201,17 +224,10 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
 
     from .molecules import iter_records
 
-    written = dict.fromkeys(record["smiles"] for _, record in iter_records(path, ("smiles",)))
+    given = dict.fromkeys(record["smiles"] for _, record in iter_records(path, ("smiles",)))
     with rdBase.BlockLogs():
-        found = {smiles: _compound(smiles) for smiles in written}
-    compounds = {smiles: one for smiles, one in found.items() if one is not None}
-    if not compounds:
-        return None
+        if all(_compound(smiles) is None for smiles in given):
+            return None
     held_out = path.with_name(HELD_OUT)
     rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
-    return TrainingSet(
-        tuple(compounds),
-        tuple(bits for bits, _ in compounds.values()),
-        frozenset().union(*(elements for _, elements in compounds.values())),
-        {record["smiles"]: record["part"] for _, record in rows},
-    )
+    return TrainingSet(tuple(given), {record["smiles"]: record["part"] for _, record in rows})

@@ -6,6 +6,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.models.graphormer.checkpoint import load_checkpoint, save_checkpoint
+from toy import random_graphormer
 
 
 @pytest.mark.parametrize("smiles", ["CCO", "[2H]C", "[H][H]", "*C", "[Na+].[Cl-]", "c1cc[nH]c1Br"])
@@ -14,3 +16,20 @@ def test_elements_are_those_of_the_atoms(smiles, tmp_path):
     (tmp_path / "training.csv").write_text(f"smiles\n{smiles}\n")
     found = gx.training_set_of(SimpleNamespace(origin=SimpleNamespace(folder=tmp_path)))
     assert found.elements == {atom.GetSymbol() for atom in Chem.MolFromSmiles(smiles).GetAtoms()}
+
+
+def test_structures_are_read_when_a_nearness_is_first_asked_for(tmp_path, monkeypatch):
+    """Reading thousands of them takes longer than to explain a molecule."""
+    folder = save_checkpoint(random_graphormer(), tmp_path / "model")
+    compounds = ["not a molecule", *("O=S" + "C" * count for count in range(40, 60))]
+    (folder / "training.csv").write_text("\n".join(["smiles", *compounds]))
+    read, parse = [], Chem.MolFromSmiles
+    monkeypatch.setattr(Chem, "MolFromSmiles", lambda *args: read.append(args[0]) or parse(*args))
+    found = gx.explain(load_checkpoint(folder), "CCO")
+    assert compounds[-1] not in read
+    assert found.nearness.word == "far"
+    assert set(compounds) <= set(read)
+    training = gx.training_set_of(load_checkpoint(folder))
+    assert training.written == tuple(compounds[1:])
+    assert len(training.fingerprints) == len(compounds) - 1
+    assert training.elements == {"C", "O", "S"}
