@@ -7,7 +7,7 @@
 A public name is loaded when it is first used, so that `import graphxai` is quick.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphxai.contract.lazy import lazily
 
@@ -63,13 +63,4 @@ if TYPE_CHECKING:  # the list of public names
 
 __version__ = "0.1.0"
 
-_load, __all__ = lazily(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    return _load(name)
-
-
-def __dir__() -> list[str]:
-    """All public names, loaded or not, so that a console completes them."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

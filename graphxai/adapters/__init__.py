@@ -1,6 +1,6 @@
 """Explain any PyTorch model: apply rules and make recordings without changing its code."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphxai.contract.lazy import lazily
 
@@ -12,8 +12,4 @@ if TYPE_CHECKING:  # loaded when they are used: PyG takes longer to import than 
 
 __all__ = ["Layout", "WrappedModel", "intercepted", "wrap"]
 
-_load, _ = lazily(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    return _load(name)
+__getattr__, __dir__, _ = lazily(__name__, __file__)

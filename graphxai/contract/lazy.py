@@ -1,9 +1,8 @@
 """Public names of a package that are loaded when they are first used, so that it imports quickly.
 
-A package lists them as imports under `if TYPE_CHECKING:`, where type checkers read them:
+The package lists them as imports under `if TYPE_CHECKING:`, where type checkers see them, too:
 
-    _load, _lazy = lazily(__name__, __file__)
-    def __getattr__(name: str) -> Any: return _load(name)
+    __getattr__, __dir__, __all__ = lazily(__name__, __file__)
 """
 
 import ast
@@ -16,21 +15,23 @@ from typing import Any
 __all__ = ["lazily"]
 
 
-def lazily(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """What loads a name of a package, and the names that its `file` lists, sorted.
+def lazily(
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """A package's `__getattr__` and `__dir__`, and the names that its `file` lists, sorted.
 
-    Raises AttributeError, when a name is loaded that is not listed.
+    `__dir__` has these names before they are loaded, so that a console completes them.
     """
     module_of = _listed(Path(file).read_text(encoding="utf-8"))
+    known = vars(sys.modules[package])
 
     def load(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(module_of[name], package), name)
-        setattr(sys.modules[package], name, value)
-        return value
+        known[name] = getattr(import_module(module_of[name], package), name)
+        return known[name]
 
-    return load, sorted(module_of)
+    return load, lambda: sorted({*known, *module_of}), sorted(module_of)
 
 
 def _listed(source: str) -> dict[str, str]:

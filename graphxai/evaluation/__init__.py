@@ -1,6 +1,6 @@
 """Faithfulness of explanations: node removal, curves, checks, statistics, reports."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphxai.contract.lazy import lazily
 
@@ -62,8 +62,4 @@ __all__ = [
     "outputs_of_parts",
 ]
 
-_load, _ = lazily(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    return _load(name)
+__getattr__, __dir__, _ = lazily(__name__, __file__)
