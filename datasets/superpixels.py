@@ -117,9 +117,12 @@ def image_to_data(
     Raises:
         SuperpixelError: see :func:`segment`.
     """
-    return image_graph(
-        image, segments=segments, compactness=compactness, min_size_factor=min_size_factor, y=y
-    ).to_data()
+    graph = image_graph(
+        image, segments=segments, compactness=compactness, min_size_factor=min_size_factor
+    )
+    if y is not None:
+        graph.y = torch.tensor([y])
+    return graph.to_data()
 
 
 def image_graph(
@@ -128,7 +131,6 @@ def image_graph(
     segments: int = SEGMENTS,
     compactness: float = COMPACTNESS,
     min_size_factor: float = MIN_SIZE_FACTOR,
-    y: int | None = None,
 ) -> Graph:
     """Make the superpixel graph of an image as `image_to_data` does, without PyG."""
     grey = as_grey(image)
@@ -140,16 +142,13 @@ def image_graph(
     x = np.bincount(flat, grey.ravel()) / size  # (N,)
     right = (np.bincount(flat, columns) / size + 0.5) / width
     down = (np.bincount(flat, rows) / size + 0.5) / height
-    graph = Graph(
+    return Graph(
         x=torch.from_numpy(x.astype(np.float32)).clamp_(0, 1).unsqueeze(1),
         pos=torch.from_numpy(np.stack([right, down], axis=1).astype(np.float32)),
         edge_index=torch.from_numpy(region_adjacency(ids)),
         segments=torch.from_numpy(ids).unsqueeze(0),
         image=torch.from_numpy(grey.astype(np.float32)).unsqueeze(0),
     )
-    if y is not None:
-        graph.y = torch.tensor([y])
-    return graph
 
 
 def images_to_data(
