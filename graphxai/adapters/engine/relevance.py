@@ -215,17 +215,14 @@ def quotient(call: Call) -> Tensor:
 
 
 def summed(call: Call) -> Tensor:
-    """Eq. 5 for sums; terms of a product of matrices share in proportion (Eq. 2)."""
+    """Eq. 5 for sums, linear but for an offset; terms of a product of matrices share by Eq. 2."""
     if len(call.inputs) > 1:  # sums into a tensor that holds a signal
         return _plus(call, summed)
-    (value,) = call.inputs
-    of_products = call.over.is_of_products(value)
-    return _summed(call, rules_of.in_proportion if of_products else rules_of.through_sum)
-
-
-def _summed(call: Call, rule: Callable[[rules_of.Linear, Tensor, Tensor], Tensor]) -> Tensor:
-    """A map of one signal that is linear but for an offset."""
     ((value, x),) = call.inputs.items()
+    rule = rules_of.through_sum
+    if call.over.is_of_products(value):
+        call.over.products.add(call.op.out)
+        rule = rules_of.in_proportion
     f, kept = call.of(value), call.kept[value]
     offset = f(torch.zeros_like(kept))
     return handed(call.value, lambda r: (rule(lambda z: f(z) - offset, kept, r),), x)
@@ -311,7 +308,7 @@ def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
     kept, other = call.kept[value], call.op.args[first + in_front].value
     weight = call.kept[other]
     if not (call.over.trace.depends[other] & WEIGHTS or bool((weight < 0).any())):
-        return _summed(call, rules_of.through_sum)
+        return summed(call)
     if call.op.name in ("mm", "bmm", "addmm", "baddbmm"):
         if not in_front:
             return handed(
@@ -381,7 +378,7 @@ class Positive:
     """What runs in place of each operation of a pass.
 
     unknown: operations without a rule, with the path of their module. products: values that are
-    products of two signals, whose sum is a product of matrices.
+    products of two signals, whose sum is a product of matrices, or such sums.
     """
 
     def __init__(
@@ -433,13 +430,33 @@ class Positive:
         return self.rules.into_queries_and_keys and constant.dim() > 1
 
     def is_of_products(self, value: int) -> bool:
-        """Whether a value consists of products whose sum is one of matrices."""
-        while value not in self.products:
+        """Whether a value consists of products whose sum is one of matrices.
+
+        They may have been moved, scaled or put beside one another on the way, or, as those of
+        attention, divided by the sum of their weights.
+        """
+
+        def further(value: int, op: Op) -> set[int]:
+            if value in self.products:
+                return set()
+            reads = self.trace.joined.get(value) or self.made.taken[op.number]
+            return {read for read in reads if self.made.signal[read]}
+
+        def fits(value: int) -> bool:
             op = self.trace.made(value)
-            if op is None or op.name not in SAME or len(op.reads) != 1:
-                return False
-            value = op.reads[0].value
-        return True
+            if value in self.products or op is None:
+                return value in self.products
+            moved = value in self.trace.joined or op.name in SAME
+            return moved or (op.name in {"mul", "div", "neg"} and self._scales(op))
+
+        return all(map(fits, self.trace.back(value, further)))
+
+    def _scales(self, op: Op) -> bool:
+        """Whether an operation multiplies or divides by constants, or by a sum of weights."""
+        if op.number in self.made.marks.shares:
+            return True
+        signals = [ref for ref in op.reads if self.made.signal[ref.value]]
+        return len(signals) == 1 and (op.name != "div" or op.args[0] == signals[0])
 
     def centred(self, call: Call) -> int | None:
         """The value x of `x - m`, where m is a mean, or other statistic, of the entries of x.

@@ -11,7 +11,7 @@ SAME = {  # only the shape, the order or the type changes, or entries are remove
     "nan_to_num", "constant_pad_nd", "repeat", "repeat_interleave", "roll", "tril", "triu",
     "index_put", "as_strided", "unfold", "lift", "detach", "movedim", "masked_select", "narrow",
     "slice_scatter", "select_scatter", "_index_put_impl", "scatter", "view_as_real",
-    "masked_scatter", "sort", "cat", "stack", "take",
+    "masked_scatter", "sort", "cat", "stack", "take", "index_copy",
 }  # fmt: skip
 MATRIX_PRODUCTS = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "addbmm", "addr", "vdot",
                    "_trilinear", "_sparse_mm", "convolution", "_addmm_activation"}  # fmt: skip
@@ -57,7 +57,7 @@ LINEAR = {
     "clamp_max", "abs", "max", "min", "amax", "amin", "maximum", "minimum", "cummax", "cummin",
     "median", "topk", "diff", "trace", "diag", "adaptive_avg_pool1d",
     "_adaptive_avg_pool2d", "avg_pool2d", "max_pool2d_with_indices", "avg_pool3d", "embedding",
-    "index_copy", "index_fill", "fill", "zero", "zeros_like", "to_dense", "_to_dense", "_to_sparse",
+    "index_fill", "fill", "zero", "zeros_like", "to_dense", "_to_dense", "_to_sparse",
     "_coalesce", "_values", "_indices", "upsample_nearest2d", "upsample_bilinear2d", "col2im",
     "im2col", "real", "threshold", "_embedding_bag", "max_pool3d_with_indices", "aminmax",
     "_pack_padded_sequence", "_pad_packed_sequence", "reflection_pad1d", "replication_pad1d",
