@@ -745,9 +745,10 @@ def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
 
 
 def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> bool:
-    """Whether outputs and shares hardly change if the features do.
+    """Whether the outputs and shares hardly change if the features do, and no rounding decides.
 
-    They do not where two nodes are the largest, or where attention and activations are saturated.
+    They change a lot where attention and activations are saturated. Rounding decides which of equal
+    nodes is the largest.
     """
     one, other = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
     terms = [
@@ -755,7 +756,29 @@ def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> 
         *zip(one.nodes.tolist(), other.nodes.tolist(), strict=True),
     ]
     terms += [(share, other.lines[line]) for line, share in one.lines.items()]
-    return one.largest < 1e4 and all(abs(a - b) < 1e-4 * one.largest for a, b in terms)
+    steady = all(abs(a - b) < 1e-4 * one.largest for a, b in terms)
+    return one.largest < 1e4 and steady and not has_ties(model, data)
+
+
+def has_ties(model: Composed, data: Data) -> bool:
+    """Whether two nodes are equal, but for rounding, where the model takes a maximum over nodes."""
+    tied = []
+
+    def look(part: nn.Module, args: tuple[Any, ...]) -> None:
+        h = args[0]  # (n, DIM)
+        near = (h[:, None] - h).abs() <= 1e-9 * h.abs()  # (n, n, DIM)
+        near &= ~torch.eye(len(h), dtype=torch.bool)[..., None] & (h != 0)
+        tied.append(bool(near.any()))
+
+    parts = [part for part in model.modules() if getattr(part, "spelling", "") == "max"]
+    hooks = [part.register_forward_pre_hook(look) for part in parts]
+    with torch.no_grad():
+        model(
+            data.x, data.edge_index, data.edge_attr, data.pe, data.edge_index.new_zeros(len(data.x))
+        )
+    for hook in hooks:
+        hook.remove()
+    return any(tied)
 
 
 def attends_plainly(model: Composed) -> bool:
