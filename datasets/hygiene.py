@@ -218,6 +218,7 @@ def clean_table(
     done = "salts, charges or tautomers changed"
     findings.append(Finding("standardised", len(changed), done, "", changed))
     merged, of_merging = _merge(raw, columns)
+    _require_values(path, raw, columns, merged)
     values, targets, of_columns = _learnable(path, columns, merged)
     targets = _with_units(targets, units)
     unlabelled = np.isnan(values).all(axis=1)
@@ -341,6 +342,7 @@ def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Findi
                 text = _told(labels, found)
                 differing += [raw.row(k, text) for k in molecule.rows]
         findings += _label_findings(raw, column, labels, differing, largest)
+        findings.append(_bounds_finding(raw, column, labels, values[:, column]))
     return values, findings
 
 
@@ -350,8 +352,11 @@ def _label_findings(
     """Return the findings about the cells of one column."""
     regression = labels.kind == "regression"
     wanted = "number" if regression else "class"
+    bounds = {bound.position for bound in labels.bounds}
     unusable = tuple(
-        raw.row(k, f"{raw.cells[k][column]!r} is not a {wanted}") for k in labels.unusable
+        raw.row(k, f"{raw.cells[k][column]!r} is not a {wanted}")
+        for k in labels.unusable
+        if k not in bounds
     )
     done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
     check = f"duplicates with different {'values' if regression else 'classes'}"
@@ -359,6 +364,41 @@ def _label_findings(
         Finding("label not understood", len(unusable), "label not used", labels.name, unusable),
         Finding(check, len(differing), done, labels.name, tuple(differing)),
     ]
+
+
+def _bounds_finding(raw: Rows, column: int, labels: Labels, values: FloatArray) -> Finding:
+    """Return the finding about cells such as ">10", given the values learned, (molecules,)."""
+    of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
+    rows, contradicted = [], 0
+    for bound in labels.bounds:
+        cell, value = raw.cells[bound.position][column], values[of_row[bound.position]]
+        reason = f"{cell!r} is a bound, not a value"
+        if bound.excludes(value):
+            contradicted += 1
+            reason += f"; it contradicts {value:g}, learned for the same compound"
+        rows.append(raw.row(bound.position, reason))
+    done = "not used"
+    if rows:
+        example = raw.cells[labels.bounds[0].position][column]
+        done = f"not used, such as {example!r}; the range learned from is cut there"
+    if contradicted:
+        verb = "contradicts" if contradicted == 1 else "contradict"
+        done += f"; {contradicted:,} {verb} the value learned for the same compound"
+    return Finding("bounds instead of values", len(rows), done, labels.name, tuple(rows))
+
+
+def _require_values(path: Path, raw: Rows, columns: Sequence[Labels], values: FloatArray) -> None:
+    """Refuse a table whose only column has one value because its other cells are no numbers."""
+    if len(columns) > 1 or columns[0].kind != "regression" or not columns[0].unusable:
+        return
+    labels, distinct = columns[0], np.unique(values[~np.isnan(values)])
+    if len(distinct) < 2:
+        cell = raw.cells[labels.unusable[0]][0]
+        raise ValueError(
+            f"{path}: nothing can be learned from {labels.name!r}: its only value is"
+            f" {distinct[0]:g}, and {len(labels.unusable):,} cells are not numbers, such as"
+            f" {cell!r}."
+        )
 
 
 def _told(labels: Labels, found: FloatArray) -> str:

@@ -12,16 +12,46 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Labels", "LabelsKind", "is_missing", "name_and_unit", "read_labels", "with_unit"]
+__all__ = [
+    "Bound",
+    "Labels",
+    "LabelsKind",
+    "is_missing",
+    "name_and_unit",
+    "not_understood",
+    "read_labels",
+    "read_measured",
+    "with_unit",
+]
 
 LabelsKind = Literal["classification", "regression"]
 FloatArray = NDArray[np.float64]
 
 MAX_CLASSES = 20
-MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "none", "null", "nd", "n.d.", "?"})
+LONGEST = 40  # characters of a cell that are quoted
+MISSING = frozenset(
+    (
+        *("", "na", "n/a", "n.a.", "n.a", "#n/a", "nan", "none", "null", "missing", "?", "--"),
+        *("nd", "n.d.", "n.d", "n/d", "nt", "n.t.", "n.t", "n/t", "tbd", "\u2013", "\u2014"),
+        *("not tested", "not determined", "not measured", "not available"),
+        *("#div/0!", "#value!", "#ref!", "#num!", "#name?"),
+    )
+)
+TYPOGRAPHY = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " "})  # minus, fixed spaces
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEADER = re.compile(r"(.*\S)\s*[(\[]([^()\[\]]*\S[^()\[\]]*)[)\]]")
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,(\d+)")
+WITH_COMMA = re.compile(r"[+-]?(\d+),(\d+)([eE][+-]?\d+)?")
+WITH_POINT = re.compile(r"[+-]?(\d*)\.(\d*)([eE][+-]?\d+)?")
+POINTS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")  # 1.023,5
+LIMIT = re.compile(r"(>=|=>|<=|=<|>>|<<|[<>\u2264\u2265\u2a7d\u2a7e~\u2248])\s*(\S.*)")
+WITH_UNIT = re.compile(r"[+-]?[\d.,]*\d(?:[eE][+-]?\d+)?\s*(\D{1,12})")
+UNITS = frozenset(
+    (
+        *("%", "m", "mm", "um", "nm", "pm", "fm", "mol/l", "mmol/l", "umol/l", "nmol/l", "pmol/l"),
+        *("g", "mg", "ug", "ng", "g/l", "mg/l", "ug/l", "mg/ml", "ug/ml", "ng/ml", "mg/kg", "ppm"),
+        *("kcal/mol", "kj/mol", "h", "min", "\u00b0c", "cm/s"),
+    )
+)
 POSITIVE = frozenset(
     ("1", "+", "yes", "y", "true", "t", "active", "positive", "pos", "present", "high", "toxic")
 )
@@ -31,13 +61,26 @@ NEGATIVE = frozenset(
 PREFIXES = ("in", "im", "non", "non-", "non ", "not ", "un")
 
 
+@dataclass(frozen=True)
+class Bound:
+    """A cell such as ">10": its position, +1 above or -1 below `value`, 0 for about it."""
+
+    position: int
+    side: int
+    value: float
+
+    def excludes(self, value: float) -> bool:
+        """Whether a value lies on the wrong side."""
+        return self.side * (value - self.value) < 0
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
     """One column: `values` (n,), class numbers or measured values, NaN where there is none.
 
     `classes` are in the order of their numbers and empty for regression; the second of two is the
     positive one. `unusable` are positions of cells that are not empty but have no label of this
-    kind. `note` says how the kind was found.
+    kind; `bounds` are those of them that limit a value (">10"). `note` says how the kind was found.
     """
 
     name: str
@@ -46,6 +89,7 @@ class Labels:
     classes: tuple[str, ...] = ()
     unusable: tuple[int, ...] = ()
     note: str = ""
+    bounds: tuple[Bound, ...] = ()
 
 
 def name_and_unit(header: str) -> tuple[str, str]:
@@ -61,67 +105,244 @@ def with_unit(name: str, unit: str) -> str:
 
 def is_missing(cell: str) -> bool:
     """Whether a cell says that nothing was measured."""
-    return cell.strip().casefold() in MISSING
+    return _word(cell) in MISSING
 
 
 def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None) -> Labels:
     """Read the labels in a column's cells; `kind` None infers what they are.
 
     Words are classes, whatever their case. Numbers are values, unless there are only two different
-    whole numbers, such as 0 and 1. If at least half of the cells are numbers, other text (">10")
-    is unusable. Commas are decimal commas if no cell of the column has a decimal point and at
-    least one has a comma followed by more or fewer than three digits.
+    whole numbers, such as 0 and 1. If at least half of the cells are numbers or bounds (">10"),
+    these bounds and other text are unusable. A hyphen alone is a gap, unless other cells are "+".
+
+    A comma or a point followed by more or fewer than three digits marks decimals. If most such
+    cells have commas, "9,150" is 9.15, and where none has a point, "1.023" is 1023.
 
     Raises:
-        ValueError: no labels at all, or too many different words to be classes.
+        ValueError: no labels at all, too many different words to be classes, or numbers that are
+            mostly ambiguous ("9,150") or have units in their cells; the message says what to do.
     """
-    numbers = _numbers(cells)
-    present = [k for k, cell in enumerate(cells) if not is_missing(cell)]
+    present = _present(cells)
     if not present:
         raise ValueError(f"column {name!r} has no labels.")
-    numeric = [k for k in present if not math.isnan(numbers[k])]
-    distinct = {float(numbers[k]) for k in numeric}
+    read = _numbers(cells)
+    numeric = [k for k in present if not math.isnan(read.values[k])]
+    if kind != "classification":
+        _require_clear(name, cells, read, present, len(numeric) + len(read.bounds))
     found, note = kind, "as given"
     if found is None:
-        found, note = _infer(len(present), len(numeric), distinct)
+        distinct = {float(read.values[k]) for k in numeric}
+        found, note = _infer(len(present), len(numeric), len(read.bounds), distinct)
     if found == "regression":
         if not numeric:
-            example = cells[present[0]]
-            raise ValueError(f"column {name!r} has no numbers, only words such as {example!r}.")
-        unusable = tuple(k for k in present if math.isnan(numbers[k]))
-        return Labels(name, "regression", numbers, (), unusable, note)
+            what = "bounds" if read.bounds else "words"
+            example = cells[read.bounds[0].position if read.bounds else present[0]]
+            raise ValueError(f"column {name!r} has no numbers, only {what} such as {example!r}.")
+        unusable = tuple(k for k in present if math.isnan(read.values[k]))
+        return Labels(name, "regression", read.values, (), unusable, note, read.bounds)
     # In a column of numbers that are classes, an odd word is a class only if the user says so.
     mixed = kind is None and len(numeric) * 2 >= len(present)
     used = numeric if mixed else present
     # If more than half of the cells differ, they are names or remarks, not classes.
     limit = MAX_CLASSES if kind else max(2, min(MAX_CLASSES, len(used) // 2))
-    values, classes = _classes(name, cells, numbers, used, limit)
+    values, classes = _classes(name, cells, read.values, used, limit)
     unusable = tuple(k for k in present if math.isnan(values[k]))
     return Labels(name, "classification", values, classes, unusable, note)
 
 
-def _infer(present: int, numeric: int, distinct: set[float]) -> tuple[LabelsKind, str]:
+def read_measured(
+    cells: Sequence[str], classes: Sequence[str] = ()
+) -> tuple[FloatArray, tuple[int, ...]]:
+    """Read measured values as `read_labels` does, for a task that is known.
+
+    classes: the task's, empty for values. A class may be written in any case; of two, it may also
+    be 0 or 1, or a word such as "yes" or "no" if one of them is clearly the positive one.
+
+    Returns:
+        Values or class numbers (n,), NaN where there is none, and the positions of the cells that
+        are neither empty nor understood.
+    """
+    if classes:
+        numbers = (_class_number(cell, classes) for cell in cells)
+        values = np.array([math.nan if n is None else float(n) for n in numbers], dtype=float)
+    else:
+        values = _numbers(cells).values
+    present = _present(cells)
+    known = np.full(len(cells), np.nan)
+    known[present] = values[present]
+    return known, tuple(k for k in present if math.isnan(known[k]))
+
+
+def not_understood(name: str, cells: Sequence[str], odd: Sequence[int]) -> str:
+    """Say how many of a column's measured values, at positions `odd`, were not understood.
+
+    Empty if there are none.
+    """
+    if not odd:
+        return ""
+    example = cells[odd[0]]
+    shown = example if len(example) <= LONGEST else f"{example[:LONGEST]}..."
+    were = "was" if len(odd) == 1 else "were"
+    return (
+        f"{len(odd):,} of {len(_present(cells)):,} measured values in column {name!r} {were} not"
+        f" understood, such as {shown!r}."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """The numbers in cells: values (n,), NaN elsewhere; and why others are none.
+
+    unclear: positions of cells such as "9,150" where nothing says what the comma means. united:
+    units by position.
+    """
+
+    values: FloatArray
+    bounds: tuple[Bound, ...]
+    unclear: tuple[int, ...]
+    united: dict[int, str]
+
+
+def _word(cell: str) -> str:
+    return " ".join(cell.translate(TYPOGRAPHY).split()).casefold()
+
+
+def _present(cells: Sequence[str]) -> list[int]:
+    """The positions of cells with a label; a hyphen is one only beside "+" in other cells."""
+    signs = any("+" in cell and not cell.strip("+-/() ") for cell in cells)
+    return [
+        k for k, cell in enumerate(cells) if not is_missing(cell) and (signs or cell.strip() != "-")
+    ]
+
+
+def _infer(present: int, numeric: int, bounds: int, distinct: set[float]) -> tuple[LabelsKind, str]:
     """Return the kind of a column, and why."""
-    if numeric * 2 < present:
+    if (numeric + bounds) * 2 < present:
         return "classification", "inferred from words"
-    if len(distinct) <= 2 and all(value.is_integer() for value in distinct):
+    few = len(distinct) <= 2 and all(value.is_integer() for value in distinct)
+    if few and bounds <= numeric:
         return "classification", f"inferred from {len(distinct)} whole numbers"
     return "regression", f"inferred from {len(distinct)} different numbers"
 
 
-def _numbers(cells: Sequence[str]) -> FloatArray:
-    """Return the numbers in cells (n,), NaN elsewhere; never infinite."""
-    cells = [cell.strip() for cell in cells]
-    fractions = [match[1] for cell in cells if (match := DECIMAL_COMMA.fullmatch(cell))]
-    points = any("." in cell and NUMBER.fullmatch(cell) for cell in cells)
-    # "1,234" may mean 1234: a column with nothing else to go by is not read as decimals.
-    decimal = not points and any(len(fraction) != 3 for fraction in fractions)
+def _require_clear(
+    name: str, cells: Sequence[str], read: _Numbers, present: Sequence[int], known: int
+) -> None:
+    """Refuse a column that would be one of numbers if its commas or its units were understood."""
+    if known * 2 >= len(present):
+        return
+    if read.unclear and (known + len(read.unclear)) * 2 >= len(present):
+        raise ValueError(
+            f"column {name!r} has numbers such as {cells[read.unclear[0]]!r}, whose comma may mark"
+            " decimals or thousands: write them with a decimal point and without separators of"
+            " thousands."
+        )
+    if read.united and (known + len(read.united)) * 2 >= len(present):
+        first, unit = next(iter(read.united.items()))
+        raise ValueError(
+            f"column {name!r} has numbers with a unit, such as {cells[first]!r}: remove"
+            f" {unit!r} from the cells, and name the unit in the header: '{name} ({unit})'."
+        )
+
+
+def _numbers(cells: Sequence[str]) -> _Numbers:
+    """Return the numbers in cells; never infinite."""
+    texts = [cell.translate(TYPOGRAPHY).strip() for cell in cells]
+    limits = [LIMIT.fullmatch(text) for text in texts]
+    bare = [text if limit is None else limit[2] for text, limit in zip(texts, limits, strict=True)]
+    commas = sum(map(_proves_comma, bare))
+    points = sum(map(_proves_point, bare))
     values = np.full(len(cells), np.nan)
-    for k, cell in enumerate(cells):
-        text = cell.replace(",", ".") if decimal and DECIMAL_COMMA.fullmatch(cell) else cell
-        if NUMBER.fullmatch(text) and math.isfinite(value := float(text)):
+    bounds, unclear, united = [], [], {}
+    for k, (text, limit) in enumerate(zip(bare, limits, strict=True)):
+        value = _value(text, commas, points)
+        if value is None:
+            unit = _unit(text)
+            if unit:
+                united[k] = unit
+            elif not commas and WITH_COMMA.fullmatch(text):
+                unclear.append(k)
+        elif limit is None:
             values[k] = value
-    return values
+        else:
+            bounds.append(Bound(k, _side(limit[1]), value))
+    return _Numbers(values, tuple(bounds), tuple(unclear), united)
+
+
+def _side(sign: str) -> int:
+    if sign in ("~", "\u2248"):
+        return 0
+    return 1 if set(sign) & set(">\u2265\u2a7e") else -1
+
+
+def _thousands(found: re.Match[str]) -> bool:
+    """Whether a separator may be one of thousands: "1,023", but neither "0,150" nor "28,2"."""
+    whole, fraction, exponent = found.groups()
+    return len(fraction) == 3 and len(whole) in (1, 2, 3) and whole[0] != "0" and not exponent
+
+
+def _proves_comma(text: str) -> bool:
+    found = WITH_COMMA.fullmatch(text)
+    return bool(POINTS_GROUP.fullmatch(text)) or (found is not None and not _thousands(found))
+
+
+def _proves_point(text: str) -> bool:
+    found = WITH_POINT.fullmatch(text)
+    return found is not None and bool(NUMBER.fullmatch(text)) and not _thousands(found)
+
+
+def _value(text: str, commas: int, points: int) -> float | None:
+    """A number; `commas` and `points` are how many cells show that these mark decimals."""
+    if POINTS_GROUP.fullmatch(text):
+        text = text.replace(".", "").replace(",", ".")
+    elif found := WITH_COMMA.fullmatch(text):
+        if _thousands(found) and commas <= points:
+            return None
+        text = text.replace(",", ".")
+    elif (found := WITH_POINT.fullmatch(text)) and commas > points and _thousands(found):
+        if points:
+            return None
+        text = text.replace(".", "")
+    if not NUMBER.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _unit(text: str) -> str:
+    """The unit behind a number; empty if there is none that is known."""
+    found = WITH_UNIT.fullmatch(text)
+    if found is None:
+        return ""
+    unit = found[1].strip()
+    plain = "".join(unit.casefold().replace("\u00b5", "u").replace("\u03bc", "u").split())
+    return unit if plain in UNITS else ""
+
+
+def _class_number(cell: str, classes: Sequence[str]) -> int | None:
+    """The number of a class as people write it; None if it is not clear which one is meant."""
+    if cell in classes:
+        return list(classes).index(cell)
+    word, words = _word(cell), [_word(name) for name in classes]
+    if words.count(word) == 1:
+        return words.index(word)
+    if NUMBER.fullmatch(word):
+        same = [k for k, w in enumerate(words) if NUMBER.fullmatch(w) and float(w) == float(word)]
+        if same:
+            return same[0]
+        if len(classes) == 2 and float(word) in (0, 1):
+            return int(float(word))
+    if len(classes) != 2 or not _is_positive(words[1], words[0]):
+        return None
+    if word in POSITIVE - {"high"}:
+        return 1
+    return 0 if word in NEGATIVE - {"low"} else None
+
+
+def _is_positive(word: str, other: str) -> bool:
+    """Whether one class is clearly the positive one of two."""
+    negated = other in {prefix + word for prefix in PREFIXES}
+    return negated or (word in POSITIVE and other not in POSITIVE) or other in NEGATIVE
 
 
 def _classes(
@@ -160,6 +381,4 @@ def _ordered(keys: list[str | float]) -> list[str | float]:
     if len(ordered) != 2:
         return ordered
     first, second = (f"{key:g}" if isinstance(key, float) else key for key in ordered)
-    negated = second in {prefix + first for prefix in PREFIXES}
-    swapped = negated or (first in POSITIVE and second not in POSITIVE) or second in NEGATIVE
-    return ordered[::-1] if swapped and first not in NEGATIVE else ordered
+    return ordered[::-1] if _is_positive(first, second) and first not in NEGATIVE else ordered

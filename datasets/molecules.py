@@ -20,6 +20,7 @@ from .download import data_root, fetch
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import featurise_in_workers
 from .graph import Graph
+from .labels import is_missing
 from .molecule_reading import MoleculeError, shortened
 from .workers import checked_workers
 
@@ -51,7 +52,6 @@ MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the squ
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 Refused = TypeVar("Refused")
-_MISSING = {"", "na", "n/a", "nan", "none", "null"}
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,7 @@ def _graph(found: Featurised | MoleculeError) -> Graph | MoleculeError:
 
 def _number(column: str, cell: str | None) -> float:
     text = (cell or "").strip()
-    if text.lower() in _MISSING:
+    if is_missing(text):
         return math.nan
     try:
         return float(text)

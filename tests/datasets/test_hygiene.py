@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphxai.datasets.hygiene import clean_table
-from graphxai.datasets.labels import read_labels
+from graphxai.datasets.labels import not_understood, read_labels, read_measured
 
 ALKANES = ["C" * n for n in range(1, 31)]
 
@@ -87,8 +87,78 @@ def test_a_qualified_value_is_not_a_number_and_is_reported():
 
 def test_a_decimal_comma_is_read_and_a_thousand_is_not_guessed():
     np.testing.assert_array_equal(read_labels("y", ["5,25", "-6,125"]).values, [5.25, -6.125])
-    with pytest.raises(ValueError, match="different texts"):
-        read_labels("y", ["1,234", "5,678", "9,012"])
+    for kind in (None, "regression"):
+        with pytest.raises(ValueError, match="'1,234', whose comma may mark decimals or thousands"):
+            read_labels("y", ["1,234", "5,678", "9,012"], kind)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["28,2", "1.023", "12.345.678", "1.023,5"], [28.2, 1023, 12345678, 1023.5]),
+        (["9,15", "8,70", "8,520", "7.12"], [9.15, 8.7, 8.52, 7.12]),
+        (["9,15", "8,70", "7.12", "1.023"], [9.15, 8.7, 7.12, math.nan]),
+        (["9.15", "8.70", "8.520", "7,12", "7,120"], [9.15, 8.7, 8.52, 7.12, math.nan]),
+        (["0,150", "1,5E-03", "9,150"], [0.15, 0.0015, 9.15]),
+        (["\u22126.5", "5", "1.25"], [-6.5, 5, 1.25]),
+    ],
+)
+def test_a_column_shows_what_its_commas_and_points_mean(cells, values):
+    labels = read_labels("y", cells, "regression")
+    np.testing.assert_array_equal(labels.values, values)
+    assert labels.unusable == tuple(np.flatnonzero(np.isnan(values)))
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit"),
+    [(["5.2 µM", "12 µM", "5,1 µM"], "µM"), (["45%", "12 %", "100%"], "%"), ([">10nM"] * 3, "nM")],
+)
+def test_numbers_with_a_unit_are_refused_and_do_not_become_classes(cells, unit):
+    for kind in (None, "regression"):
+        with pytest.raises(ValueError, match=f"remove '{unit}' from the cells"):
+            read_labels("y", cells * 2, kind)
+    assert read_labels("y", cells * 2, "classification").kind == "classification"
+
+
+def test_bounds_are_numbers_of_which_only_a_side_is_known():
+    cells = ["5", ">=10", "\u226412,5", "~7", "< 3", "6,25", "", "7,5", "> 1"]
+    labels = read_labels("IC50", cells)
+    assert labels.kind == "regression"
+    assert [(b.position, b.side, b.value) for b in labels.bounds] == [
+        *((1, 1, 10), (2, -1, 12.5), (3, 0, 7), (4, -1, 3), (8, 1, 1))
+    ]
+    assert labels.unusable == tuple(bound.position for bound in labels.bounds)
+    with pytest.raises(ValueError, match="only bounds such as '>10'"):
+        read_labels("IC50", [">10"] * 4)
+
+
+def test_words_for_what_was_not_measured_are_no_classes():
+    gaps = ["n.a.", "N.D.", "n.t.", "not  tested", "n/d", "ND", "-", "\u2013", "--"]
+    labels = read_labels("y", ["active", "inactive"] * 6 + gaps)
+    assert labels.classes == ("inactive", "active")
+    assert not labels.unusable
+    assert np.isnan(labels.values[12:]).all()
+    assert read_labels("y", ["+", "-", "++", "-"] * 4, "classification").classes == ("+", "++", "-")
+
+
+def test_measured_classes_are_those_of_the_task_however_they_are_written():
+    cells = ["Active", "active ", "Yes", "1", "1.0", "INACTIVE", "no", "0", "", "maybe", "high"]
+    values, odd = read_measured(cells, ("inactive", "active"))
+    np.testing.assert_array_equal(values[:8], [1, 1, 1, 1, 1, 0, 0, 0])
+    assert np.isnan(values[8:]).all()
+    assert odd == (9, 10)
+    assert read_measured(["yes", "Red", "1"], ("blue", "red"))[1] == (0,)  # is red positive?
+    assert list(read_measured(["2.0", "3"], ("1", "2", "3"))[0]) == [1, 2]
+    assert list(read_measured(["-", "+"], ("no", "yes"))[0]) == [0, 1]
+
+
+def test_measured_values_are_read_as_in_training_and_the_rest_is_counted():
+    values, odd = read_measured(["9,15", ">8,7", "", "8,52", "n.d.", "?", "x"])
+    np.testing.assert_array_equal(values, [9.15, *[math.nan] * 2, 8.52, *[math.nan] * 3])
+    assert odd == (1, 6)
+    text = not_understood("pIC50", ["9,15", ">8,7", "", "x"], (1, 3))
+    assert text == ("2 of 3 measured values in column 'pIC50' were not understood, such as '>8,7'.")
+    assert not_understood("pIC50", ["5"], ()) == ""
 
 
 def test_free_text_is_not_a_label():
@@ -203,6 +273,26 @@ def test_outliers_and_values_over_orders_of_magnitude_are_reported(write):
     assert [row.row for row in found(table, "values far from the rest").rows] == [30]
     assert "logarithm" in found(table, "values span orders of magnitude").done
     assert len(table.graphs) == 30
+
+
+def test_bounds_have_a_finding_of_their_own_with_what_they_contradict(write):
+    rows = alkanes([f"{k}.5" for k in range(1, 31)])
+    rows += ["OCC,>9", "CCO,4", "CCO,4.1", "CN,<3", "CCN,broken"]
+    table = clean_table(write(rows), "smiles", ["y"])
+    bounds = found(table, "bounds instead of values")
+    assert [row.row for row in bounds.rows] == [31, 34]
+    assert "contradicts 4.05" in bounds.rows[0].reason
+    assert bounds.done == (
+        "not used, such as '>9'; the range learned from is cut there;"
+        " 1 contradicts the value learned for the same compound"
+    )
+    assert [row.row for row in found(table, "label not understood").rows] == [35]
+
+
+def test_a_column_with_one_number_says_which_cells_are_none(write):
+    path = write(alkanes(["7", *["many"] * 29]))
+    with pytest.raises(ValueError, match=r"only value is 7, and 29 cells are not numbers"):
+        clean_table(path, "smiles", ["y"], kinds={"y": "regression"})
 
 
 def test_what_excel_writes_is_read(write):
