@@ -1,6 +1,5 @@
 """What a table of measured values says about a change: the product, and pairs with the change."""
 
-import math
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +11,17 @@ from typing import Any
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphxai.datasets.labels import is_missing
+from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.molecules import iter_records
+from graphxai.models.graphormer.config import Task
 
 from .matched_pairs import Exchange, matched_pairs
+
+SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
+
+
+class NotUnderstood(ValueError):
+    """There are measured values, but none is a number."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,14 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured values by canonical SMILES; the mean of molecules that were measured repeatedly."""
+    """Measured values by canonical SMILES; the mean of molecules that were measured repeatedly.
+
+    note: which values or SMILES were not understood, in words; empty if all were.
+    """
 
     name: str
     values: Mapping[str, float]
+    note: str = ""
 
     @classmethod
     def read(
@@ -86,37 +96,63 @@ class Measurements:
     ) -> "Measurements":
         """The values of a CSV file, from the first of these columns that has numbers.
 
-        A warning counts rows whose SMILES or value cannot be read. Raises ValueError if no column
-        has numbers; the message is about the first.
+        Numbers are read as for training, see `read_labels`. A warning counts rows whose SMILES or
+        value is not understood. Raises ValueError if no column has numbers (`NotUnderstood` if one
+        has values); the message is about that column, or else about the first.
         """
-        errors = []
+        errors: list[ValueError] = []
         for column in columns:
             try:
                 records = iter_records(path, (smiles_column, column))
-                cells = [(r[smiles_column], r[column]) for _, r in records]
-                return cls.of([cell for cell in cells if not is_missing(cell[1])], column)
+                return cls.of([(r[smiles_column], r[column]) for _, r in records], column)
             except ValueError as error:
-                errors.append(str(error))
-        raise ValueError(f"{path} has no measured values: {errors[0]}")
+                errors.append(error)
+        first = next((e for e in errors if isinstance(e, NotUnderstood)), errors[0])
+        raise type(first)(f"{path} has no measured values: {first}")
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, Any]], name: str = "value") -> "Measurements":
         """Measured values of pairs of a SMILES and a number; warning and errors as for `read`."""
+        given = [(smiles, _text(cell)) for smiles, cell in pairs]
+        cells = [cell for _, cell in given]
+        values, odd = read_measured(cells)
         found, bad = defaultdict(list), 0
         with rdBase.BlockLogs():
-            for smiles, cell in pairs:
-                mol, value = Chem.MolFromSmiles(smiles), _number(cell)
-                if mol is None or value is None:
+            for k in np.flatnonzero(~np.isnan(values)).tolist():
+                mol = Chem.MolFromSmiles(given[k][0])
+                if mol is None:
                     bad += 1
                 else:
-                    found[Chem.MolToSmiles(mol)].append(value)
+                    found[Chem.MolToSmiles(mol)].append(float(values[k]))
+        rows = "1 row has" if bad == 1 else f"{bad:,} rows have"
+        unread = f"{rows} a value in {name!r} but no readable SMILES." if bad else ""
+        note = " ".join(filter(None, (not_understood(name, cells, odd), unread)))
         if not found:
-            raise ValueError(f"no row has a SMILES and a number in {name!r}.")
-        if bad:
-            warnings.warn(
-                f"{bad} rows have no readable SMILES or no number in {name!r}.", stacklevel=2
-            )
-        return cls(name, {smiles: float(np.mean(values)) for smiles, values in found.items()})
+            digits = any(character.isdigit() for k in odd for character in cells[k])
+            text = f"no row has a SMILES and a number in {name!r}."
+            raise (NotUnderstood if digits or bad else ValueError)(f"{text} {note}".strip())
+        if note:
+            warnings.warn(note, stacklevel=2)
+        means = {smiles: float(np.mean(each)) for smiles, each in found.items()}
+        return cls(name, means, note)
+
+    def doubt(self, task: Task) -> str:
+        """Say so if the values hardly look like those that a regression was trained on.
+
+        Empty if they do, and where the mean and standard deviation of the training values, the
+        task's `offset` and `scale`, are not known.
+        """
+        if task.kind != "regression" or (task.offset, task.scale) == (0, 1) or not self.values:
+            return ""
+        values = np.array(list(self.values.values()))
+        if np.mean(np.abs(values - task.offset) <= SPREAD * task.scale) >= 0.5:
+            return ""
+        usual = (task.offset + side * SPREAD * task.scale for side in (-1, 1))
+        return (
+            f"Column {self.name!r} has values from {values.min():.4g} to {values.max():.4g}, but"
+            f" {task.name} was mostly from {' to '.join(f'{end:.3g}' for end in usual)} in"
+            " training: compare the same quantity in the same unit."
+        )
 
     def about(self, before: str, after: str) -> Measured:
         """What was measured for a change between two molecules, canonical SMILES."""
@@ -144,9 +180,10 @@ def _exchange(before: str, after: str) -> Exchange | None:
     return None if pair is None else pair.exchange
 
 
-def _number(cell: Any) -> float | None:
+def _text(cell: Any) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
     try:
-        value = float(cell)
+        return repr(float(cell))
     except (TypeError, ValueError):
-        return None
-    return value if math.isfinite(value) else None
+        return str(cell)

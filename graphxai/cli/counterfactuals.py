@@ -11,6 +11,8 @@ from .terminal import echo, printable
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
+    from graphxai.chemistry.measurements import Measurements
+    from graphxai.models.graphormer import Trained
 
 
 def counterfactuals(
@@ -67,10 +69,10 @@ def counterfactuals(
 
     `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
 
-    `graphxai counterfactuals assay.csv --towards ">6" --measured-column IC50 --out changes.csv`
+    `graphxai counterfactuals assay.csv --towards ">6" --measured-column pIC50 --out changes.csv`
     """
     from graphxai.chemistry.counterfactuals import counterfactuals as find
-    from graphxai.chemistry.measurements import Measurements
+    from graphxai.chemistry.measurements import Measurements, NotUnderstood
     from graphxai.chemistry.wish import Wish
     from graphxai.datasets.progress import progress_bar
     from graphxai.datasets.writing import alone
@@ -96,7 +98,12 @@ def counterfactuals(
         options["measured"] = Measurements.read(measured or source, columns, smiles_column)
     elif kind == "table":
         with suppress(ValueError):  # nothing was measured
-            options["measured"] = Measurements.read(source, columns, smiles_column)
+            try:
+                options["measured"] = Measurements.read(source, columns, smiles_column)
+            except NotUnderstood as error:
+                echo(f"warning: {error}", err=True)
+    if doubt := _doubt(loaded, Wish.of(towards, loaded).task, options.get("measured")):
+        echo(f"warning: {doubt}", err=True)
     if kind == "smiles":
         found = find(loaded, source, towards, n, **options)
         found.save(out)
@@ -121,6 +128,17 @@ def counterfactuals(
     if len(left_out) > 10:
         echo(f"left out: {len(left_out) - 10} more rows", err=True)
     echo(f"counterfactuals of {len(results):,} molecules: {out}")
+
+
+def _doubt(model: "Trained", wished: str, measured: "Measurements | None") -> str:
+    """Say so if measured values hardly look like the task they stand for; else empty.
+
+    The task is the one that names their column, or else the wish's.
+    """
+    if measured is None:
+        return ""
+    tasks = {task.name: task for task in model.config.tasks}
+    return measured.doubt(tasks[measured.name if measured.name in tasks else wished])
 
 
 def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:

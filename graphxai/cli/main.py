@@ -143,8 +143,13 @@ def main() -> None:
         raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
-def _printable_warning(*details: Any, **more: Any) -> str:
-    return printable(_FORMAT(*details, **more))
+def _printable_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **more: Any
+) -> str:
+    """A warning for the terminal; what is meant for the user comes without a line of code."""
+    if category is UserWarning:
+        return printable(f"warning: {message}\n")
+    return printable(_FORMAT(message, category, *place, **more))
 
 
 def _interrupted() -> SystemExit:

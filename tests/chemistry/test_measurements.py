@@ -1,11 +1,14 @@
 """What a table of measured values says about a change."""
 
+import re
+
 import numpy as np
 import pytest
 from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.matched_pairs import Exchange, matched_pairs
+from graphxai.models.graphormer import Task
 
 VALUES = {
     "c1ccccc1C(N)=O": 5.0,
@@ -58,8 +61,33 @@ def test_a_measured_product_is_told_and_what_is_unknown_too(table):
 def test_a_table_is_read_with_repeats_averaged_and_useless_rows_counted(tmp_path):
     path = tmp_path / "assay.csv"
     path.write_text("smiles,class,pIC50\nCCO,yes,5\nOCC,no,6\nCCN,no,>4\nnonsense,no,7\nCCC,no,\n")
-    with pytest.warns(UserWarning, match="2 rows have no readable SMILES or no number in 'pIC50'"):
+    unread = (
+        "1 of 4 measured values in column 'pIC50' was not understood, such as '>4'."
+        " 1 row has a value in 'pIC50' but no readable SMILES."
+    )
+    with pytest.warns(UserWarning, match=re.escape(unread)):
         found = gx.Measurements.read(path, ["class", "pIC50"])
     assert (found.name, found.values) == ("pIC50", {"CCO": 5.5})
+    assert found.note == unread
     with pytest.raises(ValueError, match="has no column 'logD'"):
         gx.Measurements.read(path, ["logD"])
+
+
+def test_values_are_read_as_in_training_and_a_column_of_bounds_says_so(tmp_path):
+    path = tmp_path / "assay.csv"
+    path.write_text("smiles;pIC50;none\nCCO;5,25;>4\nOCC;6,75;>5\nCCN;1.023;\n")
+    assert gx.Measurements.read(path, ["pIC50"]).values == {"CCO": 6.0, "CCN": 1023.0}
+    assert gx.Measurements.of({"CCO": np.float32(5.5), "CCN": None}.items()).values == {"CCO": 5.5}
+    with pytest.raises(ValueError, match="2 of 2 measured values in column 'none' were not"):
+        gx.Measurements.read(path, ["none"])
+
+
+def test_values_of_another_kind_than_the_tasks_are_pointed_out():
+    task = Task("pIC50", "regression", offset=6.5, scale=1.3)
+    alike = gx.Measurements.of([("CCO", 4.0), ("CCN", 9.5), ("CCC", 70.0)], "pIC50")
+    assert alike.doubt(task) == ""
+    other = gx.Measurements.of([("CCO", 0.7), ("CCN", 55.0), ("CCC", 12000.0)], "IC50")
+    assert other.doubt(task).startswith(
+        "Column 'IC50' has values from 0.7 to 1.2e+04, but pIC50 was mostly from 2.6 to 10.4"
+    )
+    assert other.doubt(Task("y", "regression")) == ""

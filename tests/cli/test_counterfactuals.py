@@ -78,6 +78,17 @@ def test_the_tables_own_pairs_are_measured_pairs(tmp_path):
     assert "measured" not in rows(bare)[0]
 
 
+def test_measured_values_that_are_not_understood_or_of_another_kind_are_told(tmp_path):
+    table = tmp_path / "assay.csv"
+    table.write_text("smiles,pIC50,IC50\nc1ccccc1O,>4,1200\nOc1ccccc1F,>5,55\n")
+    out = ("--out", str(tmp_path / "found.csv"))
+    command = ["counterfactuals", str(table), "--towards", "pIC50: >3", *FEW, *out]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "2 of 2 measured values in column 'pIC50' were not understood" in result.stderr
+    result = CliRunner().invoke(app, [*command, "--measured-column", "IC50"])
+    assert "Column 'IC50' has values from 55 to 1200, but pIC50 was mostly from" in result.stderr
+
+
 def test_a_column_of_no_table_is_refused(tmp_path):
     given = ["counterfactuals", "CCO", "--towards", "pIC50: >3", "--measured-column", "IC50"]
     result = CliRunner().invoke(app, given)

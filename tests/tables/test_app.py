@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import threading
+from functools import partial
 
 import pytest
 from rdkit import Chem
@@ -16,7 +17,7 @@ from starlette.testclient import TestClient
 import graphxai as gx
 from graphxai.chemistry.counterfactuals import search
 from graphxai.contract.target import Target
-from graphxai.tables.app import molecules, server
+from graphxai.tables.app import molecules, server, tables
 from graphxai.tables.app.models import Models
 from toy import random_graphormer
 
@@ -248,6 +249,23 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
     assert shown["measured"].startswith("measured pIC50 5.75 (before 5)")
     assert shown["within"].startswith("90 %: ")
     assert shown["within"].replace("−", "-") == one.change_range
+
+
+def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told(monkeypatch):
+    monkeypatch.setattr(molecules, "SEARCHED", 5)
+    bace, target = gx.load("bace"), Target(None, "pIC50")
+    steps = []
+    for cells in (("9,15", "8,7", ">8,9"), (">9", ">8", ">7")):
+        rows = [f"{s};{cell}" for s, cell in zip((AMIDE, "CCO", "CCN"), cells, strict=True)]
+        file = "assay.csv", "\n".join(["smiles;pIC50", *rows]), ""
+        measured = partial(tables.measured_in, *file, ("pIC50",))
+        *_, last = molecules.suggestions(bace, AMIDE, "pIC50: >99", target, (), 1, False, measured)
+        steps.append(last)
+        known = measured()
+        assert list(known.values.values()) == ([9.15, 8.7] if cells[0] == "9,15" else [])
+    assert "1 of 3 measured values in column 'pIC50' was not understood" in steps[0]["summary"]
+    assert "3 of 3 measured values in column 'pIC50' were not understood" in steps[1]["summary"]
+    assert steps[1]["found"][0]["measured"] == ""
 
 
 def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):

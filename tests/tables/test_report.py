@@ -5,6 +5,7 @@ import csv
 import hashlib
 import json
 import re
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -542,3 +543,60 @@ def test_measured_classes_are_read_from_the_column_that_is_named(bace, assay, tm
 def test_without_measured_values_there_is_no_plot(page):
     _, data = read(page)
     assert data["measured"] is None
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "values"),
+    [
+        ("pIC50", ["9,15", ">8,9", "1.023", "", "28,2"], [9.15, None, 1023, None, 28.2]),
+        ("BACE-1 inhibition", ["Active", "inactive ", "No", "maybe", "1"], [1, 0, 0, None, 1]),
+    ],
+)
+def test_measured_values_are_read_as_in_training(bace, tmp_path, header, cells, values):
+    table = tmp_path / "assay.csv"
+    smiles = ["CCO", "CCN", "CCC", "CCCO", "CCCN"]
+    lines = [f"{one};{cell}" for one, cell in zip(smiles, cells, strict=True)]
+    table.write_text("\n".join([f"smiles;{header}", *lines]))
+    count, example = (4, ">8,9") if header == "pIC50" else (5, "maybe")
+    note = (
+        f"1 of {count} measured values in column '{header}' was not understood, such as"
+        f" '{example}'."
+    )
+    with pytest.warns(UserWarning, match=re.escape(note)):
+        out = gx.report(bace, table, tmp_path / "r.html", target=header, detailed=0)
+    _, data = read(out)
+    known = [m["measured"] and m["measured"][0] for m in data["molecules"]]
+    assert known == [value if value is None else pytest.approx(value, rel=1e-3) for value in values]
+    assert data["words"]["notes"][0] == note
+
+
+def test_a_measured_task_that_is_not_explained_is_named(bace, assay, tmp_path):
+    out, wanted = tmp_path / "r.html", 'choose the target "pIC50"'
+    with pytest.warns(UserWarning, match=wanted):
+        gx.report(bace, assay, out, detailed=0, limit=2)
+    assert wanted in read(out)[1]["words"]["notes"][0]
+    with pytest.warns(UserWarning, match=r"pIC50 \(column 'hit'\)"):
+        gx.report(bace, assay, out, detailed=0, limit=2, measured={"pIC50": "hit"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gx.report(bace, assay, out, detailed=0, limit=2, target="pIC50")
+    assert read(out)[1]["words"]["notes"] == []
+
+
+def test_the_page_is_headed_by_the_score_of_the_explained_task(bace, assay, tmp_path):
+    out = tmp_path / "r.html"
+    for target, score in (("pIC50", "pIC50: R2 0."), ("active", "BACE-1 inhibition: ROC-AUC 0.")):
+        gx.report(bace, assay, out, detailed=0, limit=2, target=target)
+        assert read(out)[1]["model"]["summary"].startswith(score)
+
+
+def test_measured_values_that_are_none_of_the_task_are_pointed_out(bace, tmp_path):
+    table = tmp_path / "assay.csv"
+    table.write_text("smiles,nM\nCCO,55\nCCN,12000\nCCC,800\n")
+    with pytest.warns(UserWarning, match="but pIC50 was mostly from"):
+        gx.report(
+            *(bace, table, tmp_path / "r.html"),
+            target="pIC50",
+            measured={"pIC50": "nM"},
+            detailed=0,
+        )

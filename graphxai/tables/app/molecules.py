@@ -176,7 +176,9 @@ def suggestions(
     if (table := measured()) is not None:
         start = Chem.MolToSmiles(found.explanation.atoms())
         known = [replace(one, measured=table.about(start, one.smiles)) for one in found]
-        yield _suggested(replace(found, found=tuple(known)), label)
+        last = _suggested(replace(found, found=tuple(known)) if table.values else found, label)
+        note = f". {table.note.rstrip('.')}" if table.note else ""  # the page adds the last stop
+        yield last | {"summary": last["summary"] + note}
 
 
 def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:

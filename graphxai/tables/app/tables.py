@@ -12,9 +12,8 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
-from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.measurements import Measurements, NotUnderstood
 from graphxai.contract.target import Target
-from graphxai.datasets.labels import is_missing
 from graphxai.datasets.molecules import iter_records
 from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import Trained
@@ -61,11 +60,13 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
 def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
     """What a file says was measured, from the first task that names a column with numbers.
 
-    Arguments as for `rows_of`; in an SD file, a property is a column. None without any numbers.
+    Arguments as for `rows_of`; in an SD file, a property is a column. None if nothing was measured;
+    if no value was understood, the note of an empty result says so.
     """
     structures = name.lower().endswith(STRUCTURES)
     columns = _columns(_header(text))
     column = column or _smiles_column(columns)
+    unread: Measurements | None = None
     for task in tasks:
         if structures:
             found = [(smiles, cells.get(task, "")) for _, smiles, cells in _records(text)]
@@ -73,11 +74,13 @@ def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Me
             found = [(row[column], row[task]) for row in _cells(name, text, (column, task))]
         else:
             continue
-        known = [(smiles, cell) for smiles, cell in found[:MAX_ROWS] if not is_missing(cell)]
         with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of rows that cannot be read, as the page shows
-            return Measurements.of(known, task)
-    return None
+            warnings.simplefilter("ignore")  # the page shows the note
+            try:
+                return Measurements.of(found[:MAX_ROWS], task)
+            except NotUnderstood as error:
+                unread = unread or Measurements(task, {}, str(error))
+    return unread
 
 
 def exported(

@@ -1,6 +1,5 @@
 """Explain a table of molecules and write one HTML file that shows them."""
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -37,7 +36,14 @@ from graphxai.visualization.color import PALETTES, Scale
 from .changes import changes_card
 from .choice import in_full, said
 from .drawing import UNIT, drawing
-from .measured import agreement, measured_columns, measured_value, shown
+from .measured import (
+    MeasuredTable,
+    agreement,
+    beside,
+    measured_columns,
+    measured_table,
+    shown,
+)
 from .page import render
 from .projection import similarity_map
 from .records import colour_limit, full_card, record, rounded
@@ -55,12 +61,12 @@ Rejected: TypeAlias = tuple[int, str, str]  # row, SMILES, reason
 
 @dataclass(frozen=True)
 class Row:
-    """One molecule to report: its row number, name, the model's input, measured cells by task."""
+    """One molecule to report: its row number, name, the model's input, measured values by task."""
 
     number: int
     name: str
     value: Any
-    measured: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 # a molecule with a full card: its place, why, and what is known of it
@@ -94,7 +100,7 @@ class Contents:
     words; neighbours: drawings of the nearest training compounds, by SMILES; refused: methods that
     do not work for the model, with the reason; targets: labels of the explained outputs; outputs:
     what these are, in words; terms: words of the ledger with their meaning; task: the explained
-    one; score: how well the model does on test data.
+    one; score: how well the model does on test data; notes: about what was measured.
     """
 
     molecules: list[dict[str, Any]] = field(default_factory=list)
@@ -109,6 +115,7 @@ class Contents:
     fragments: FragmentTable = field(default_factory=FragmentTable)
     task: str = ""
     score: Sign | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def report(
@@ -147,9 +154,11 @@ def report(
     default only on a terminal. workers: processes, as for `graphxai.explain`; the page is the same
     for any number.
 
-    Rows that cannot be used are listed in the report. Raises ValueError if no row can be used, if
-    there are too many rows, if `out` is not .html, if the model does not offer what `towards` says,
-    or if it does not read molecules.
+    Rows that cannot be used are listed in the report. A warning, also on the page, counts measured
+    values that are not understood, and names tasks that were measured but not explained.
+
+    Raises ValueError if no row can be used, if there are too many rows, if `out` is not .html, if
+    the model does not offer what `towards` says, or if it does not read molecules.
     """
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
@@ -160,12 +169,15 @@ def report(
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
-    columns: dict[str, str] = {}
+    values = MeasuredTable()
     if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
-        columns = measured_columns(Path(inputs), smiles_column, model.config.tasks, measured or {})
+        tasks = model.config.tasks
+        columns = measured_columns(Path(inputs), smiles_column, tasks, measured or {})
+        most = LARGEST if limit is None else limit
+        values = measured_table(Path(inputs), smiles_column, tasks, columns, most)
     elif measured:
         raise ValueError("measured values are columns of a file.")
-    rows, total, source = _rows(inputs, names, smiles_column, name_column, columns)
+    rows, total, source = _rows(inputs, names, smiles_column, name_column, values)
     if limit is not None:
         rows, total = islice(rows, limit), min(limit, total)
     elif total > LARGEST:
@@ -174,7 +186,7 @@ def report(
             f" browser. Set a limit, such as {LARGEST}; `graphxai explain` and `graphxai fragments`"
             " take tables of any length."
         )
-    contents = Contents()
+    contents = Contents(notes=list(values.notes))
     others = tuple(name for name in dict.fromkeys(compared) if name != explainer.name)
     changes = max(0, counterfactuals), towards
     training = training_set_of(model)
@@ -200,31 +212,39 @@ def report(
         for part in chain.from_iterable(done):
             _complete(contents, part)
             tick(len(part.items))
+    contents.notes += filter(None, (_doubt(model, contents), beside(values, contents.task)))
+    for note in contents.notes:
+        warnings.warn(note, stacklevel=2)
     name = title or f"{model.origin.name}: {source}"
     data = _data(contents, model, explainer, name, source)
     (task,) = (t for t in model.config.tasks if t.name == contents.task)
     target_word = next(iter(contents.targets)) if len(contents.targets) == 1 else None
-    data["measured"] = agreement(task, columns.get(task.name, ""), target_word, contents.molecules)
+    column = values.columns.get(task.name, "")
+    data["measured"] = agreement(task, column, target_word, contents.molecules)
     page = render(data, name, _card(model))
     return write_whole(out, page)
 
 
 def _values(plan: Plan, contents: Contents) -> Measurements | None:
-    """The table's numbers for the task of the wish, or else for another one; None without any."""
+    """The table's values for the task of the wish, or else for another one; None without any."""
     wished = contents.task if plan.towards is None else Wish.of(plan.towards, plan.model).task
-    tasks = sorted((task.name for task in plan.model.config.tasks), key=lambda n: n != wished)
-    for task in tasks:
-        cells = [(e.smiles, row.measured.get(task, "")) for row, e in contents.explained]
-        pairs = [(smiles, cell) for smiles, cell in cells if smiles and _is_number(cell)]
-        if pairs:
-            return Measurements.of(pairs, task)
-    return None
+    tasks = (task.name for task in plan.model.config.tasks if task.kind == "regression")
+    found = (_measurements(contents, task) for task in sorted(tasks, key=lambda n: n != wished))
+    return next(filter(None, found), None)
 
 
-def _is_number(cell: str) -> bool:
-    with suppress(ValueError):
-        return math.isfinite(float(cell))
-    return False
+def _measurements(contents: Contents, task: str) -> Measurements | None:
+    """The explained molecules' measured values of a task; None without any."""
+    cells = ((e.smiles, row.measured.get(task)) for row, e in contents.explained)
+    pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
+    return Measurements.of(pairs, task) if pairs else None
+
+
+def _doubt(model: Model, contents: Contents) -> str:
+    """Say so if what was measured hardly looks like the explained task; else empty."""
+    (task,) = (t for t in model.config.tasks if t.name == contents.task)
+    found = _measurements(contents, task.name) if task.kind == "regression" else None
+    return "" if found is None else found.doubt(task)
 
 
 def _rows(
@@ -232,7 +252,7 @@ def _rows(
     names: Sequence[str] | None,
     smiles_column: str,
     name_column: str | None,
-    measured: Mapping[str, str],
+    measured: MeasuredTable,
 ) -> tuple[Iterator[Row], int, str]:
     """The molecules, roughly how many there are, and a name for their source."""
     if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
@@ -242,13 +262,13 @@ def _rows(
             raise ValueError("names go with a list; for a file, give name_column.")
         path = Path(inputs)
         named = () if name_column is None else (name_column,)
-        records = iter_records(path, (smiles_column, *named, *measured.values()))
+        records = iter_records(path, (smiles_column, *named))
         found = (
             Row(
                 number,
                 cells[name_column] if name_column else "",
                 cells[smiles_column],
-                {task: cells[column] for task, column in measured.items()},
+                measured.of(number),
             )
             for number, cells in records
         )
@@ -305,7 +325,7 @@ def _card_of(plan: Plan, row: Row, explanation: Explanation, trust: Trust) -> Ex
     parts = fragments(explanation, "brics")
     card = record(row.name, row.number, explanation, parts, trust)
     (task,) = (t for t in plan.model.config.tasks if t.name == explanation.prediction.task)
-    value = measured_value(task, row.measured.get(task.name, ""))
+    value = row.measured.get(task.name)
     card["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
     card["part"] = "" if plan.training is None else plan.training.part(explanation.atoms())
     return Explained(row, explanation, parts, card)
@@ -416,7 +436,7 @@ def _data(
         "model": {
             "name": model.origin.name,
             "sha256": model.origin.sha256,
-            "summary": str(model.origin.metadata.get("summary", "")),
+            "summary": _score(model, contents),
             "score": _sentence(contents.score),
             "tasks": [[task.name, list(task.classes), task.unit] for task in model.config.tasks],
         },
@@ -428,6 +448,7 @@ def _data(
         "words": {
             "intro": _intro(contents, explainer),
             "full": contents.full,
+            "notes": contents.notes,
             "terms": contents.terms,
         },
         "features": list(features),
@@ -448,6 +469,13 @@ def _data(
         "rejected": contents.rejected,
         "refused": contents.refused,
     }
+
+
+def _score(model: Model, contents: Contents) -> str:
+    """The test score of the explained task, or the model's if it has one task or none is known."""
+    if len(model.config.tasks) > 1 and contents.score and contents.score.level != "unknown":
+        return f"{contents.task}: {contents.score.figures}"
+    return str(model.origin.metadata.get("summary", ""))
 
 
 def _sentence(score: Sign | None) -> str:

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.molecules import iter_records
 from graphxai.models.graphormer.config import Task
 from graphxai.models.graphormer.training.metrics import r2, rmse, roc_auc
@@ -18,6 +21,26 @@ PARTS = {  # of the model's data, in the order in which they are shown
     "training": "training part of the model (not a test)",
     "": "other molecules",
 }
+
+
+LISTED = 3  # tasks that are named
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """What a table says was measured, by task.
+
+    columns: where; values: by row number, class numbers or values; notes: which cells were not
+    understood, in words.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def of(self, row: int) -> dict[str, float]:
+        """The values of one row by task."""
+        return {task: values[row] for task, values in self.values.items() if row in values}
 
 
 def measured_columns(
@@ -45,24 +68,43 @@ def _has(path: Path, smiles_column: str, column: str) -> bool:
     return False
 
 
-def measured_value(task: Task, text: str) -> float | None:
-    """A cell as a value, or as the number of a class; None if it is neither.
+def measured_table(
+    path: Path, smiles_column: str, tasks: Sequence[Task], columns: Mapping[str, str], limit: int
+) -> MeasuredTable:
+    """Read the measured values in the first `limit` rows, as `read_measured` does.
 
-    A class is given by its name or, if there are two, as 0 or 1.
+    columns: by task, see `measured_columns`.
     """
-    if text in task.classes:
-        return float(task.classes.index(text))
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    if not task.classes:
-        return value if math.isfinite(value) else None
-    for number, name in enumerate(task.classes):
-        with suppress(ValueError):
-            if float(name) == value:
-                return float(number)
-    return value if len(task.classes) == 2 and value in (0, 1) else None
+    if not columns:
+        return MeasuredTable()
+    wanted = (smiles_column, *dict.fromkeys(columns.values()))
+    rows = list(islice(iter_records(path, wanted), limit))
+    values, notes = {}, []
+    for task in tasks:
+        if task.name not in columns:
+            continue
+        cells = [cells[columns[task.name]] for _, cells in rows]
+        found, odd = read_measured(cells, task.classes)
+        known = zip(rows, found.tolist(), strict=True)
+        values[task.name] = {row: value for (row, _), value in known if not math.isnan(value)}
+        notes.append(not_understood(columns[task.name], cells, odd))
+    return MeasuredTable(columns, values, tuple(filter(None, notes)))
+
+
+def beside(table: MeasuredTable, explained: str) -> str:
+    """Say which measured tasks are not explained, and how to compare them; empty without any."""
+    others = [task for task, values in table.values.items() if values and task != explained]
+    if not others:
+        return ""
+    named = [
+        task if table.columns[task] == task else f"{task} (column {table.columns[task]!r})"
+        for task in others[:LISTED]
+    ]
+    more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
+    return (
+        f"The table has measured values of {', '.join(named)}{more}, and this report explains"
+        f' {explained}: choose the target "{others[0]}" (--target "{others[0]}") to compare them.'
+    )
 
 
 def shown(task: Task, value: float) -> str:
