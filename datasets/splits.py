@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,6 +31,10 @@ __all__ = [
 
 FRACTIONS = (0.8, 0.1, 0.1)
 NEAR = 0.6  # a cluster's molecules are more similar than this to its first one, as in Taylor 1995
+MONTH_FIRST = re.compile(r"(\d{1,2})[./-]((?:19|20)\d{2})")
+YEAR_FIRST = re.compile(r"((?:19|20)\d{2})[/-](\d{1,2})")
+YEAR = re.compile(r"(19|20)\d{2}")
+SHORT = re.compile(r"(0?[1-9]|1[0-2])\.\d{2}")
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("valid", "validation", "val", "calibrate", "calibration"), "valid"),
@@ -135,27 +140,34 @@ def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS)
     return _by_groups(list(groups.values()), fractions, "clusters")
 
 
-def time_split(times: Sequence[str], fractions: Sequence[float] = FRACTIONS) -> Split:
+def time_split(
+    times: Sequence[str],
+    fractions: Sequence[float] = FRACTIONS,
+    rows: Sequence[int] | None = None,
+) -> Split:
     """Train on the oldest molecules, test on the newest; equal times stay in the given order.
 
     Args:
-        times: all numbers (years, batches) or all ISO dates (2024-05-31), one per molecule.
+        times: all numbers (years, batches), all ISO dates (2024-05-31), or all months (05.2024,
+            5/2024, 2024-05), one per molecule.
         fractions: train, valid, test.
+        rows: numbers of the molecules' rows, for messages.
 
     Raises:
-        ValueError: a time is neither; the message quotes it.
+        ValueError: a time is none of these, or only some are months; the message quotes it.
     """
     first, second = _cuts(len(times), fractions)
-    order = np.argsort(_as_numbers(times), kind="stable").tolist()
+    order = np.argsort(_as_numbers(times, rows), kind="stable").tolist()
     parts = (order[:first], order[first:second], order[second:])
     train, valid, test = (tuple(sorted(part)) for part in parts)
     return Split(train, valid, test, kind="time")
 
 
-def given_split(parts: Sequence[str], seed: int = 0) -> Split:
+def given_split(parts: Sequence[str], seed: int = 0, rows: Sequence[int] | None = None) -> Split:
     """Take the parts as given, "train", "valid" and "test" (or "training", "val", "calibration").
 
     If no molecule is for validation, a ninth of the training part is drawn for it with `seed`.
+    rows: numbers of the molecules' rows, for messages.
 
     Raises:
         ValueError: another word, or no molecule to train on or to test.
@@ -164,7 +176,10 @@ def given_split(parts: Sequence[str], seed: int = 0) -> Split:
     for position, text in enumerate(parts):
         part = PARTS.get(text.strip().casefold())
         if part is None:
-            raise ValueError(f"{text!r} is not a part of a split: write train, valid or test.")
+            raise ValueError(
+                f"{_quoted(text)} is not a part of a split{_place(position, rows)}: write train,"
+                " valid or test."
+            )
         found[part].append(position)
     for part in ("train", "test"):
         if not found[part]:
@@ -224,25 +239,76 @@ def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: st
     return Split(tuple(sorted(train)), tuple(sorted(valid)), tuple(sorted(test)), kind=kind)
 
 
-def _as_numbers(times: Sequence[str]) -> list[float]:
-    """Return numbers as they are, or else the seconds of ISO dates."""
+def _as_numbers(times: Sequence[str], rows: Sequence[int] | None) -> list[float]:
+    """Return months as months, else numbers as they are, or else the seconds of ISO dates."""
     texts = [text.strip() for text in times]
+    months = _months(texts)
+    if months is not None:
+        return months
     with suppress(ValueError):
         numbers = [float(text) for text in texts]
         if all(map(isfinite, numbers)):
             return numbers
     found = []
-    for text in texts:
+    for position, text in enumerate(texts):
         try:
             time = datetime.fromisoformat(text)
         except ValueError:
             raise ValueError(
-                f"{text!r} is not a time: write all times as dates such as 2024-05-31, or all as"
-                " numbers such as 2024."
+                f"{_quoted(text)} is not a time{_place(position, rows)}: write all times as dates"
+                " such as 2024-05-31, all as months such as 2024-05, or all as numbers such as"
+                " 2024."
             ) from None
         aware = time if time.tzinfo else time.replace(tzinfo=UTC)
         found.append((aware - datetime(1, 1, 1, tzinfo=UTC)).total_seconds())
     return found
+
+
+def _quoted(text: str) -> str:
+    return repr(text) if text.strip() else "an empty cell"
+
+
+def _place(position: int, rows: Sequence[int] | None) -> str:
+    """The row of a molecule, in words to put behind what is said of it; empty if not known."""
+    return "" if rows is None else f" (row {rows[position]})"
+
+
+def _months(texts: Sequence[str]) -> list[float] | None:
+    """Return months since year 0 for 05.2017, 5/2017 or 2017-05; None if these are not months.
+
+    Raises ValueError if some are months and the rest years or a minority, or for 05.17.
+    """
+    found = [_month(text) for text in texts]
+    known = [month for month in found if month is not None]
+    if texts and len(known) == len(texts):
+        return known
+    if known:
+        month, odd = texts[_first(found, True)], texts[_first(found, False)]
+        if len(known) * 2 >= len(texts) or any(map(YEAR.fullmatch, texts)):
+            raise ValueError(
+                f"{month!r} looks like a month, but {odd!r} does not: write all times as months"
+                " such as 2024-05, or all as dates such as 2024-05-31."
+            )
+    if all(map(SHORT.fullmatch, texts)) and any(text.startswith("0") for text in texts):
+        raise ValueError(
+            f"{texts[0]!r} may be a month or a number: write months with the year first, such as"
+            " 2024-05."
+        )
+    return None
+
+
+def _first(found: Sequence[float | None], known: bool) -> int:
+    return next(k for k, month in enumerate(found) if (month is not None) == known)
+
+
+def _month(text: str) -> float | None:
+    if match := MONTH_FIRST.fullmatch(text):
+        month, year = int(match[1]), int(match[2])
+    elif match := YEAR_FIRST.fullmatch(text):
+        year, month = int(match[1]), int(match[2])
+    else:
+        return None
+    return year * 12.0 + month - 1 if 1 <= month <= 12 else None
 
 
 def _cuts(n: int, fractions: Sequence[float]) -> tuple[int, int]:

@@ -63,6 +63,36 @@ def test_the_newest_molecules_are_tested() -> None:
         time_split([*days, "03.04.2024"])
 
 
+@pytest.mark.parametrize("form", ["{m:02d}.{y}", "{m}/{y}", "{y}-{m:02d}"])
+def test_months_are_sorted_by_year_first(form: str) -> None:
+    dates = [(2017, 3), (2016, 12), (2018, 1), (2017, 11), (2015, 5), (2016, 1), (2014, 12)]
+    times = [form.format(y=year, m=month) for year, month in dates]
+    split = time_split(times, (4 / 7, 1 / 7, 2 / 7))
+    assert split.test == (2, 3)
+    assert split.valid == (0,)
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (["05.2017", "13.2017", "04.2018"], "'05.2017' looks like a month, but '13.2017' does not"),
+        (["2017"] * 9 + ["05.2017"], "'05.2017' looks like a month, but '2017' does not"),
+        (["01.2010", "1.201"], "'01.2010' looks like a month, but '1.201' does not"),
+        (["05.17", "11.16"], "'05.17' may be a month or a number"),
+    ],
+)
+def test_what_may_be_a_month_or_a_number_is_refused(times: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        time_split(times)
+
+
+def test_an_empty_cell_is_named_with_its_row() -> None:
+    with pytest.raises(ValueError, match=r"an empty cell is not a part of a split \(row 7\)"):
+        given_split(["train", "", "test"], rows=[4, 7, 9])
+    with pytest.raises(ValueError, match=r"an empty cell is not a time \(row 7\)"):
+        time_split(["2024-01-01", "", "2024-02-01"], rows=[4, 7, 9])
+
+
 def test_given_parts_are_kept_and_a_lacking_validation_part_is_drawn_from_training() -> None:
     words = ["training"] * 18 + ["Test"] * 3
     split = given_split(words, seed=1)

@@ -102,7 +102,10 @@ def table_split(
     if column is not None:
         cells = dict(iter_records(table.path, (column,)))
         given = [cells[row][column] for row in table.rows]
-        split = time_split(given) if kind == "time" else given_split(given, seed)
+        if kind == "time":
+            split = time_split(given, rows=table.rows)
+        else:
+            split = given_split(given, seed, table.rows)
     elif kind == "random":
         split = random_split(len(smiles), seed)
     else:
