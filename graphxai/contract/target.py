@@ -14,6 +14,8 @@ Name = str | int
 End = Name | tuple[str, Name]
 Choice = Name | tuple[End, End] | None
 
+LISTED = 12  # tasks that an error names
+
 
 @dataclass(frozen=True, eq=False)
 class ResolvedTarget:
@@ -215,11 +217,32 @@ def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
             classes = [(t.name, name) for t in config.tasks for name in t.classes]
             full = [pair for pair in classes if ": ".join(pair) == choice]
             short = [pair for pair in classes if pair[1] == choice]
-            task, choice = next(iter(full + short), (None, choice))
+            named = full or short
+            if len(named) > 1:
+                raise ValueError(
+                    f"{len(named)} tasks have a class {choice!r}: name the task too, as in"
+                    f" '{': '.join(named[0])}'."
+                )
+            if not named and len(config.tasks) > 1:
+                raise ValueError(
+                    f"the model has no class {choice!r} and no task of that name; its tasks are"
+                    f" {_offered(config)}."
+                )
+            task, choice = next(iter(named), (None, choice))
     found, columns = config.task_columns(task)
     if choice is None:
         return _Side(found, columns, 1 if found.kind == "binary" else None)
     return _Side(found, columns, _class_index(found, choice))
+
+
+def _offered(config: TaskSet) -> str:
+    """The tasks of a model with their classes, in words."""
+    named = [
+        f"{task.name!r} ({', '.join(task.classes)})" if task.classes else repr(task.name)
+        for task in config.tasks[:LISTED]
+    ]
+    more = f" and {len(config.tasks) - LISTED} more" if len(config.tasks) > LISTED else ""
+    return f"{', '.join(named)}{more}"
 
 
 def _difference(config: TaskSet, first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:

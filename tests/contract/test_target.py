@@ -1,5 +1,7 @@
 """Targets: the log-odds of the class explained, against probabilities."""
 
+import re
+
 import pytest
 import torch
 
@@ -34,6 +36,21 @@ def test_log_odds_stay_finite_where_the_probability_is_one():
 def test_a_single_logit_is_the_log_odds_and_a_value_stays_a_value(target):
     resolved = target.resolve(TASKS, OUTPUTS)
     assert torch.equal(resolved.log_odds(OUTPUTS), resolved(OUTPUTS))
+
+
+def test_a_name_that_several_tasks_have_is_asked_for_with_its_task():
+    tasks = TaskSet(tuple(Task(f"NR-{k}", "binary", ("inactive", "active")) for k in range(3)))
+    outputs = torch.tensor([[0.5, -1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"3 tasks have a class 'active': .* 'NR-0: active'"):
+        Target("active").resolve(tasks, outputs)
+    assert Target("NR-2: active").resolve(tasks, outputs).labels == ("NR-2: active",)
+    assert Target("active", "NR-2").resolve(tasks, outputs)(outputs).item() == 2.0
+
+
+def test_an_unknown_name_lists_tasks_and_classes():
+    message = "no class 'foo' and no task of that name; its tasks are 'value', 'odour' (sweet, sour"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Target("foo").resolve(TASKS, OUTPUTS)
 
 
 def test_a_difference_of_two_classes_stays_a_difference():
