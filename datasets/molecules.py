@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from rdkit import Chem
+from rdkit import Chem, rdBase
 
 from .download import data_root, fetch
 from .featurising import TURN, Featurised, featurise
@@ -47,6 +47,21 @@ BACE_LABELS = ("Class", "pIC50")
 
 MAX_CELL = 1 << 24  # characters
 csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
+
+STRUCTURES = (
+    "convert its structures to SMILES; in Python, gx.explain(model, Chem.SDMolSupplier(path)) reads"
+    " those of an SD or MOL file"
+)
+WORKBOOK = "save the sheet as CSV"
+PARQUET = "save it as CSV; only `graphxai explain --engine ray` reads Parquet"
+LIST = "write the header smiles,name above it, separate both by commas, and name the file .csv"
+CONVERSIONS = {  # by suffix
+    **dict.fromkeys((".sdf", ".sd", ".mol", ".mol2", ".pdb"), STRUCTURES),
+    **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods", ".numbers"), WORKBOOK),
+    **dict.fromkeys((".parquet", ".pq"), PARQUET),
+    **dict.fromkeys((".smi", ".ism", ".cxsmiles"), LIST),
+}
+SIGNATURES = {b"PK\x03\x04": WORKBOOK, b"\xd0\xcf\x11\xe0": WORKBOOK, b"PAR1": PARQUET}
 
 MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
@@ -195,8 +210,8 @@ def iter_table(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a column is missing (the message lists the existing ones), a quote is not
-            closed, or `workers` is not a whole number of at least 1.
+        ValueError: it is no table (see `require_table`), a column is missing (the message lists the
+            existing ones), a quote is not closed, or `workers` is not a whole number of at least 1.
     """
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
     yield from _as_data(table_graphs(path, smiles_column, label_columns, **options))
@@ -231,11 +246,35 @@ def table_graphs(
             yield graph
 
 
+def conversion(path: str | os.PathLike[str]) -> str:
+    """How to make a table of a file of another type, in words; empty if it may be a CSV table."""
+    path = Path(path)
+    known = CONVERSIONS.get(path.suffix.lower(), "")
+    if known or not path.is_file():
+        return known
+    with path.open("rb") as file:
+        start = file.read(4)
+    return next((text for sign, text in SIGNATURES.items() if start.startswith(sign)), "")
+
+
+def require_table(path: str | os.PathLike[str]) -> None:
+    """Raise an error unless this file may be a CSV table.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds structures, a workbook or the like; the message says how to convert it.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file.")
+    found = conversion(path)
+    if found and found != LIST:  # a list may have a header
+        raise ValueError(f"{path} is not a CSV table with a column of SMILES: {found}.")
+
+
 def column_names(path: str | os.PathLike[str], known: str) -> list[str]:
     """Return the names in a CSV file's header; `known`, one of them, tells the separator."""
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
+    require_table(path)
     with path.open(encoding=_encoding(path), errors=_LATIN, newline="") as file:
         header = file.readline()
     row = next(csv.reader([header], delimiter=_delimiter(header, known)), [])
@@ -251,8 +290,7 @@ def iter_records(
     line endings and errors are as for `iter_table`.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
+    require_table(path)
     with path.open(encoding=_encoding(path), errors=_LATIN, newline="") as file:
         header = file.readline()
         file.seek(0)
@@ -263,7 +301,8 @@ def iter_records(
         for wanted in columns:
             if wanted not in named:
                 there = ", ".join(repr(name) for name in named) or "none: the file is empty"
-                raise ValueError(f"{path} has no column {wanted!r}; its columns: {there}.")
+                hint = f" The first line is a molecule: {LIST}." if _is_list(named) else ""
+                raise ValueError(f"{path} has no column {wanted!r}; its columns: {there}.{hint}")
             if named.count(wanted) > 1:
                 raise ValueError(f"{path} has more than one column {wanted!r}.")
         for number, cells in enumerate(_records(lines, reader, path), start=1):
@@ -359,6 +398,14 @@ def _number(column: str, cell: str | None) -> float:
             f"column {column!r} has {shortened(text)!r}, which is not a number: leave the cell"
             " empty if the value was not measured."
         ) from None
+
+
+def _is_list(named: Sequence[str]) -> bool:
+    """Whether a header starts with a SMILES of several atoms, so that it is none."""
+    first = "".join(named[:1]).split()[:1]
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(first[0]) if first and len(first[0]) <= MAX_QUOTED else None
+    return mol is not None and mol.GetNumAtoms() > 1
 
 
 class _Lines:

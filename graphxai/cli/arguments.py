@@ -101,6 +101,10 @@ def kind_of(source: str) -> str:
             raise FileNotFoundError(f"{source}: no such file.")
         return "table" if suffix in TABLES else "image"
     if _exists(source) and not _is_smiles(source):
+        from graphxai.datasets.molecules import conversion
+
+        if how := conversion(source):
+            raise ValueError(f"{source} is not a CSV table with a column of SMILES: {how}.")
         known = ", ".join(TABLES + IMAGES)
         raise ValueError(
             f"{source}: cannot read this type of file; use {known}, or --engine ray for Parquet."

@@ -369,9 +369,11 @@ def test_one_molecule_can_be_reported(bace, tmp_path):
 
 
 def test_what_cannot_be_in_a_report_is_an_error(bace, tmp_path):
-    with pytest.raises(ValueError, match="no molecule"):
+    with pytest.raises(ValueError, match="the molecule cannot be explained"):
         gx.report(bace, ["C1CC("], tmp_path / "r.html")
-    with pytest.raises(ValueError, match="no molecule"):
+    with pytest.raises(ValueError, match="no molecule in 2 molecules can be explained"):
+        gx.report(bace, ["C1CC(", "C1CC"], tmp_path / "r.html")
+    with pytest.raises(ValueError, match="cannot be explained"):
         gx.report("mnist-superpixels", ["CCO"], tmp_path / "r.html")
     with pytest.raises(ValueError, match="2 names for 1"):
         gx.report(bace, ["CCO"], tmp_path / "r.html", names=["a", "b"])
@@ -538,6 +540,24 @@ def test_measured_classes_are_read_from_the_column_that_is_named(bace, assay, tm
     done = CliRunner().invoke(app, [*command, "--measured", f"{task}=hit"])
     assert done.exit_code == 0, done.output
     assert read(out)[1]["measured"]["column"] == "hit"
+
+
+def test_files_that_are_no_table_say_how_to_convert_them(bace, tmp_path):
+    sdf, book, listed = (tmp_path / name for name in ("a.sdf", "b.csv", "c.smi"))
+    sdf.write_text(Chem.MolToMolBlock(Chem.MolFromSmiles("CCO")) + "$$$$\n")
+    book.write_bytes(b"PK\x03\x04" + bytes(99))
+    listed.write_text("CCO ethanol\nCCN\n")
+    out = tmp_path / "r.html"
+    for path, message in (
+        (sdf, "a.sdf is not a CSV table with a column of SMILES: convert its structures"),
+        (str(sdf), "convert its structures"),
+        (book, "save the sheet as CSV"),
+        (listed, "The first line is a molecule: write the header smiles,name above it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gx.report(bace, path, out)
+    with pytest.raises(ValueError, match=r"^the molecule cannot be explained: "):
+        gx.report(bace, "C1CC", out)
 
 
 def test_without_measured_values_there_is_no_plot(page):

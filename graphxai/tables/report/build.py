@@ -16,7 +16,7 @@ from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
 from graphxai.contract.threads import one_thread, workers_for
-from graphxai.datasets.molecules import iter_records
+from graphxai.datasets.molecules import CONVERSIONS, iter_records
 from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.datasets.workers import Lost, Part, work_through
@@ -170,7 +170,7 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
     values = MeasuredTable()
-    if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
+    if _is_file(inputs):
         tasks = model.config.tasks
         columns = measured_columns(Path(inputs), smiles_column, tasks, measured or {})
         most = LARGEST if limit is None else limit
@@ -199,6 +199,8 @@ def report(
             tick(len(part.items))
     if not contents.molecules:
         why = f": {contents.rejected[0][2]}" if contents.rejected else ""
+        if total == 1 and not _is_file(inputs):
+            raise ValueError(f"the molecule cannot be explained{why}")
         raise ValueError(f"no molecule in {source} can be explained{why}")
     chosen = in_full(contents.molecules, max(0, detailed))
     contents.full = said(contents.molecules, chosen)
@@ -247,6 +249,13 @@ def _doubt(model: Model, contents: Contents) -> str:
     return "" if found is None else found.doubt(task)
 
 
+def _is_file(inputs: Any) -> bool:
+    """Whether to read a file; a text is a SMILES unless it has the suffix of a file."""
+    if isinstance(inputs, str):
+        return Path(inputs).suffix.lower() in (*TABLES, *CONVERSIONS)
+    return isinstance(inputs, Path)
+
+
 def _rows(
     inputs: Any,
     names: Sequence[str] | None,
@@ -255,7 +264,7 @@ def _rows(
     measured: MeasuredTable,
 ) -> tuple[Iterator[Row], int, str]:
     """The molecules, roughly how many there are, and a name for their source."""
-    if isinstance(inputs, str | Path) and Path(inputs).suffix.lower() in TABLES:
+    if _is_file(inputs):
         from graphxai.tables.run import count_rows
 
         if names is not None:
