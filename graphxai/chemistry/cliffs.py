@@ -101,5 +101,6 @@ def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
                 bad.append(row)
     if bad:
         listed = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        warnings.warn(f"{len(bad)} SMILES cannot be read, rows {listed}.", stacklevel=3)
+        rows = "row" if len(bad) == 1 else "rows"
+        warnings.warn(f"{len(bad)} SMILES cannot be read: {rows} {listed}.", stacklevel=3)
     return found

@@ -166,8 +166,9 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         tried = f"{self.predicted:,} neighbours predicted"
         own = self.explanation.prediction
         if self.wish.distance(own) > 0:
-            stay = f"{self.successes:,} are {self.wish}, as the molecule itself ({own})"
-            return f"{tried}, {stay}: ask for another class or value"
+            sure = percent(self.wish.value(own)) if self.wish.label else str(own)
+            stay = f"{self.successes:,} are {self.wish}, like the molecule itself ({sure})"
+            return f"{tried}, {stay}. Ask for another class or value"
         if self.first is None:
             return f"{tried}, none reaches {self.wish}"
         sure = "" if self.sure is None else f" ({self.sure:,} surely)"

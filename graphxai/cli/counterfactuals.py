@@ -108,7 +108,8 @@ def counterfactuals(
         found = find(loaded, source, towards, n, **options)
         found.save(out)
         _print(found)
-        echo(f"{found.summary}: {out}")
+        echo(f"{found.summary}.")
+        echo(f"written: {out}")
         return
     rows = _rows(Path(source), smiles_column)
     options["progress"] = False

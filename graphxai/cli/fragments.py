@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SCHEMES = ("brics", "scaffold", "rings", "groups")
 WRITABLE = (".csv", ".parquet")
 SHAPLEY = "shapley"  # besides the names of explainers
+ROWS = 8  # of the table that are printed from each end
 LISTED = 10  # rows left out that are named one by one
 
 
@@ -142,6 +143,9 @@ def fragments(
         echo(f"left out: {line}", err=True)
     if rejected > len(left_out):
         echo(f"left out: {rejected - len(left_out)} more rows", err=True)
+    hidden = len(frame) - 2 * ROWS
+    if hidden > 0:
+        echo(f"{hidden:,} of {len(frame):,} fragments between these are not shown: see {out}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
     echo(f"{listed}, out of {_counted(table.molecules, 'molecule')}: {out}")
 
@@ -161,7 +165,7 @@ def _patterns(given: list[str]) -> dict[str, str]:
     return named
 
 
-def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = 8) -> None:
+def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = ROWS) -> None:
     """Print the fragments of highest and of lowest mean relevance; plus: sign of positive ones."""
     from rich.console import Console
     from rich.markup import escape

@@ -59,9 +59,10 @@ def nearness_line(counts: Mapping[str, int]) -> str:
         "far": "far from it",
         "edge": "at its edge",
         "near": "near it",
-        "training compound": "in it",
     }
     parts = [f"{counts[word]} {text}" for word, text in words.items() if counts.get(word)]
+    if inside := counts.get("training compound"):
+        parts.append("1 a training compound" if inside == 1 else f"{inside} training compounds")
     return f"training set: of {total} rows, {', '.join(parts)} (column training_set)"
 
 

@@ -331,6 +331,12 @@ def _train_table(
     with progress_bar("reading", count_rows(path)) as tick:
         table = clean_table(path, smiles_column, target_columns, **reading, tick=tick)
     _print_hygiene(table)
+    said: set[str] = set()
+
+    def say(line: str) -> None:
+        said.add(line)
+        echo(line)
+
     with _interruptible(), _alone(out):
         folder = train_replicates(
             table,
@@ -338,9 +344,9 @@ def _train_table(
             replicates,
             **settings,
             command=shlex.join(["graphxai", *sys.argv[1:]]),
-            say=echo,
+            say=say,
         )
-    _print_scores(folder)
+    _print_scores(folder, said)
     echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
 
 
@@ -366,8 +372,8 @@ def _print_hygiene(table: "CleanTable") -> None:
     Console().print(printed)
 
 
-def _print_scores(folder: Path) -> None:
-    """Print the test scores of the model card, and those of replicates."""
+def _print_scores(folder: Path, said: set[str]) -> None:
+    """Print the test scores of the model card, those of replicates, and notes not yet said."""
     import json
 
     from rich.console import Console
@@ -390,4 +396,5 @@ def _print_scores(folder: Path) -> None:
         Console().print(printed)
     echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
     for note in found["notes"]:
-        echo(f"note: {note}")
+        if note not in said:
+            echo(f"note: {note}")

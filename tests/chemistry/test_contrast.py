@@ -445,7 +445,7 @@ def test_one_molecule_measured_twice_is_not_a_cliff_but_its_enantiomer_is():
 
 def test_rows_without_a_value_or_a_molecule_are_ignored():
     smiles = [IBUPROFEN, AMIDE, "not a molecule", PYRIDINE]
-    with pytest.warns(UserWarning, match="1 SMILES cannot be read, rows 2"):
+    with pytest.warns(UserWarning, match="1 SMILES cannot be read: row 2."):
         found = gx.activity_cliffs(smiles, [5.0, np.nan, 7.0, 8.0], similarity=0.3)
     assert [(c.a, c.b) for c in found] == [(3, 0)]
     assert gx.activity_cliffs([], []) == []

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 import typer
@@ -150,7 +151,7 @@ def test_every_row_says_how_near_it_is_to_the_training_set(run, trained, table, 
     out = tmp_path / "results"
     code, text, error = run("explain", table, "--model", trained, "--out", out, "--format", "sdf")
     assert code == 0, error
-    line = "training set: of 3 rows, 2 far from it, 1 in it (column training_set)"
+    line = "training set: of 3 rows, 2 far from it, 1 a training compound (column training_set)"
     assert line in text
     rows = read(out / "explanations.csv")
     assert [row["training_set"] for row in rows] == ["far", "far", "training compound"]
@@ -251,6 +252,11 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
         (("explain", "CCO", "--model", "nothing"), "neither a folder nor the name"),
         (("explain", "CCO", "--method", "lime"), "unknown method 'lime'"),
         (("explain", "CCO", "--target", "toxic"), "no class 'toxic'"),
+        (
+            ("explain", "CCO", "--model", "bace", "--target", "toxic"),
+            "'BACE-1 inhibition' (inactive, active), 'pIC50'",
+        ),
+        (("explain", "CCO", "--model", "tox21", "--target", "active"), "name the task too"),
         (("explain", "CCO", "--out", "x.doc"), "use one of .svg"),
         (("explain", "CCO", "--scale", "-1"), "--scale is 'own', 'shared' or a positive number"),
         (("explain", "CCO", "--palette", "rainbow"), "rainbow"),
@@ -455,3 +461,24 @@ def test_predictions_have_a_column_with_the_unit(run, tmp_path):
     assert float(row["solvation (kcal/mol)"]) == float(row["output"])
     _, text, _ = run("explain", "CCO", "--model", folder)
     assert "relevance for solvation in kcal/mol" in text
+
+
+def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
+    table, out = Path(__file__).parents[2] / "docs/examples/assay.csv", tmp_path / "f.csv"
+    code, text, _ = run("fragments", table, "--limit", "12", "--minimum", "1", "--out", out)
+    assert code == 0
+    hidden = len(read(out)) - 16
+    assert hidden > 0
+    assert f"{hidden} of {len(read(out))} fragments between these are not shown: see {out}" in text
+
+
+def test_a_note_of_training_is_printed_once(run, tmp_path):
+    table, out = tmp_path / "t.csv", tmp_path / "run"
+    parts = ["train"] * 30 + ["valid"] * 5 + ["test"] * 5
+    rare = (3, 20, 33, 38, 40)
+    rows = [f"{'C' * k}O,{int(k in rare)},{part}" for k, part in enumerate(parts, start=1)]
+    table.write_text("\n".join(["smiles,y,part", *rows]))
+    options = ("--fast", "--start", "none", "--epochs", "1", "--split-column", "part")
+    code, text, error = run("train", table, "--target-column", "y", "--out", out, *options)
+    assert code == 0, error
+    assert text.count("of the training molecules") == 1
