@@ -38,7 +38,7 @@ MISSING = frozenset(
     )
 )
 TYPOGRAPHY = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " "})  # minus, fixed spaces
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 HEADER = re.compile(r"(.*\S)\s*[(\[]([^()\[\]]*\S[^()\[\]]*)[)\]]")
 WITH_COMMA = re.compile(r"[+-]?(\d+),(\d+)([eE][+-]?\d+)?")
 WITH_POINT = re.compile(r"[+-]?(\d*)\.(\d*)([eE][+-]?\d+)?")

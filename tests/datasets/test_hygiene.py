@@ -152,6 +152,12 @@ def test_measured_classes_are_those_of_the_task_however_they_are_written():
     assert list(read_measured(["-", "+"], ("no", "yes"))[0]) == [0, 1]
 
 
+def test_a_long_cell_takes_no_time():
+    """Each would take minutes if every way to divide its digits were tried."""
+    cells = ["1" * 10**6 + "x", "1" * 10**6 + " " * 10**6 + "9", ">" * 10**6, "1,234" * 10**5]
+    assert read_measured(cells)[1] == (0, 1, 2, 3)
+
+
 def test_measured_values_are_read_as_in_training_and_the_rest_is_counted():
     values, odd = read_measured(["9,15", ">8,7", "", "8,52", "n.d.", "?", "x"])
     np.testing.assert_array_equal(values, [9.15, *[math.nan] * 2, 8.52, *[math.nan] * 3])
