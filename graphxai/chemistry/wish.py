@@ -26,7 +26,8 @@ class Wish:
     def of(cls, text: str, model: Model) -> "Wish":
         """Read the name of a class, ">6.5" or "<6.5"; "task: ..." names a task.
 
-        Raises ValueError for anything else; the message lists what the model offers.
+        Raises ValueError for anything else, where the message lists what the model offers, and for
+        a class that several tasks have.
         """
         config = model.config
         named = next((t for t in config.tasks if text.startswith(f"{t.name}:")), None)
@@ -37,9 +38,14 @@ class Wish:
             if values:
                 side = 1 if found[1] == ">" else -1
                 return cls(values[0].name, limit=float(found[2]), side=side)
-        for task in tasks:
-            if rest in task.classes:
-                return cls(task.name, rest)
+        having = [task.name for task in tasks if rest in task.classes]
+        if len(having) > 1:
+            raise ValueError(
+                f"{len(having)} tasks have a class {rest!r}: name the task too, as in"
+                f" '{having[0]}: {rest}'."
+            )
+        if having:
+            return cls(having[0], rest)
         offered = [
             f"{task.name}: >LIMIT or <LIMIT"
             if task.kind == "regression"
