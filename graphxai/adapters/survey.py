@@ -11,9 +11,10 @@ smaller one alone, show it. Such a model gets one graph at a time.
 Cuts: one recorded pass shows where values of the nodes are used without their gradient.
 """
 
+import math
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from contextvars import Context
 from typing import Any, NamedTuple, TypeVar
@@ -190,51 +191,75 @@ class _Entries:
 
 
 class Padding:
-    """Whether a model counts padding, as one small pass showed; kept by copies."""
+    """Whether a model counts padding, as small passes showed; kept by copies.
+
+    The more padding, the more an output changes. So the question is asked anew where a batch has
+    far more of it than any before.
+    """
 
     def __init__(self) -> None:
-        self._asked = self._counts = False
+        self._asked = 0.0  # how many times larger the second graph of the question was
+        self._counts = False
 
     def __deepcopy__(self, _: Any) -> "Padding":
         return self
 
     def counts(self, model: Wrapped, batch: Any) -> bool:
         """Whether the graphs of this batch need a pass each."""
-        if not self._asked and batch.graphs is not None and bool(batch.num_nodes.all()):
-            self._asked = True
-            graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-            found = _apart(_changes_beside, model, graphs[0], graphs[-1], True)
-            if found is None:
-                found = _apart(_changes_beside, model, graphs[0], graphs[-1], False)
-            # if neither ran, the batch itself will show what is wrong
-            self._asked, self._counts = found is not None, bool(found)
-        return self._counts
+        if self._counts or batch.graphs is None or not bool(batch.num_nodes.all()):
+            return self._counts
+        least, most = (int(number) for number in batch.num_nodes.aminmax())
+        if self._asked and most <= 2 * self._asked * least:
+            return False
+        before, self._asked = self._asked, math.inf  # the question itself does not ask
+        graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
+        asked, found = _answer(model, graphs[0], graphs[-1])
+        self._asked, self._counts = max(before, asked), found
+        return found
 
 
-def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> tuple[Any, Any]:
-    """Two graphs, the first the smaller one, made from graphs that may be of one size."""
+def _answer(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:
+    """How many times larger the second graph was, and whether it changed what the first one gets.
+
+    0 and no, if the model ran for none: the batch itself will show what is wrong.
+    """
+    for first, second in _of_two_sizes(model, smallest, largest):
+        found = _apart(_changes_beside, model, first, second, True)
+        if found is None:
+            found = _apart(_changes_beside, model, first, second, False)
+        if found is not None:
+            return int(second.num_nodes) / int(first.num_nodes), found
+    return 0.0, False
+
+
+def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
+    """Pairs of graphs to try, the first far smaller; made from graphs that may be of one size."""
     size = int(second.num_nodes)
-    if int(first.num_nodes) < size:
-        return first, second
+    if 2 * int(first.num_nodes) <= size:
+        yield first, second
+        return
     if size == 1:
-        return first, model.repeated(second, 2)
+        yield first, model.repeated(second, 2)
+        return
     nodes = torch.arange(size, device=second.x.device)
-    return model.induced(second, nodes < size - 1), second
+    for kept in (-(-size // 4), size - 1):
+        yield model.induced(second, nodes < kept), second
 
 
 def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
     """Whether a graph's output changes beside a larger one; not if it is random anyway.
 
+    Raises ValueError if it is not finite.
     in_double: in double precision, so that rounding does not hide a small change.
     """
     if in_double:
         model = copied(model)
         model.module.double()
     state = torch.get_rng_state()
-    with leaving_no_trace(model.module), model.evaluating():
-        first, second = _of_two_sizes(model, graph, larger)
-        with torch.no_grad():
-            beside, alone = (model(model.collate(g))[:1] for g in ([first, second], [first]))
+    with leaving_no_trace(model.module), model.evaluating(), torch.no_grad():
+        beside, alone = (model(model.collate(g))[:1] for g in ([graph, larger], [graph]))
+    if not bool(alone.isfinite().all()):
+        raise ValueError("no finite output")
     return torch.equal(state, torch.get_rng_state()) and not _nearly_equal(beside, alone)
 
 

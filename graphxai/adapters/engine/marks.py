@@ -10,14 +10,14 @@ that a product gives each factor half of its relevance:
 * activation: of `x g(x)`, entry by entry, the factor `g(x)`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
 import torch
 
-from .trace import Op, Ref, Trace, filled
+from .trace import WEIGHTS, Op, Ref, Trace, filled
 from .vocabulary import (
     ADDITIONS,
     GATES,
@@ -32,10 +32,13 @@ from .vocabulary import (
 
 Rule = Literal["attention", "layernorm", "activation"]
 ENTRYWISE = {
-    "abs", "add", "rsub", "sub", "sigmoid", "tanh", "erf", "exp", "mul", "div", "pow", "neg",
-    "reciprocal", "clamp", "clamp_min", "clamp_max", "softplus", "_to_copy", "view", "square",
-    "sqrt", "log1p", "erfc", "special_ndtr", "gt", "ge", "lt", "le", "where", "relu", "expm1",
-    "sign", "masked_fill", "log",
+    "abs", "acos", "add", "asin", "asinh", "atan", "celu", "clamp", "clamp_max", "clamp_min", "cos",
+    "cosh", "div", "elu", "eq", "erf", "erfc", "exp", "exp2", "expm1", "ge", "gelu", "gt",
+    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log10",
+    "log1p", "log2", "log_sigmoid_forward", "logit", "lt", "masked_fill", "maximum", "minimum",
+    "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "selu", "sgn",
+    "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "special_ndtr", "sqrt",
+    "square", "sub", "tan", "tanh", "threshold", "_to_copy", "view", "where",
 }  # fmt: skip
 OF_A_SUM = SAME | SUMS | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
 OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", "var_mean", "std",
@@ -105,27 +108,50 @@ class Marks:
         """Mark a value as constant where `op` reads it."""
         self.held.setdefault(op.number, {}).setdefault(value, rule)
 
+    def add(self, others: "Marks") -> None:
+        """Add the marks of other operations, but for their attention."""
+        for number, held in others.held.items():
+            self.held.setdefault(number, {}).update(held)
+        self.products |= others.products
+        self.shares |= others.shares
+        self.softmax |= others.softmax
+        self.shifts |= others.shifts
+        self.sizes |= others.sizes
+
 
 def marked(trace: Trace) -> Marks:
-    """All marks of a pass, whatever the rules in force."""
-    return _Marking(trace).marks
+    """All marks of a pass, whatever the rules in force.
+
+    What other inputs alone go into, such as an encoder of positions, is marked by itself: its
+    attention is held constant, but is none between nodes.
+    """
+    first, alike = _first_of_equals(trace)
+    marks = Marks(alike=alike, first=first)
+    _Marking(trace, [bool(live & 1) for live in trace.live], marks)
+    others = [bool(live & ~WEIGHTS) and not live & 1 for live in trace.live]
+    if any(others):
+        beside = Marks(alike=alike, first=first)
+        _Marking(trace, others, beside)
+        marks.add(beside)
+    return marks
 
 
 class _Marking:
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.live = [live & 1 for live in trace.live]  # of the nodes
-        self._first, alike = _first_of_equals(trace)
-        self.marks = Marks(alike=alike, first=self._first)
+    """Finds the marks of operations on some values; live: which."""
+
+    def __init__(self, trace: Trace, live: Sequence[bool], marks: Marks) -> None:
+        self.trace, self.live, self.marks = trace, live, marks
+        self._first = marks.first
         self._behind: dict[tuple[int, int], set[int]] = {}
         self._roots: dict[int, int] = {}
         self._products: dict[int, list[Op]] = {}
         signals = [op for op in trace.ops if any(self.live[r.value] for r in op.reads)]
-        for op in signals:
-            if self._makes_weights(op):
-                self._mark_attention(op)
-                self._mark_softmax(op.out)
-                self._mark_shifts(op)
+        weights = [op for op in signals if self._makes_weights(op)]
+        self._weights = {op.number for op in weights}
+        for op in weights:
+            self._mark_attention(op)
+            self._mark_softmax(op.out)
+            self._mark_shifts(op)
         for op in signals:
             if op.name in GATES:
                 self._mark_gate(op)
@@ -253,7 +279,7 @@ class _Marking:
         """Whether all signals in an addition belong to `mine`, or are other attention."""
         others = (value for value in self.live_reads(op) if value not in mine)
         multiples = (self.makers(value, _OF_MULTIPLES) for value in others)
-        return all(any(op.name in SOFTMAX for op in makers) for makers in multiples)
+        return all(any(op.number in self._weights for op in makers) for makers in multiples)
 
     def _is_factor(self, op: Op, mine: set[int], argument: int | None) -> bool:
         """Whether a product with weights makes other weights, as with a gate of every pair.
@@ -310,9 +336,14 @@ class _Marking:
     def _are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """The first of the candidates whose own entries are summed in a divisor."""
         sums = [op for op in self.makers(below, OF_A_SUM) if op.name in SUMS]
-        summed = [self.behind(read, SAME) for op in sums for read in self.live_reads(op)]
-        alike = (v for v in candidates if any(self.behind(v, SAME) & values for values in summed))
-        return next(alike, None)
+        summed = {
+            root for op in sums for read in self.live_reads(op) for root in self._roots_of(read)
+        }
+        return next((v for v in candidates if self._roots_of(v) & summed), None)
+
+    def _roots_of(self, value: int) -> set[int]:
+        """What a value, or what it was before it was moved, is a constant multiple of."""
+        return {self.root(own) for own in self.behind(value, SAME)}
 
     def _is_of_logarithms(self, op: Op) -> bool:
         """Whether `exp` undoes `log_softmax`, or has `s - logsumexp(s)` as its argument."""

@@ -353,7 +353,7 @@ def _product(call: Call, first: int) -> Tensor:
 
 
 BY_ENTRY = {
-    "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "rrelu_with_noise", "clamp", "clamp_min",
+    "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "clamp", "clamp_min",
     "clamp_max", "abs", "threshold", "hardtanh_relu", "diff",
 }  # fmt: skip
 AVERAGES = {

@@ -223,8 +223,8 @@ class _Needed:
         if len(read) > 1 and op.name in PRODUCTS:
             factors = [value for value in factors_of(op) if value in read]
             of_nodes = [value for value in factors if self.trace.live[value] & 1]
-            if len(factors) > 1 and len(of_nodes) < len(factors):
-                read -= {*factors} - {*(of_nodes or factors[:1])}
+            if 0 < len(of_nodes) < len(factors):
+                read -= {*factors} - {*of_nodes}
         self.taken[op.number] = frozenset(read)
         return self.taken[op.number]
 

@@ -541,6 +541,8 @@ class Recording(TorchDispatchMode):
                 passes, arriving = True, self._rewritten_script(op)
             elif op.name in CUTS:
                 passes = False
+            elif op.graded and self._carries_out(op):
+                passes = True
             elif not self._graded:
                 passes = is_real(tensor)
             elif op.nested:
@@ -554,6 +556,11 @@ class Recording(TorchDispatchMode):
                 trace.live[ref.value] = arriving & depends
             elif is_real(tensor) and op.name not in CUTS:  # inputs that need no gradient
                 trace.live[ref.value] = arriving & depends & ~1
+
+    def _carries_out(self, op: Op) -> bool:
+        """Whether PyTorch copies what was conjugated or negated only by a flag, below autograd."""
+        tensor = self.trace.tensors[op.reads[0].slot] if op.name == "clone" else None
+        return tensor is not None and (tensor.is_conj() or tensor.is_neg())
 
     def _live(self, value: int) -> int:
         """Where gradients come from, for a value that may be of several writes."""

@@ -14,7 +14,7 @@ SAME = {  # only the shape, the order or the type changes, or entries are remove
     "masked_scatter", "sort", "cat", "stack", "take", "index_copy",
 }  # fmt: skip
 MATRIX_PRODUCTS = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "addbmm", "addr", "vdot",
-                   "_trilinear", "_sparse_mm", "convolution", "_addmm_activation"}  # fmt: skip
+                   "_sparse_mm", "convolution", "_addmm_activation"}  # fmt: skip
 PRODUCTS = {"mul", "div"} | MATRIX_PRODUCTS
 PLUS_PRODUCT = {"addmm", "baddbmm", "addmv", "addbmm", "addr"}  # the first argument is added
 SUMS = {"sum", "mean", "scatter_add", "index_add", "scatter_reduce", "cumsum", "segment_reduce",
@@ -53,7 +53,7 @@ FILLS = {"masked_fill", "index_fill", "constant_pad_nd", "clamp", "clamp_min", "
          "threshold", "fill"}  # fmt: skip
 # linear or piecewise linear, beside those above
 LINEAR = {
-    "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "rrelu_with_noise", "clamp", "clamp_min",
+    "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "clamp", "clamp_min",
     "clamp_max", "abs", "max", "min", "amax", "amin", "maximum", "minimum", "cummax", "cummin",
     "median", "topk", "diff", "trace", "diag", "adaptive_avg_pool1d",
     "_adaptive_avg_pool2d", "avg_pool2d", "max_pool2d_with_indices", "avg_pool3d", "embedding",
@@ -63,6 +63,7 @@ LINEAR = {
     "_pack_padded_sequence", "_pad_packed_sequence", "reflection_pad1d", "replication_pad1d",
     "max_dim", "kthvalue", "_adaptive_avg_pool3d", "values", "indices", "coalesce", "_conj",
     "view_as_complex", "_fft_r2c", "_fft_c2r", "_fft_c2c", "imag", "hardtanh_relu", "nanmedian",
+    "_neg_view",
 }  # fmt: skip
 KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
 

@@ -45,6 +45,40 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Ten
     return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask.bool()
 
 
+def rrelu(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> Tensor:  # fmt: skip
+    """Leaky ReLU with slopes from lower to upper: random ones in training, else their mean."""
+    if not training:
+        return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
+    slope = torch.empty_like(x).uniform_(lower, upper, generator=generator)
+    return torch.where(x < 0, x * slope, x)
+
+
+def rrelu_(x: Tensor, *args: Any) -> Tensor:
+    """The same in place."""
+    return x.copy_(rrelu(x, *args))
+
+
+def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
+    """Sums of products of three tensors, after axes of length one are added to each.
+
+    `nn.Bilinear` is `a^T W b` of a (n, D), weight (K, D, E), b (n, E), which is two products.
+    """
+    *added, summed = axes[:4]
+    if (*added, summed) == ([1, 3], [0], [1, 2], [2, 3]):
+        rows = torch.tensordot(a, weight, ([1], [1]))  # (n, K, E)
+        return torch.bmm(rows, b[:, :, None])[..., 0]
+    factors = []
+    for factor, own in zip((a, weight, b), added, strict=True):
+        for axis in own:
+            factor = factor.unsqueeze(axis)
+        factors.append(factor)
+    product = factors[0] * factors[1] * factors[2]
+    return product.sum(summed) if summed else product
+
+
 def attention(
     query: Tensor,
     key: Tensor,
@@ -114,6 +148,9 @@ WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: addcmul,
     aten.addcdiv.default: addcdiv,
     aten.native_dropout.default: native_dropout,
+    aten.rrelu_with_noise.default: rrelu,
+    aten.rrelu_with_noise_.default: rrelu_,
+    aten._trilinear.default: trilinear,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _for_cpu,
     aten.scaled_dot_product_attention.default: attention,
     aten.mkldnn_rnn_layer.default: lstm_layer,
