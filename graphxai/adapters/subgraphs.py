@@ -110,6 +110,34 @@ def several(graph: Data, times: int) -> Data:
     return made
 
 
+def reordered(graph: Data, order: Tensor, roles: Roles) -> Data:
+    """The same graph, whose node k is node `order[k]`; order (N,). Edges stay in their order."""
+    place, made = order.argsort(), copy(graph)
+    pairs = (order[:, None] * len(order) + order).flatten()
+    for key, role in roles.items():
+        value = graph[key]
+        if role.names == NODES:
+            value, numbers = _plain(value), _numbers(_plain(value), role)
+            value = torch.where(numbers, place.to(value)[torch.where(numbers, value, 0)], value)
+        if role.along in (NODES, PAIRS):
+            value = _moved(graph, key, value, order if role.along == NODES else pairs, role.square)
+        made[key] = value
+    return made
+
+
+def _moved(graph: Data, key: str, value: Any, order: Tensor, square: bool) -> Any:
+    """The entries of an attribute (both axes of a matrix) in another order."""
+    if isinstance(value, SparseTensor):
+        return value[order][:, order] if square else value[order]
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        return _of_sparse(value, order)
+    axis = graph.__cat_dim__(key, value)
+    if isinstance(value, np.ndarray):
+        return np.take(value, order.cpu().numpy(), axis)
+    value = value.index_select(axis, order)
+    return value.index_select(1, order) if square else value
+
+
 def _plain(value: Tensor) -> Tensor:
     """PyG's `EdgeIndex` as a plain tensor."""
     as_tensor = getattr(value, "as_tensor", None)
@@ -119,7 +147,7 @@ def _plain(value: Tensor) -> Tensor:
 def _cut(graph: Data, key: str, keep: Tensor, square: bool) -> Any:
     value = graph[key]
     if isinstance(value, Tensor) and value.layout != torch.strided:
-        return _cut_sparse(value, keep)
+        return _of_sparse(value, keep.nonzero()[:, 0])
     if square:
         return value[keep][:, keep]
     if isinstance(value, np.ndarray):
@@ -127,10 +155,9 @@ def _cut(graph: Data, key: str, keep: Tensor, square: bool) -> Any:
     return select(value, keep, dim=graph.__cat_dim__(key, value))
 
 
-def _cut_sparse(matrix: Tensor, keep: Tensor) -> Tensor:
+def _of_sparse(matrix: Tensor, chosen: Tensor) -> Tensor:
     """Rows and columns of a sparse matrix (N, N), in its own layout."""
-    stays = keep.nonzero()[:, 0]
-    made = matrix.to_sparse_coo().index_select(0, stays).index_select(1, stays).coalesce()
+    made = matrix.to_sparse_coo().index_select(0, chosen).index_select(1, chosen).coalesce()
     return made if matrix.layout == torch.sparse_coo else made.to_sparse(layout=matrix.layout)
 
 

@@ -57,7 +57,7 @@ from .one_at_a_time import (
     warn_of_empty,
     warn_of_nothing,
 )
-from .subgraphs import has_matrices, matrices_in, part, roles_and_doubts, several
+from .subgraphs import has_matrices, matrices_in, part, reordered, roles_and_doubts, several
 from .survey import Padding, Survey
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # or no inputs of their own
@@ -337,6 +337,12 @@ class WrappedModel:
         every = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
         return self.how.transformed(part(data, every, roles, edges=choice))
 
+    def renumbered(self, graphs: Sequence[Data], orders: Sequence[Tensor]) -> list[Data]:
+        """The same graphs, whose node k is node `order[k]`, with their structure recomputed."""
+        roles, _ = roles_and_doubts(graphs)
+        pairs = zip(graphs, orders, strict=True)
+        return [self.how.transformed(reordered(graph, order, roles)) for graph, order in pairs]
+
     def repeated(self, data: Data, times: int) -> Data:
         """Several copies as one graph, with its structure recomputed."""
         return self.how.transformed(several(data, times))
@@ -458,13 +464,17 @@ class WrappedModel:
         return outputs
 
     def _given(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> Pass:
-        """The pass of these node rows, with the graph's other attributes."""
+        """The pass of these node rows, with the graph's other attributes.
+
+        `x` is one of them where the rows are an embedding: others may be made of it, too.
+        """
         leaves, batch = batch.leaves, batch.without_gradients()
         call = self.rows_to_outputs(batch, shown)
+        no_inputs = NO_INPUTS if self.how.at is None else NO_INPUTS - {"x"}
         others = {
             name: value
             for name, value in (() if batch.graphs is None else batch.graphs.items())
-            if isinstance(value, Tensor) and name not in NO_INPUTS
+            if isinstance(value, Tensor) and name not in no_inputs
         }
         return Pass(self.running, call, rows, batch.layout, others, batch.graphs_of, leaves)
 

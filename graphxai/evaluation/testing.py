@@ -124,10 +124,7 @@ def _check_renumbering(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(int(graph.num_nodes), generator=generator) for graph in graphs]
-    moved = [
-        _encoded(model, renumbered(graph, order))
-        for graph, order in zip(graphs, orders, strict=True)
-    ]
+    moved = _renumbered(model, graphs, orders)
     found = _by_graph(explainer.attribute(model, model.collate(moved)))
     given = zip(_by_graph(together), _sizes(together, explainer), strict=True)
     for index, (after, order, (before, size)) in enumerate(zip(found, orders, given, strict=True)):
@@ -210,12 +207,16 @@ def _graphs(model: Graphormer, inputs: Sequence[Any]) -> list[Data]:
     return [item.data for item in prepare_all(model, inputs)]
 
 
-def _encoded(model: Any, graph: Data) -> Data:
-    """The graph with the structure encodings that the model reads."""
+def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Data]:
+    """The graphs renumbered, as the model reads them."""
+    if hasattr(model, "renumbered"):  # wrapped: its graphs may have any attributes
+        wrapped: list[Data] = model.renumbered(graphs, orders)
+        return wrapped
+    moved = [renumbered(graph, order) for graph, order in zip(graphs, orders, strict=True)]
     if hasattr(model, "prepare"):
-        prepared: Data = model.prepare(graph).data
-        return prepared
-    return StructureEncoding.from_config(model.config)(graph)
+        return [model.prepare(graph).data for graph in moved]
+    encode = StructureEncoding.from_config(model.config)
+    return [encode(graph) for graph in moved]
 
 
 def _module(model: Any) -> torch.nn.Module:
