@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.pairs import Pairs as Pairs
     from graphxai.explanation.prediction import Prediction as Prediction
     from graphxai.explanation.result import Picture as Picture
+    from graphxai.models.graphormer.config import Task as Task
     from graphxai.models.graphormer.recipes.table import train_table as train_table
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app.notebook import explore as explore

@@ -217,7 +217,10 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
     if not isinstance(value.x, Tensor) or not value.num_nodes:
-        raise InputError("the graph needs node features `x` and at least one node.")
+        raise InputError(
+            "the graph needs node features `x` and at least one node. If the model reads them under"
+            " another name, store them as `x` and call the model with wrap(..., forward=...)."
+        )
     check_edges(value)
     if not categorical and not value.x.is_floating_point():
         raise InputError(

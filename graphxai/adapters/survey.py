@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from contextvars import Context
+from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -256,11 +257,25 @@ def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) ->
         model = copied(model)
         model.module.double()
     state = torch.get_rng_state()
+    changed = False
     with leaving_no_trace(model.module), model.evaluating(), torch.no_grad():
-        beside, alone = (model(model.collate(g))[:1] for g in ([graph, larger], [graph]))
-    if not bool(alone.isfinite().all()):
-        raise ValueError("no finite output")
-    return torch.equal(state, torch.get_rng_state()) and not _nearly_equal(beside, alone)
+        for one in _with_other_features(graph):
+            beside, alone = (model(model.collate(g))[:1] for g in ([one, larger], [one]))
+            if bool(alone.isfinite().all()):
+                changed = changed or not _nearly_equal(beside, alone)
+            elif one is graph:
+                raise ValueError("no finite output")
+    return changed and torch.equal(state, torch.get_rng_state())
+
+
+def _with_other_features(graph: Any) -> Iterator[Any]:
+    """A graph, also with other features: for single ones a change may happen to be small."""
+    yield graph
+    for change in (torch.neg, lambda x: x.roll(1, -1), lambda x: 2 * x.flip(0)):
+        if isinstance(graph.x, Tensor) and graph.x.is_floating_point():
+            other = copy(graph)
+            other.x = change(graph.x)
+            yield other
 
 
 def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:

@@ -413,3 +413,33 @@ def test_predictions_do_not_count_padding_as_keys(attention):
         together = wrapped(wrapped.collate(GRAPHS))
         alone = [wrapped(wrapped.collate([graph]))[0] for graph in GRAPHS]
     torch.testing.assert_close(together, torch.stack(alone))
+
+
+class Chain(nn.Module):
+    """A model of a graph between two maps of its nodes."""
+
+    def __init__(self, before: nn.Module, model: nn.Module, after: nn.Module) -> None:
+        super().__init__()
+        self.before, self.model, self.after = before, model, after
+
+    def forward(self, x, edge_index, batch):
+        return self.after(self.model(self.before(x), edge_index, batch))
+
+
+def ring(nodes: int) -> Data:
+    one = torch.arange(nodes)
+    edges = torch.stack([one, one.roll(1)])
+    return Data(x=torch.randn(nodes, 9), edge_index=torch.cat([edges, edges.flip(0)], 1))
+
+
+def test_padding_is_not_counted_whatever_was_explained_before():
+    """A large graph alone may show too little of what a small one meets in padding."""
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        attention = SGFormer(16, 16, 16, trans_num_heads=1, trans_num_layers=2)
+        model = Pooled(Chain(nn.Linear(9, 16), attention, nn.Linear(16, 1))).eval()
+        wrapped, small, large = gx.wrap(model, kind="regression"), ring(5), ring(9)
+        gx.explain(wrapped, large, "gradient_input")
+        after = gx.explain(wrapped, [small, large], "gradient_input")[0].relevance
+        alone = gx.explain(wrapped, small, "gradient_input").relevance
+        np.testing.assert_allclose(after, alone, atol=1e-5 * abs(alone).max(), rtol=0)

@@ -16,7 +16,7 @@ import graphxai as gx
 from graphxai.adapters import WrappedModel
 from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.inputs import InputError
-from graphxai.evaluation.testing import check_all, check_batching, check_ledger
+from graphxai.evaluation.testing import check_all, check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
 from other_models import (
     Bert,
@@ -451,6 +451,67 @@ def test_categorical_inputs_are_explained_at_the_embedding_from_smiles():
     assert len(explanation.relevance) == 3
     assert explanation.smiles == "CCO"
     assert explanation.prediction.probabilities.keys() == {"negative", "positive"}
+
+
+class Tables(nn.Module):
+    """Two columns of x, each with an embedding of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(120, 8) for _ in range(2))
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, data):
+        first, second = (table(data.x[:, k]) for k, table in enumerate(self.embeddings))
+        return self.head(global_mean_pool(torch.relu(first + second), data.batch))
+
+
+def test_what_other_embeddings_make_of_x_is_a_line_of_its_own():
+    torch.manual_seed(0)
+    model, data = Tables().eval(), categorical("CCO")
+    by_table = []
+    for name in ("embeddings.0", "embeddings.1"):
+        ledger = gx.explain(gx.wrap(model, kind="binary", at=name, read=categorical), "CCO").ledger
+        assert ledger.biases == pytest.approx(model.head.bias.item(), abs=1e-6)
+        by_table.append((ledger.nodes, ledger.others["x"]))
+    (first, others), (second, rest) = by_table
+    assert (first, second) == pytest.approx((rest, others), abs=1e-6)
+    with torch.no_grad():
+        rows = [table(data.x[:, k]) for k, table in enumerate(model.embeddings)]
+        slope = model.head.weight[0] * (rows[0] + rows[1] > 0) / len(data.x)
+    assert first == pytest.approx((rows[0] * slope).sum().item(), abs=1e-6)
+
+
+class Positions(nn.Module):
+    """Reads positions of the nodes, which may be left out, and pairs with a weight each."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_x, self.of_pe, self.head = nn.Linear(5, 8), nn.Linear(2, 8), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, pair_index, pair_weight, batch, pe=None):
+        h = self.of_x(x) if pe is None else self.of_x(x) + self.of_pe(pe)
+        source, target = pair_index
+        h = h + torch.zeros_like(h).index_add(0, target, pair_weight[:, None] * h[source])
+        return self.head(global_mean_pool(torch.relu(h), batch))
+
+
+def test_renumbering_moves_whatever_a_graph_has():
+    torch.manual_seed(0)
+    model, graphs = gx.wrap(Positions().eval(), kind="binary"), []
+    for nodes in (5, 4):
+        pairs = torch.randint(nodes, (2, 2 * nodes))
+        graph = Data(x=torch.rand(nodes, 5), edge_index=pairs[:, :4], pe=torch.rand(nodes, 2))
+        graph.pair_index, graph.pair_weight = pairs, torch.rand(2 * nodes)
+        graphs.append(graph)
+    check_renumbering(model, graphs)
+    check_renumbering(model, graphs, "occlusion")
+    order = torch.tensor([3, 0, 4, 2, 1])
+    (moved,) = model.renumbered(graphs[:1], [order])
+    assert torch.equal(order[moved.edge_index], graphs[0].edge_index)
+    assert torch.equal(order[moved.pair_index], graphs[0].pair_index)
+    assert torch.equal(moved.pair_weight, graphs[0].pair_weight)
+    assert torch.equal(moved.pe, graphs[0].pe[order])
 
 
 def test_codes_without_an_embedding_are_refused():

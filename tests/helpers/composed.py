@@ -194,10 +194,12 @@ class Activation(Part):
         "tanh": torch.tanh,
         "mish": F.mish,
         "hardswish": F.hardswish,
+        "hardswish by hand": lambda x: x * F.relu6(x + 3) / 6,
         "softsign by hand": lambda x: x / (1 + x.abs()),
         "relu": F.relu,
         "relu in place": lambda x: x.clone().relu_(),
         "leaky": lambda x: F.leaky_relu(x, 0.1),
+        "random leaky": lambda x: F.rrelu(x, 0.1, 0.3),
         "prelu by hand": lambda x: torch.where(x > 0, x, 0.3 * x),
     }
     spellings = tuple(functions)
@@ -234,10 +236,10 @@ class Attention(Part):
 
     ways = (
         "softmax", "sdpa", "heads", "module", "exp", "logsumexp", "log_softmax", "biased", "cosine",
-        "in chunks", "differential", "gated pairs", "scored pairs", "gated values", "linear",
-        "sigmoid", "relu", "moments", "edges", "scattered",
+        "in chunks", "two kinds", "differential", "gated pairs", "scored pairs", "gated values",
+        "linear", "sigmoid", "relu", "moments", "edges", "scattered",
     )  # fmt: skip
-    plain = frozenset({*ways[:10], "gated values", "linear", "edges", "scattered"})
+    plain = frozenset({*ways[:11], "gated values", "linear", "edges", "scattered"})
     spellings = tuple(way + bare for way in ways for bare in ("", " bare"))
 
     def __init__(self, spelling: str) -> None:
@@ -315,6 +317,8 @@ class Attention(Part):
 
     def weights(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         a = self.scores(x, q, k, mask, g).softmax(-1)
+        if self.way == "two kinds":
+            return 0.4 * a + 0.6 * self.second_scores(x, mask, g).softmax(-1)
         more = g.halved(x @ self.second.weight, x.mT, torch.matmul)
         if self.way == "gated pairs":
             return g.halved(a, more.sigmoid())
@@ -323,6 +327,10 @@ class Attention(Part):
         if self.way == "differential":
             return a - 0.5 * more.masked_fill(~mask[:, None, :], -math.inf).softmax(-1)
         return a
+
+    def second_scores(self, x: Tensor, mask: Tensor, g: Graphs) -> Tensor:
+        scores = g.halved(x @ self.second.weight, x.mT, torch.matmul)
+        return scores.masked_fill(~mask[:, None, :], -math.inf)
 
     def written(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, g: Graphs
@@ -344,6 +352,10 @@ class Attention(Part):
                 return (s - s.logsumexp(-1, keepdim=True)).exp() @ v
             case "log_softmax":
                 return F.log_softmax(s, -1).exp() @ v
+            case "two kinds":
+                one, other = s.exp(), self.second_scores(x, mask, g).exp()
+                one = 0.4 * one / one.sum(-1, keepdim=True)
+                return (one + other / other.sum(-1, keepdim=True) * 0.6) @ v
             case "in chunks":
                 return torch.cat([part.softmax(-1) @ v for part in s.split(3, 1)], 1)
         return self.weights(x, q, k, mask, g) @ v
@@ -365,8 +377,8 @@ class Attention(Part):
 
 
 class Messages(Part):
-    spellings = ("gin", "index_add", "mean", "max", "gcn", "adjacency", "gated", "gine", "bonds",
-                 "filtered")  # fmt: skip
+    spellings = ("gin", "index_add", "mean", "max", "gcn", "adjacency", "sparse", "gated", "gine",
+                 "bonds", "gated bonds", "filtered")  # fmt: skip
 
     def __init__(self, spelling: str) -> None:
         super().__init__(spelling)
@@ -395,6 +407,15 @@ class Messages(Part):
             case "adjacency":
                 ones = h.new_ones(len(source))
                 return h.new_zeros(n, n).index_put((target, source), ones, accumulate=True) @ h
+            case "sparse":
+                ones = h.new_ones(len(source))
+                return torch.sparse.mm(
+                    torch.sparse_coo_tensor(g.edge_index.flip(0), ones, (n, n)), h
+                )
+            case "gated bonds":
+                bonds = g.linear(self.bonds, g.added("edge_attr", g.edge_attr))
+                gate = (bonds @ self.gate.weight[:, :DIM].T).sigmoid()
+                return h + torch.zeros_like(h).index_add(0, target, g.weighted(gate, bonds))
             case "gine":
                 bonds = g.linear(self.bonds, g.added("edge_attr", g.edge_attr))
                 messages = g.by_ratio(F.relu, h[source] + bonds)
@@ -457,13 +478,20 @@ class Gate(Part):
 
 
 class Product(Part):
-    spellings = ("bilinear", "bare", "gated", "swiglu", "swiglu by hand", "geglu")
+    spellings = ("bilinear", "module", "bare", "gated", "swiglu", "swiglu by hand", "geglu")
 
     def __init__(self, spelling: str) -> None:
         super().__init__(spelling)
         self.first, self.second = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+        self.both = nn.Bilinear(DIM, DIM, DIM)
 
     def forward(self, h: Tensor, g: Graphs) -> Tensor:
+        if self.spelling == "module":
+            if not g.rules:
+                return self.both(h, h)
+            half = torch.einsum("nd,kde->nke", h, self.both.weight)
+            product = g.halved(half, h, lambda a, b: torch.einsum("nke,ne->nk", a, b))
+            return product + g.added("biases", self.both.bias)
         a, b = g.linear(self.first, h), g.linear(self.second, h)
         match self.spelling:
             case "bare":
@@ -493,6 +521,7 @@ class Moves(Part):
         "columns": lambda h, g: torch.stack([h[:, k] for k in range(DIM)], 1),
         "rolled": lambda h, g: h.roll(2, 0).roll(-2, 0),
         "dense": lambda h, g: (lambda x, mask: x[mask])(*to_dense_batch(h, g.batch)),
+        "conjugates": lambda h, g: _conjugated(_conjugated(h)),
         "copied": lambda h, g: torch.empty_like(h).copy_(h),
         "repeated": lambda h, g: h.repeat_interleave(2, 0)[::2],
         "masked": lambda h, g: _masked(h, g.pe[:, 0] > 0),
@@ -514,6 +543,11 @@ def _written(h: Tensor) -> Tensor:
     return y
 
 
+def _conjugated(h: Tensor) -> Tensor:
+    """The channels in reverse order, but for the first."""
+    return torch.fft.ifft(torch.fft.fft(h).conj()).real
+
+
 def _masked(h: Tensor, keep: Tensor) -> Tensor:
     y = h.clone()
     y[keep] = h[keep]
@@ -521,7 +555,18 @@ def _masked(h: Tensor, keep: Tensor) -> Tensor:
 
 
 class Constants(Part):
-    spellings = ("pe", "pe beside", "number", "parameter", "cut off", "scale", "dropout")
+    spellings = (
+        "pe",
+        "pe beside",
+        "pe squared",
+        "pe gated",
+        "pe attended",
+        "number",
+        "parameter",
+        "cut off",
+        "scale",
+        "dropout",
+    )
 
     def __init__(self, spelling: str) -> None:
         super().__init__(spelling)
@@ -535,6 +580,14 @@ class Constants(Part):
                 return h + self.of_pe(g.added("pe", g.pe))
             case "pe beside":
                 return self.both(torch.cat([h, g.added("pe", g.pe)], -1))
+            case "pe squared":
+                pe = self.of_pe(g.added("pe", g.pe))
+                return h + g.halved(pe, pe)
+            case "pe gated" | "pe attended" as way:
+                pe = self.of_pe(g.added("pe", g.pe))
+                scores = pe @ self.both.weight[:, :DIM].T
+                weights = scores.sigmoid() if way == "pe gated" else scores.softmax(-1)
+                return h + g.weighted(weights, pe)
             case "number":
                 return h + (g.added("constants", torch.full_like(h, 0.3)) if g.rules else 0.3)
             case "parameter":
@@ -641,7 +694,7 @@ ALIKE = [
     *[[f"attention: {way}{bare}" for way in ("softmax", "sdpa", "exp", "logsumexp", "log_softmax",
                                              "in chunks")] for bare in BARE],
     *[[f"attention: {way}{bare}" for way in ("edges", "scattered")] for bare in BARE],
-    ["messages: index_add", "messages: adjacency"],
+    ["messages: index_add", "messages: adjacency", "messages: sparse"],
     ["product: swiglu", "product: swiglu by hand"],
     ["plus", "in place", "add_", "checkpoint"],
     ["mean", "by hand"],

@@ -63,7 +63,8 @@ LINEAR = {
     "_pack_padded_sequence", "_pad_packed_sequence", "reflection_pad1d", "replication_pad1d",
     "max_dim", "kthvalue", "_adaptive_avg_pool3d", "values", "indices", "coalesce", "_conj",
     "view_as_complex", "_fft_r2c", "_fft_c2r", "_fft_c2c", "imag", "hardtanh_relu", "nanmedian",
-    "_neg_view",
+    "_neg_view", "diag_embed", "fmax", "fmin", "upsample_nearest1d", "upsample_linear1d",
+    "upsample_trilinear3d", "upsample_bicubic2d",
 }  # fmt: skip
 KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
 

@@ -79,6 +79,19 @@ def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
     return product.sum(summed) if summed else product
 
 
+def sparse_addmm(
+    x: Tensor, matrix: Tensor, rows: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """`beta x + alpha (matrix @ rows)`, of a sparse matrix (N, M) and rows (M, D)."""
+    if matrix.layout != torch.sparse_coo:
+        matrix = matrix.to_sparse_coo()
+    target, source = matrix._indices()
+    terms = matrix._values()[:, None] * rows.index_select(0, source)
+    summed = rows.new_zeros(matrix.shape[0], rows.shape[1]).index_add(0, target, terms)
+    summed = summed if alpha == 1 else alpha * summed
+    return x * beta + summed if beta else summed
+
+
 def attention(
     query: Tensor,
     key: Tensor,
@@ -151,6 +164,7 @@ WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise.default: rrelu,
     aten.rrelu_with_noise_.default: rrelu_,
     aten._trilinear.default: trilinear,
+    aten._sparse_addmm.default: sparse_addmm,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _for_cpu,
     aten.scaled_dot_product_attention.default: attention,
     aten.mkldnn_rnn_layer.default: lstm_layer,
