@@ -514,6 +514,28 @@ def test_renumbering_moves_whatever_a_graph_has():
     assert torch.equal(moved.pe, graphs[0].pe[order])
 
 
+class Distances(nn.Module):
+    """Adds a function of the bonds' lengths, which no rule covers, to the atoms."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_x, self.of_length, self.head = nn.Linear(5, 8), nn.Linear(1, 8), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, edge_attr, batch):
+        near = self.of_length(torch.exp(-edge_attr))
+        h = self.of_x(x).index_add(0, edge_index[1], near)
+        return self.head(global_mean_pool(torch.relu(h), batch))
+
+
+def test_what_no_rule_covers_on_the_way_from_other_inputs_is_named():
+    torch.manual_seed(0)
+    pairs = torch.randint(6, (2, 12))
+    graph = Data(x=torch.rand(6, 5), edge_index=pairs, edge_attr=torch.rand(12, 1))
+    with pytest.warns(UserWarning, match=r"no rule covers.*exp"):
+        ledger = gx.explain(gx.wrap(Distances().eval(), kind="regression"), graph).ledger
+    assert abs(ledger.unexplained) > 1e-3
+
+
 def test_codes_without_an_embedding_are_refused():
     model = gx.wrap(Categorical(), kind="binary")
     with pytest.raises(InputError, match=r"name the embedding layer with wrap\(..., at=...\)"):

@@ -57,7 +57,7 @@ def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
     else:
         program, outputs = found.program, found.outputs
     if program.curved:
-        warn_of_curves(given.name, program.made)
+        warn_of_curves(given.name, program.wide)
     outputs = _reaching(outputs, given)
     if given.leaves:
         of_leaves = _towards(program, given)

@@ -108,7 +108,7 @@ class Program:
     @cached_property
     def curved(self) -> bool:
         """Whether anything keeps its ordinary gradient although a rule asks otherwise."""
-        return any(True for _ in curves(self.made))
+        return any(True for _ in curves(self.wide))
 
     @cached_property
     def whole(self) -> str | None:
