@@ -10,7 +10,7 @@ nodes of one graph, `NONE` for padding and constants, `MIXED` for nodes of sever
 axis with one number for all entries a tensor of numbers has length one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +104,7 @@ class _Walk:
         read = {ref.value: self._of(ref.value) for ref in op.reads}
         known = {value: numbers for value, numbers in read.items() if numbers is not None}
         made = [ref for ref in op.makes if self.trace.depends[ref.value] & self.bits]
-        made = [ref for ref in made if self.trace.tensors[ref.slot].is_floating_point()]
+        made = [ref for ref in made if _has_values(self.trace.tensors[ref.slot])]
         if not known or not made:
             return
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
@@ -140,6 +140,13 @@ class _Walk:
             both = (known.get(ref.value) for ref in op.reads[:2])
             a, b = (None if n is None or n.key is not None else n.query for n in both)
             return [None if a is None or b is None else Numbers(a, b.mT)]
+        if op.name in ("view_as_real", "view_as_complex"):
+            (numbers,) = known.values()
+            part = op.name == "view_as_complex"
+            return [numbers.map(lambda t: t[..., 0] if part else t[..., None])]
+        if op.name.startswith("_fft"):
+            (numbers,) = known.values()
+            return [self._transformed(numbers, op.args[1], len(shape))]
         if op.name == "convolution":
             (numbers,) = known.values()
             ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
@@ -194,6 +201,13 @@ class _Walk:
             return values if keep else values.squeeze(tuple(axes))
 
         return self._of_one(numbers, reduced)
+
+    def _transformed(self, numbers: Numbers, dims: Sequence[int], count: int) -> Numbers | None:
+        """Numbers after a transform along some of `count` axes, which mixes their entries."""
+        if numbers.key is not None:
+            return None
+        own = numbers.query[(None,) * (count - numbers.query.dim())]
+        return Numbers(self._settled(self._sum(own, [dim % count for dim in dims])))
 
     def _of_one(self, numbers: Numbers, reduced: Callable[[Tensor], Tensor]) -> Numbers:
         """Numbers after a sum: of pairs, the node that stays the same."""
@@ -497,3 +511,7 @@ def _viewed(numbers: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
     head, tail = len(before) - same, (1,) * same
     kept = numbers.reshape(numbers.shape[:head])
     return kept.expand(before[:head]).reshape((*after[: len(after) - same], *tail))
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
