@@ -131,6 +131,12 @@ class Target:
         """Both ends of a pair, in one task if that task has classes with both names."""
         assert isinstance(self.choice, tuple)
         first, second = self.choice
+        for task in config.tasks:
+            if task.name == first and second in task.classes:
+                raise ValueError(
+                    f"target {self.choice!r} is a task and a class of it, not one thing against"
+                    f" another: write '{task.name}: {second}' for this class."
+                )
         home = self.task
         if home is None:
             names = {end for end in self.choice if isinstance(end, str)}

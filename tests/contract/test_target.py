@@ -47,6 +47,12 @@ def test_a_name_that_several_tasks_have_is_asked_for_with_its_task():
     assert Target("active", "NR-2").resolve(tasks, outputs)(outputs).item() == 2.0
 
 
+@pytest.mark.parametrize("pair", [("odour", "sour"), ("active", "yes"), ("active", "no")])
+def test_a_task_and_its_class_are_no_difference(pair):
+    with pytest.raises(ValueError, match=f"write '{pair[0]}: {pair[1]}'"):
+        Target.of(pair).resolve(TASKS, OUTPUTS)
+
+
 def test_an_unknown_name_lists_tasks_and_classes():
     message = "no class 'foo' and no task of that name; its tasks are 'value', 'odour' (sweet, sour"
     with pytest.raises(ValueError, match=re.escape(message)):
