@@ -214,9 +214,9 @@ class Padding:
             return False
         before, self._asked = self._asked, math.inf  # the question itself does not ask
         graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-        asked, found = _answer(model, graphs[0], graphs[-1])
-        self._asked, self._counts = max(before, asked), found
-        return found
+        asked, self._counts = _apart(_answer, model, graphs[0], graphs[-1]) or (0.0, False)
+        self._asked = max(before, asked)
+        return self._counts
 
 
 def _answer(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:

@@ -443,3 +443,17 @@ def test_padding_is_not_counted_whatever_was_explained_before():
         after = gx.explain(wrapped, [small, large], "gradient_input")[0].relevance
         alone = gx.explain(wrapped, small, "gradient_input").relevance
         np.testing.assert_allclose(after, alone, atol=1e-5 * abs(alone).max(), rtol=0)
+
+
+def test_a_transform_that_fails_on_small_graphs_does_not_stop_an_explanation():
+    def large_only(graph: Data) -> Data:
+        assert graph.num_nodes > 6
+        return graph
+
+    torch.manual_seed(0)
+    module = Pooled(SGFormer(9, 16, 2)).eval()
+    plain = gx.wrap(module, kind="multiclass", classes=2)
+    wrapped = gx.wrap(module, kind="multiclass", classes=2, transform=large_only)
+    graph = ring(8)
+    found, wanted = (gx.explain(w, graph, "gradient_input", target=1) for w in (wrapped, plain))
+    assert np.array_equal(found.relevance, wanted.relevance)

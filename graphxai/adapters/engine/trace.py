@@ -541,7 +541,7 @@ class Recording(TorchDispatchMode):
                 passes, arriving = True, self._rewritten_script(op)
             elif op.name in CUTS:
                 passes = False
-            elif op.graded and self._carries_out(op):
+            elif op.graded and self._settles_a_flag(op):
                 passes = True
             elif not self._graded:
                 passes = is_real(tensor)
@@ -557,8 +557,8 @@ class Recording(TorchDispatchMode):
             elif is_real(tensor) and op.name not in CUTS:  # inputs that need no gradient
                 trace.live[ref.value] = arriving & depends & ~1
 
-    def _carries_out(self, op: Op) -> bool:
-        """Whether PyTorch copies what was conjugated or negated only by a flag, below autograd."""
+    def _settles_a_flag(self, op: Op) -> bool:
+        """Whether PyTorch carries out, below autograd, what conjugated or negated by a flag."""
         tensor = self.trace.tensors[op.reads[0].slot] if op.name == "clone" else None
         return tensor is not None and (tensor.is_conj() or tensor.is_neg())
 
