@@ -55,7 +55,8 @@ class Target:
     A single logit counts as two classes: +logit for the second, -logit for the first.
 
     In a model with several tasks, a class whose name alone is ambiguous (another task has it too,
-    or it has no letters) is named with its task, "CT_TOX: 0"; `choice` takes that.
+    or it has no letters) is named with its task, "CT_TOX: 0". `choice` takes that, and needs it
+    where another task has the class, too.
 
     The ends of a pair are two classes of one task (f_c is the difference of their logits) or
     belong to two tasks; each end is then a class, a task, or (task, class). Two regressions in the

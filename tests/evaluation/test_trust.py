@@ -275,7 +275,7 @@ def test_an_explanation_is_judged_for_its_own_target(bace):
     "target",
     [
         None,
-        "no",
+        "first: no",
         Target("yes", "second"),
         Target("b", "several"),
         Target(("b", "c"), "several"),
