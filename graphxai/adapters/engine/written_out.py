@@ -69,7 +69,7 @@ def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
     *added, summed = axes[:4]
     if (*added, summed) == ([1, 3], [0], [1, 2], [2, 3]):
         rows = torch.tensordot(a, weight, ([1], [1]))  # (n, K, E)
-        return torch.bmm(rows, b[:, :, None])[..., 0]
+        return (rows * b[:, None]).sum(-1)
     factors = []
     for factor, own in zip((a, weight, b), added, strict=True):
         for axis in own:
