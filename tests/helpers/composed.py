@@ -353,7 +353,8 @@ class Attention(Part):
             case "log_softmax":
                 return F.log_softmax(s, -1).exp() @ v
             case "two kinds":
-                one, other = s.exp(), self.second_scores(x, mask, g).exp()
+                kinds = s, self.second_scores(x, mask, g)
+                one, other = ((t - t.amax(-1, keepdim=True)).exp() for t in kinds)
                 one = 0.4 * one / one.sum(-1, keepdim=True)
                 return (one + other / other.sum(-1, keepdim=True) * 0.6) @ v
             case "in chunks":
