@@ -251,7 +251,8 @@ def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) ->
     """Whether a graph's output changes beside a larger one; not if it is random anyway.
 
     Raises ValueError if it is not finite.
-    in_double: in double precision, so that rounding does not hide a small change.
+    in_double: in double precision, so that rounding does not hide a small change; in single
+    precision other features are tried as well.
     """
     if in_double:
         model = copied(model)
@@ -259,7 +260,7 @@ def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) ->
     state = torch.get_rng_state()
     changed = False
     with leaving_no_trace(model.module), model.evaluating(), torch.no_grad():
-        for one in _with_other_features(graph):
+        for one in [graph] if in_double else _with_other_features(graph):
             beside, alone = (model(model.collate(g))[:1] for g in ([one, larger], [one]))
             if bool(alone.isfinite().all()):
                 changed = changed or not _nearly_equal(beside, alone)
