@@ -380,7 +380,7 @@ def _bounds_finding(raw: Rows, column: int, labels: Labels, values: FloatArray) 
     done = "not used"
     if rows:
         example = raw.cells[labels.bounds[0].position][column]
-        done = f"not used, such as {example!r}; the range learned from is cut there"
+        done = f"not used, such as {example!r}; the training range ends there"
     if contradicted:
         verb = "contradicts" if contradicted == 1 else "contradict"
         done += f"; {contradicted:,} {verb} the value learned for the same compound"

@@ -234,8 +234,8 @@ def _require_clear(
     if read.unclear and (known + len(read.unclear)) * 2 >= len(present):
         raise ValueError(
             f"column {name!r} has numbers such as {cells[read.unclear[0]]!r}, whose comma may mark"
-            " decimals or thousands: write them with a decimal point and without separators of"
-            " thousands."
+            " decimals or thousands: write them with a decimal point and without thousands"
+            " separators."
         )
     if read.united and (known + len(read.united)) * 2 >= len(present):
         first, unit = next(iter(read.united.items()))

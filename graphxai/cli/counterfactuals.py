@@ -1,6 +1,5 @@
 """The command `graphxai counterfactuals`: what to change so that the model says something else."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,11 +96,12 @@ def counterfactuals(
             raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
         options["measured"] = Measurements.read(measured or source, columns, smiles_column)
     elif kind == "table":
-        with suppress(ValueError):  # nothing was measured
-            try:
-                options["measured"] = Measurements.read(source, columns, smiles_column)
-            except NotUnderstood as error:
-                echo(f"warning: {error}", err=True)
+        try:
+            options["measured"] = Measurements.read(source, columns, smiles_column)
+        except NotUnderstood as error:
+            echo(f"warning: {error}", err=True)
+        except ValueError:
+            pass  # nothing was measured
     if doubt := _doubt(loaded, Wish.of(towards, loaded).task, options.get("measured")):
         echo(f"warning: {doubt}", err=True)
     if kind == "smiles":

@@ -145,7 +145,7 @@ def fragments(
         echo(f"left out: {rejected - len(left_out)} more rows", err=True)
     hidden = len(frame) - 2 * ROWS
     if hidden > 0:
-        echo(f"{hidden:,} of {len(frame):,} fragments between these are not shown: see {out}")
+        echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {out}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
     echo(f"{listed}, out of {_counted(table.molecules, 'molecule')}: {out}")
 

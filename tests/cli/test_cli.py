@@ -469,7 +469,7 @@ def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
     assert code == 0
     hidden = len(read(out)) - 16
     assert hidden > 0
-    assert f"{hidden} of {len(read(out))} fragments between these are not shown: see {out}" in text
+    assert f"{hidden} of {len(read(out))} fragments are left out here; all are in {out}" in text
 
 
 def test_a_note_of_training_is_printed_once(run, tmp_path):

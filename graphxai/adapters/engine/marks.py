@@ -11,7 +11,7 @@ that a product gives each factor half of its relevance:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
@@ -108,16 +108,6 @@ class Marks:
         """Mark a value as constant where `op` reads it."""
         self.held.setdefault(op.number, {}).setdefault(value, rule)
 
-    def add(self, others: "Marks") -> None:
-        """Add the marks of other operations, but for their attention."""
-        for number, held in others.held.items():
-            self.held.setdefault(number, {}).update(held)
-        self.products |= others.products
-        self.shares |= others.shares
-        self.softmax |= others.softmax
-        self.shifts |= others.shifts
-        self.sizes |= others.sizes
-
 
 def marked(trace: Trace) -> Marks:
     """All marks of a pass, whatever the rules in force.
@@ -130,9 +120,7 @@ def marked(trace: Trace) -> Marks:
     _Marking(trace, [bool(live & 1) for live in trace.live], marks)
     others = [bool(live & ~WEIGHTS) and not live & 1 for live in trace.live]
     if any(others):
-        beside = Marks(alike=alike, first=first)
-        _Marking(trace, others, beside)
-        marks.add(beside)
+        _Marking(trace, others, replace(marks, attention=[]))  # all else is added to the same
     return marks
 
 
@@ -159,7 +147,7 @@ class _Marking:
             if op.name in ("mul", "div") and len(self.factors(op)) == 2:
                 self._mark_factor(op) or self._mark_linear_attention(op)
         products = (op for op in signals if op.name in PRODUCTS - {"div"})
-        self.marks.products = {op.number for op in products if len(self.factors(op)) == 2}
+        self.marks.products |= {op.number for op in products if len(self.factors(op)) == 2}
 
     # -- queries -------------------------------------------------------------------------------
 

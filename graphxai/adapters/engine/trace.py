@@ -558,7 +558,7 @@ class Recording(TorchDispatchMode):
                 trace.live[ref.value] = arriving & depends & ~1
 
     def _settles_a_flag(self, op: Op) -> bool:
-        """Whether PyTorch carries out, below autograd, what conjugated or negated by a flag."""
+        """Whether a copy below autograd carries out a conjugation or sign that was only a flag."""
         tensor = self.trace.tensors[op.reads[0].slot] if op.name == "clone" else None
         return tensor is not None and (tensor.is_conj() or tensor.is_neg())
 
