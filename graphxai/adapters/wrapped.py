@@ -468,6 +468,7 @@ class WrappedModel:
 
         `x` is one of them where the rows are an embedding: others may be made of it, too.
         """
+        beside = (self.how, batch, shown)
         leaves, batch = batch.leaves, batch.without_gradients()
         call = self.rows_to_outputs(batch, shown)
         no_inputs = NO_INPUTS if self.how.at is None else NO_INPUTS - {"x"}
@@ -476,7 +477,8 @@ class WrappedModel:
             for name, value in (() if batch.graphs is None else batch.graphs.items())
             if isinstance(value, Tensor) and name not in no_inputs
         }
-        return Pass(self.running, call, rows, batch.layout, others, batch.graphs_of, leaves)
+        of_rows = batch.layout, others, batch.graphs_of
+        return Pass(self.running, call, rows, *of_rows, leaves, beside)
 
     def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
         """A plain pass as a function of node rows (n, D) or (B, S, D)."""

@@ -11,12 +11,14 @@ terms carry the rounding errors of the large ones.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.adapters.engine.remembering import remembering
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
 from graphxai.explainers import Attribution, Explainer, get_explainer
@@ -32,20 +34,57 @@ def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TO
 
     Without attention between nodes, those that read it do not.
     """
-    graphs = _graphs(model, inputs)
-    batch = model.collate(graphs)
-    with _leaving_no_trace(model, model.collate(graphs[:1])):  # a model may mix those of a batch
+    given = _Given(model, _graphs(model, inputs))
+    # each batch goes through the model and its copy in double precision; a model may mix graphs
+    most = 2 * (3 + len(given.graphs)) + 1
+    with _leaving_no_trace(model, given.alone(0)), remembering(most):
         for name in methods_for(model):
             explainer = get_explainer(name)
             try:
-                together = explainer.attribute(model, batch)
+                together = explainer.attribute(model, given.together)
             except NoAttentionError:
                 continue
-            _check_batching(model, graphs, explainer, together, tolerance)
+            _check_batching(given, explainer, together, tolerance)
             _check_sign(explainer, together)
             if not explainer.sampled and getattr(model.config, "ties", "average") == "average":
-                _check_renumbering(model, graphs, explainer, together, tolerance)
+                _check_renumbering(given, explainer, together, tolerance)
     check_ledger(model, inputs, tolerance=tolerance)
+
+
+class _Given:
+    """Prepared inputs in batches of all kinds, each made when it is asked for first."""
+
+    def __init__(self, model: Graphormer, graphs: list[Data], seed: int = 0) -> None:
+        self.model, self.graphs = model, graphs
+        generator = torch.Generator().manual_seed(seed)
+        self.orders = [
+            torch.randperm(int(graph.num_nodes), generator=generator) for graph in graphs
+        ]
+        self._alone: dict[int, Any] = {}
+
+    @cached_property
+    def together(self) -> Any:
+        """All in one batch."""
+        return self.model.collate(self.graphs)
+
+    @cached_property
+    def padded(self) -> Any:
+        """All in one batch, with more padding than they need."""
+        largest = max(int(graph.num_nodes) for graph in self.graphs)
+        return self.model.collate(self.graphs, pad_to=largest + 7)
+
+    @cached_property
+    def renumbered(self) -> Any:
+        """All in one batch, in which node k of a graph is its node `order[k]`."""
+        return self.model.collate(_renumbered(self.model, self.graphs, self.orders))
+
+    def alone(self, index: int) -> Any:
+        """A batch of one."""
+        if len(self.graphs) == 1:
+            return self.together
+        if index not in self._alone:
+            self._alone[index] = self.model.collate([self.graphs[index]])
+        return self._alone[index]
 
 
 def check_batching(
@@ -56,26 +95,19 @@ def check_batching(
     tolerance: float = TOLERANCE,
 ) -> None:
     """A graph gets the same relevance alone, in a batch, and with extra padding."""
-    graphs, explainer = _graphs(model, inputs), get_explainer(method)
-    together = explainer.attribute(model, model.collate(graphs))
-    _check_batching(model, graphs, explainer, together, tolerance)
+    given, explainer = _Given(model, _graphs(model, inputs)), get_explainer(method)
+    _check_batching(given, explainer, explainer.attribute(model, given.together), tolerance)
 
 
 def _check_batching(
-    model: Graphormer,
-    graphs: list[Data],
-    explainer: Explainer,
-    together: Attribution,
-    tolerance: float,
+    given: _Given, explainer: Explainer, together: Attribution, tolerance: float
 ) -> None:
-    largest = max(int(graph.num_nodes) for graph in graphs)
-    padded = explainer.attribute(model, model.collate(graphs, pad_to=largest + 7))
-    in_batches = zip(_by_graph(together), _by_graph(padded), strict=True)
-    for index, (graph, (in_a_batch, with_padding)) in enumerate(
-        zip(graphs, in_batches, strict=True)
+    padded = explainer.attribute(given.model, given.padded)
+    for index, (in_a_batch, with_padding) in enumerate(
+        zip(_by_graph(together), _by_graph(padded), strict=True)
     ):
-        lone = len(graphs) == 1  # its batch is the graph alone
-        found = together if lone else explainer.attribute(model, model.collate([graph]))
+        lone = given.alone(index)
+        found = together if lone is given.together else explainer.attribute(given.model, lone)
         (alone,), (size,) = _by_graph(found), _sizes(found, explainer)
         what = f"{explainer.name}, input {index}"
         _assert_close(in_a_batch, alone, tolerance, f"{what}: in a batch and alone", size)
@@ -109,25 +141,18 @@ def check_renumbering(
     `ties="average"`. Graphormers converted from published checkpoints pick one of several equally
     short paths, and so depend on the numbering.
     """
-    graphs, explainer = _graphs(model, inputs), get_explainer(method)
-    together = explainer.attribute(model, model.collate(graphs))
-    _check_renumbering(model, graphs, explainer, together, tolerance, seed)
+    given, explainer = _Given(model, _graphs(model, inputs), seed), get_explainer(method)
+    _check_renumbering(given, explainer, explainer.attribute(model, given.together), tolerance)
 
 
 def _check_renumbering(
-    model: Graphormer,
-    graphs: list[Data],
-    explainer: Explainer,
-    together: Attribution,
-    tolerance: float,
-    seed: int = 0,
+    given: _Given, explainer: Explainer, together: Attribution, tolerance: float
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    orders = [torch.randperm(int(graph.num_nodes), generator=generator) for graph in graphs]
-    moved = _renumbered(model, graphs, orders)
-    found = _by_graph(explainer.attribute(model, model.collate(moved)))
-    given = zip(_by_graph(together), _sizes(together, explainer), strict=True)
-    for index, (after, order, (before, size)) in enumerate(zip(found, orders, given, strict=True)):
+    found = _by_graph(explainer.attribute(given.model, given.renumbered))
+    known = zip(_by_graph(together), _sizes(together, explainer), strict=True)
+    for index, (after, order, (before, size)) in enumerate(
+        zip(found, given.orders, known, strict=True)
+    ):
         expected = torch.cat([before[:1], before[1:][order]])
         what = f"{explainer.name}, input {index}: renumbered and as given"
         _assert_close(after, expected, tolerance, what, size)
@@ -159,12 +184,11 @@ def check_no_trace(model: Graphormer, inputs: Sequence[Any]) -> None:
 
     Also after an exception inside the block.
     """
-    graphs = _graphs(model, inputs)
-    batch = model.collate(graphs)
-    with _leaving_no_trace(model, model.collate(graphs[:1])):  # a model may mix those of a batch
+    given = _Given(model, _graphs(model, inputs))
+    with _leaving_no_trace(model, given.alone(0)):  # a model may mix those of a batch
         for name in methods_for(model):
             with suppress(NoAttentionError):
-                get_explainer(name).attribute(model, batch)
+                get_explainer(name).attribute(model, given.together)
 
 
 @contextmanager

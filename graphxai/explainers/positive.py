@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from graphxai.adapters.engine.passing import Pass, relevant_pass
 from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
+from graphxai.adapters.engine.remembering import once, remembering, versions_of
 from graphxai.adapters.isolation import copied
 from graphxai.adapters.layout import Layout
 from graphxai.contract.model import ExplainableModel, NoAttentionError
@@ -52,25 +53,35 @@ class Handed:
 
 def in_double_precision(model: ExplainableModel) -> ExplainableModel:
     """A copy of the model in 64-bit precision. Raises TypeError unless it is a PyTorch module."""
-    double: Any = copied(model)
-    module = double if isinstance(double, nn.Module) else getattr(double, "module", None)
+    module = _module_of(model)
+
+    def copy() -> ExplainableModel:
+        double = copied(model)
+        _module_of(double).double().requires_grad_(False).eval()
+        return double
+
+    return once(("double", model, module, versions_of(module)), copy)
+
+
+def _module_of(model: Any) -> nn.Module:
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the positive rule needs a torch.nn.Module, which {type(model).__name__} is not;"
             f" graphxai.wrap makes an explainable model from a module."
         )
-    module.double().requires_grad_(False).eval()
-    return double
+    return module
 
 
 def precisely(
     model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
 ) -> Attribution:
     """Call `attribute` on the model in double precision, or on the model if the copy fails."""
-    try:
-        return attribute(in_double_precision(model))
-    except RuntimeError:  # operands of different types, or a tensor that cannot be copied
-        return attribute(model)
+    with remembering(most=1):  # gradients of attention and its relevance are of one pass
+        try:
+            return attribute(in_double_precision(model))
+        except RuntimeError:  # operands of different types, or a tensor that cannot be copied
+            return attribute(model)
 
 
 def hand_down(

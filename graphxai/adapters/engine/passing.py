@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,22 @@ from graphxai.rules.scope import Blocks
 from ..isolation import uncompiled
 from ..layout import Layout
 from .attention import attention_between_nodes, current_layer_inputs, entering, exposing, readings
-from .marks import marked
+from .marks import Marks, marked
 from .matrices import write_matrices
 from .nodes import NONE, Nodes, numbered
 from .program import NODES, Followed, Pass, Program, followed, give_up, keep, programmed
 from .relevance import RelevancePass, passed_back, plan_of
+from .remembering import once, versions_of
 from .replay import Plan, Reading, Replayed, curves, plan, replay
-from .shares import BIASES, CUT_OFF, Lines, Shares, adds_up, lines_in, share_along
+from .shares import (
+    BIASES,
+    CUT_OFF,
+    Lines,
+    Shares,
+    adds_up,
+    lines_in,
+    share_along,
+)
 from .trace import Recording, Trace, is_real, is_recording, recording, refs_in
 from .vocabulary import ADDITIVE
 
@@ -73,10 +82,9 @@ def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
 
 def _read_pass(given: Pass, rules: Rules) -> Tensor:
     """Outputs of a pass whose attention is put on the tape."""
-    trace = recorded(given)
-    warn_of_chance(given.name, trace)
-    slot = trace.slot_of(NODES)
-    again = reading(trace, rules, slot, given.rows, given.layout, given.name)
+    seen = seen_in(given)
+    warn_of_chance(given.name, seen.trace)
+    again = reading(seen, rules, seen.trace.slot_of(NODES), given.rows, given.layout, given.name)
     return _reaching(again.output(), given)
 
 
@@ -92,13 +100,42 @@ def _learned(given: Pass, rules: Rules, asked: Hashable, biases: bool) -> Progra
 def relevant_pass(given: Pass, state: RelevancePass) -> Tensor:
     """Outputs (B, C) of node rows, from which relevance passes back by positive rules."""
     name, size = given.name, len(given.layout.mask)
-    trace = recorded(given)
+    trace, nodes, marks = seen_in(given)
     slot = trace.slot_of(NODES)
-    nodes = with_numbers(trace, slot, given.rows, given.layout)
-    made = plan_of(trace, marked(trace), state.rules, NODES)
+    made = plan_of(trace, marks, state.rules, NODES)
     seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
     warn_of_chance(name, trace)
     return _reaching(passed_back(made, nodes, {slot: given.rows}, size, seen, state, name), given)
+
+
+class Seen(NamedTuple):
+    """A list in which linear attention has its matrix, the numbers of its nodes, and its marks."""
+
+    trace: Trace
+    nodes: Nodes
+    marks: Marks
+
+
+def seen_in(given: Pass) -> Seen:
+    """What methods that look into attention see of a pass."""
+    key = (given.module, versions_of(given.module), given.rows.detach(), *given.beside)
+
+    def look() -> Seen:
+        trace = recorded(given)
+        return seen_of(trace, trace.slot_of(NODES), given.rows, given.layout)
+
+    # what is drawn at random is drawn anew in every pass
+    return once(key, look, lambda seen: bool(given.beside) and not _is_random(seen.trace))
+
+
+def seen_of(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Seen:
+    """The same of a recorded pass, the input in `slot` having the nodes' rows."""
+    nodes = with_numbers(trace, slot, rows, layout)
+    return Seen(trace, nodes, marked(trace))
+
+
+def _is_random(trace: Trace) -> bool:
+    return bool(trace.chance or trace.drawn)
 
 
 def recorded(given: Pass) -> Trace:
@@ -267,7 +304,7 @@ def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
 
 
 def reading(
-    trace: Trace,
+    seen: Seen,
     rules: Rules,
     slot: int,
     rows: Tensor,
@@ -280,8 +317,8 @@ def reading(
 
     known: what was warned of before. together: the graphs cannot have a pass each.
     """
-    nodes = with_numbers(trace, slot, rows, layout)
-    made = plan(trace, marked(trace), rules, NODES)
+    trace, nodes, marks = seen
+    made = plan(trace, marks, rules, NODES)
     warn_of_curves(name, made, known)
     attention = attention_between_nodes(made, nodes, len(layout.mask), name, together)
     read = readings(attention, lambda place: exposing(place, layout, made.rules))
@@ -289,9 +326,9 @@ def reading(
     if (tape := current_tape()) is not None:
         first = len(tape.attention) - len(attention)  # after what the model recorded by itself
         tape.chunks += range(len(tape.chunks), first)
-        tape.chunks += [first + seen.chunk_of for seen in attention]
+        tape.chunks += [first + one.chunk_of for one in attention]
     if (entered := current_layer_inputs()) is not None:
-        entered += [entering(trace, nodes, seen.met, again, layout) for seen in attention]
+        entered += [entering(trace, nodes, one.met, again, layout) for one in attention]
     return again
 
 
@@ -415,7 +452,8 @@ class _Watch:
             slot = next(iter(trace.inputs))
             rows = trace.tensors[slot]
             layout = self._layout or _layout(rows)
-            again = reading(trace, current_rules(), slot, rows, layout, name, self._warned, True)
+            seen = seen_of(trace, slot, rows, layout)
+            again = reading(seen, current_rules(), slot, rows, layout, name, self._warned, True)
             return again.output()
         made = plan(trace, marked(trace), current_rules())
         warn_of_curves(name, made, self._warned)

@@ -54,7 +54,8 @@ class Pass:
 
     call: runs the module on node rows (n, D) or (B, S, D); rows: those of the nodes; others: the
     graph's other attributes by name; graphs_of: the graph of each row of one of these, if it has
-    such; leaves: those of them that gradients lead to, too.
+    such; leaves: those of them that gradients lead to, too. beside: all that `call` reads beside
+    the rows, so that passes in which both are the same can stand for one another; empty: unknown.
     """
 
     module: nn.Module
@@ -64,6 +65,7 @@ class Pass:
     others: Mapping[str, Tensor] = field(default_factory=dict)
     graphs_of: Callable[[str], Tensor | None] = lambda name: None
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
+    beside: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:

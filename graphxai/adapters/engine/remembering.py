@@ -1,0 +1,78 @@
+"""What several methods need of one pass, worked out once within a block.
+
+Transformer attribution goes through the same pass twice, and methods that are tried on a batch one
+after another all record it first. Within `remembering` it is recorded once. What a pass reads must
+not change within the block; weights may, as they count how often they were written to.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.rules.scope import Blocks
+
+from ..isolation import parts_of
+
+Found = TypeVar("Found")
+
+
+class _Memory:
+    """What was found last, for at most `most` keys."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.found: list[tuple[tuple[Any, ...], Any]] = []
+
+
+_memory: Blocks[_Memory | None] = Blocks("graphxai_memory", None)
+
+
+@contextmanager
+def remembering(most: int) -> Iterator[None]:
+    """Within the block, and blocks inside it, `once` knows its last results, at most so many."""
+    if _memory.get() is not None:
+        yield
+        return
+    with _memory.block(_Memory(most)):
+        yield
+
+
+def once(
+    key: tuple[Any, ...],
+    find: Callable[[], Found],
+    keep: Callable[[Found], bool] = lambda found: True,
+) -> Found:
+    """What `find` returns, or returned before for the same key within the block.
+
+    key: tensors in it are the same if all entries are equal, numbers and text if they are equal,
+    and all else if it is the same object. keep: whether the result serves later calls.
+    """
+    memory = _memory.get()
+    if memory is None:
+        return find()
+    for known, found in memory.found:
+        if len(known) == len(key) and all(map(_same, known, key)):
+            return found
+    made = find()
+    if keep(made):
+        memory.found = [(key, made), *memory.found][: memory.most]
+    return made
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        kinds = ((t.shape, t.dtype, t.device) for t in (one, other))
+        return len(set(kinds)) == 1 and torch.equal(one, other)
+    return isinstance(one, int | str | tuple) and one == other
+
+
+def versions_of(module: nn.Module) -> tuple[int, ...]:
+    """Numbers that change when weights or buffers are written to."""
+    kept = (names for part in parts_of(module) for names in (part._parameters, part._buffers))
+    tensors = (t for names in kept for t in names.values() if t is not None)
+    return tuple(-1 if t.is_inference() else t._version for t in tensors)
