@@ -165,20 +165,39 @@ class WithConstants(Gps):
         return super().forward(x + x.detach().round(), edge_index, batch)
 
 
-def test_shares_that_are_carried_along_are_the_directional_derivatives(monkeypatch):
+@pytest.mark.parametrize("method", ["lrp", "lrp_ah", "lrp_ln", "gradient_input", "attn_lrp"])
+def test_shares_that_are_carried_along_are_the_directional_derivatives(method, monkeypatch):
     graphs = [ring(nodes, nodes) for nodes in (4, 7, 5)]
     for graph in graphs:
         graph.edge_attr = torch.randn(graph.num_edges, 3)
         graph.x, graph.edge_attr = graph.x.double(), graph.edge_attr.double()
-    model = WithConstants().double().eval()
-    carried = gx.explain(gx.wrap(model, kind="regression"), graphs)
-    monkeypatch.setattr("graphxai.adapters.engine.program.affine", lambda *_: None)
-    derived = gx.explain(gx.wrap(WithConstants().double().eval(), kind="regression"), graphs)
-    for one, other in zip(carried, derived, strict=True):
-        assert one.ledger.others.keys() == {"edge_attr", "constants", "cut off"}
-        assert one.ledger.others == pytest.approx(other.ledger.others, rel=1e-9)
-        assert one.ledger.biases == pytest.approx(other.ledger.biases, rel=1e-9)
-        assert one.ledger.unexplained == pytest.approx(0, abs=1e-6)  # relevance is single precision
+    model = gx.wrap(WithConstants().double().eval(), kind="regression")
+    carried = gx.explain(model, graphs, method)
+    alone = [gx.explain(model, graph, method) for graph in graphs]  # once recorded, then followed
+    monkeypatch.setattr("graphxai.adapters.engine.program.adding", lambda *_: None)
+    plain = gx.wrap(WithConstants().double().eval(), kind="regression")
+    derived = gx.explain(plain, graphs, method)
+    for one, lone, other in zip(carried, alone, derived, strict=True):
+        assert other.ledger.others.keys() == {"edge_attr", "constants", "cut off"}
+        for found in (one.ledger, lone.ledger):
+            assert found.others == pytest.approx(other.ledger.others, rel=1e-9)
+            assert found.biases == pytest.approx(other.ledger.biases, rel=1e-9)
+            if method == "lrp":  # relevance is single precision
+                assert found.unexplained == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["gradient_input", "lrp_ln"])
+def test_one_graph_is_explained_without_recording_it_again(method, monkeypatch):
+    model = gx.wrap(Gps().eval(), kind="regression")
+    gx.explain(model, ring(6), method)
+    monkeypatch.setattr("graphxai.adapters.engine.passing.recorded", None)
+    followed = gx.explain(model, ring(5, 1), method)
+    monkeypatch.undo()
+    fresh = gx.explain(gx.wrap(Gps().eval(), kind="regression"), ring(5, 1), method)
+    same([followed], [fresh])
+    # nothing would show whose the constants of several graphs are
+    together = gx.explain(model, [ring(5, 1), ring(4, 2)], method)
+    assert together[0].ledger.biases == pytest.approx(fresh.ledger.biases, rel=1e-4)
 
 
 def replaced(m):

@@ -40,6 +40,8 @@ from .shares import (
     Shares,
     adds_up,
     lines_in,
+    replayed_with,
+    rows_of_graphs,
     share_along,
 )
 from .trace import Recording, Trace, is_real, is_recording, recording, refs_in
@@ -61,6 +63,8 @@ def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
         program = _learned(given, rules, asked, tape is not None or bool(given.leaves))
         # from here on as every later pass, so that the first one has the same last digits
         found = None if given.leaves or tape is None else followed(given, asked)
+    if found is None and not given.leaves and tape is not None:
+        found = _again(given, program)
     if found is None:
         outputs = replay(program.made, {program.slot: given.rows}).output()
     else:
@@ -162,6 +166,27 @@ def _reaching(outputs: Tensor, given: Pass) -> Tensor:
 # -- shares of constants, and relevance of other inputs --------------------------------------------
 
 
+def _again(given: Pass, program: Program) -> Followed | None:
+    """A recorded pass under the rules, with shares that come in on the way back, if they can."""
+    if (known := program.adding) is None:
+        return None
+    single = len(given.layout.mask) == 1
+    rows = rows_of_graphs(known, None if single else with_graphs(program, given), given.layout)
+    if rows is None:
+        return None
+    trace, leaves = program.trace, dict[int, Tensor]()
+    for slot, bit in trace.inputs.items():
+        if bit != NODES and program.wide.signal[trace.slot_of_value.index(slot)]:
+            came = trace.before.get(slot, trace.tensors[slot])
+            leaves[slot] = came.detach().requires_grad_()
+    shares = Shares(known, rows, given.layout)
+    again = replayed_with(shares, {program.slot: given.rows, **leaves})
+    if again is None:
+        return None
+    inputs = {program.names[trace.inputs[slot]]: leaf for slot, leaf in leaves.items()}
+    return Followed(program, again.output(), shares, inputs)
+
+
 def _arriving(
     found: Followed, shares: Shares, given: Pass, rules: Rules, asked: Hashable
 ) -> Arriving:
@@ -176,7 +201,7 @@ def _arriving(
             for (line, leaf), gradient in zip(inputs.items(), gradients, strict=True)
         }
         of_line = shares.of_lines(own)
-        if not adds_up(outputs, weights, relevance, of_line):
+        if shares.known.affine and not adds_up(outputs, weights, relevance, of_line):
             give_up(given.module, asked)
             again = replace(given, rows=given.rows.detach())
             with rules_of.conservative(**vars(rules)):

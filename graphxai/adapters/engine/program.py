@@ -27,7 +27,7 @@ from ..layout import Layout
 from .marks import marked, numbers_among
 from .nodes import Nodes
 from .replay import Plan, Replayed, curves, plan, ruled
-from .shares import Affine, Lines, Rows, Shares, affine, lines_in, rows_of_graphs
+from .shares import Adding, Lines, Rows, Shares, adding, lines_in, rows_of_graphs
 from .trace import (
     WEIGHTS,
     Op,
@@ -45,7 +45,8 @@ NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.PythonTLSSnapshot
 )
-MOST = 4  # programs of a model, for as many ways that its control flow goes
+MOST = 4  # programs under the same rules, for as many ways that a model's control flow goes
+ALL = 32  # programs of a model
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +121,9 @@ class Program:
         return None if value < 0 or self.wide.signal[value] else self.lines.of(value)
 
     @cached_property
-    def affine(self) -> Affine | None:
+    def adding(self) -> Adding | None:
         """What is known of the pass, if shares of constants can come in on the way back."""
-        return None if self.whole else affine(self.wide, self.lines)
+        return None if self.whole or not self.agrees else adding(self.wide, self.lines)
 
     @cached_property
     def agrees(self) -> bool:
@@ -192,13 +193,15 @@ _NO_SETTINGS: dict[str, Any] = {}
 class _Kept:
     """A program without the tensors of its pass, and what is checked in others.
 
-    asked: what was asked for; size: how many rows the last pass had. graded: by slot, whether the
+    asked: what was asked for; size: how many rows the last pass had. single: it is of use for a
+    batch of one alone. graded: by slot, whether the
     tensor required a gradient; numbers: those of operations that are compared. rows: by operation
     that adds constants, whose its rows are.
     """
 
     asked: Hashable
     size: int
+    single: bool
     program: Program
     graded: list[bool]
     numbers: dict[int, str]
@@ -220,14 +223,16 @@ def keep(given: Pass, asked: Hashable, program: Program, nodes: Callable[[], Nod
 
     nodes: the numbers of the nodes in its pass.
     """
-    trace, module = program.trace, given.module
-    if (program.places and program.affine is None) or not _can_be_checked(program):
+    trace, module, adds = program.trace, given.module, program.adding
+    if not program.agrees or (program.places and adds is None) or not _can_be_checked(program):
         return
-    if not program.agrees or asked in _given_up.get(module, ()):
+    # if parts do not add up, nothing shows whether the rows of several graphs are where they were
+    single = adds is not None and not adds.affine
+    if (single and len(given.layout.mask) > 1) or asked in _given_up.get(module, ()):
         return
     rows: dict[int, Rows | None] | None = {}
-    if program.places and program.affine is not None:
-        rows = rows_of_graphs(program.affine, nodes(), given.layout)
+    if program.places and adds is not None:
+        rows = rows_of_graphs(adds, None if single else nodes(), given.layout)
     if rows is None:
         return
     graded = [tensor.requires_grad for tensor in trace.tensors]
@@ -239,9 +244,11 @@ def keep(given: Pass, asked: Hashable, program: Program, nodes: Callable[[], Nod
     passing = {op.number for op in program.wide.passing}
     steps = (*(_step(program, op, rows, numbers, done, passing) for op in trace.ops), _END)
     size = trace.tensors[program.slot].shape[:-1].numel()
-    made = _Kept(asked, size, _without_tensors(program), graded, numbers, steps, rows)
-    known = (one for one in _kept.get(module, ()) if one.asked != asked or one.calls != made.calls)
-    _kept[module] = [made, *known][:MOST]
+    made = _Kept(asked, size, single, _without_tensors(program), graded, numbers, steps, rows)
+    known = _kept.get(module, [])
+    same_rules = [k for k in known if k.asked == asked and k.calls != made.calls]
+    others = [k for k in known if k.asked != asked]
+    _kept[module] = [made, *same_rules[: MOST - 1], *others][:ALL]
 
 
 def give_up(module: nn.Module, asked: Hashable) -> None:
@@ -362,7 +369,8 @@ def followed(given: Pass, asked: Hashable) -> Followed | None:
     """What comes of a pass; None: it is not like any of the known ones."""
     module, rows = given.module, given.rows
     size = rows.shape[:-1].numel()
-    known = [one for one in _kept.get(module, ()) if one.asked == asked]
+    several = len(given.layout.mask) > 1
+    known = [k for k in _kept.get(module, ()) if k.asked == asked and not (k.single and several)]
     if not known:
         return None
     kept = min(known, key=lambda one: abs(one.size - size))
@@ -409,7 +417,7 @@ class _Following(TorchDispatchMode):
         self._lost = len(distinct) != len(trace.inputs)
         self._tensors[: len(distinct)] = distinct
         self.again = Replayed(plan, self._tensors)
-        known = self._program.affine if self._program.places else None
+        known = self._program.adding if self._program.places else None
         self.shares = None if known is None else Shares(known, kept.rows, given.layout)
         if plan is not self._program.made and not self._lost:
             for slot, bit in trace.inputs.items():
@@ -458,11 +466,10 @@ class _Following(TorchDispatchMode):
         op, out, terms = self._waiting
         self._waiting = None
         rows = self._kept.rows[op.number]
-        by = None if rows is None else rows.by
-        index = self._tensors[by] if isinstance(by, int) else None
         ruled = self.again.now[op.makes[0].slot]
         self.unclear |= bool(terms) and rows is None
-        if not self.shares.watch(op, out if ruled is None else ruled, terms, index):
+        now = self._tensors.__getitem__
+        if not self.shares.watch(op, out if ruled is None else ruled, terms, now):
             self._lost = True
 
     def returned(self, out: Any) -> Any:

@@ -3,12 +3,12 @@
 The share of a constant c that is added to a signal is `sum c df/dc`. `share_along` differentiates
 along all constants of one line of the ledger, whatever the network is.
 
-Where the network is affine, there is a faster way (`Shares`): the gradient passes by all constants
-on its way from the outputs to the nodes; it only has to be known to which graph each of its rows
-belongs. That was seen in the recorded pass, by the numbers of the nodes, and is put down as a place
-where the same can be read in other batches (`Rows`). Nobody checks the numbers again, but the sum:
-with attention, scales and ratios held at what they were, the output is `J x + c` and the parts have
-to add up to it.
+Mostly there is a faster way (`Shares`): the gradient passes by all constants on its way from the
+outputs to the nodes; it only has to be known to which graph each of its rows belongs. In a batch of
+one that is no question. Otherwise it is seen in the recorded pass, by the numbers of the nodes. If
+the network is affine, it is put down as a place where the same can be read in other batches
+(`Rows`). Nobody checks the numbers again, but the sum: with attention, scales and ratios held at
+what they were, the output is `J x + c` and the parts have to add up to it.
 """
 
 import threading
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..layout import Layout
 from .nodes import NONE, Nodes
-from .replay import Plan, Value, by_rule, out_of_place, replay, ruled
+from .replay import Plan, Replayed, Value, by_rule, out_of_place, replay, ruled
 from .trace import WEIGHTS, Op, Ref, Trace, filled, is_real, paired, refs_in
 from .vocabulary import (
     ADDITIONS,
@@ -281,39 +281,44 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Affine:
-    """A plan whose output is an affine function of the nodes, by operations known here.
+class Adding:
+    """A plan in which constants are added by operations known here.
 
-    own: by the number of an operation and line, the constants that are added there.
+    own: by the number of an operation and line, the constants that are added there. affine: whether
+    the output is an affine function of the nodes, so that relevance and shares add up to it.
     """
 
     plan: Plan
     own: dict[int, dict[str, list[Ref]]]
+    affine: bool
 
 
-def affine(plan: Plan, lines: Lines) -> Affine | None:
-    """What is known of the plan, if it is affine."""
-    last = plan.trace.output
-    if type(last) is not Ref or last.value in plan.trace.joined or plan.shares:
+def adding(plan: Plan, lines: Lines) -> Adding | None:
+    """What is known of the plan, if every operation that adds constants is."""
+    last, joined = plan.trace.output, plan.trace.joined.keys()
+    if type(last) is not Ref or last.value in joined:
         return None
-    if not all(_is_affine(plan, op) for op in plan.passing):
-        return None
-    own: dict[int, dict[str, list[Ref]]] = {}
+    affine, own = not plan.shares, dict[int, dict[str, list[Ref]]]()
     for op in plan.passing:
-        for line, ref in lines.added_by(plan, op):
+        taken, linear = plan.taken[op.number], _is_affine(plan, op)
+        if not joined.isdisjoint(taken):
+            return None
+        affine = affine and linear
+        added = list(lines.added_by(plan, op))
+        if added and not (linear or op.name == "native_layer_norm"):
+            return None
+        if op.name in PLUS_PRODUCT and taken.isdisjoint(ref.value for ref in op.reads[1:]):
+            return None  # a product of constants is added
+        for line, ref in added:
             if ref is not None and plan.trace.name(ref.value) not in ZEROS:
                 own.setdefault(op.number, {}).setdefault(line, []).append(ref)
             elif ref is None and op.name in ADDITIONS:
                 own.setdefault(op.number, {}).setdefault(line, [])
-    return Affine(plan, own)
+    return Adding(plan, own, affine)
 
 
 def _is_affine(plan: Plan, op: Op) -> bool:
-    trace, taken, flag = plan.trace, plan.taken[op.number], FLAG.get(op.name)
-    if not trace.joined.keys().isdisjoint(taken):
-        return False
-    if op.name in PLUS_PRODUCT and not any(ref.value in taken for ref in op.reads[1:]):
-        return False  # a product of constants is added
+    flag = FLAG.get(op.name)
     if op.name == "masked_fill" and op.args[2] not in (0, -torch.inf):
         return False
     if op.name == "native_batch_norm":
@@ -326,32 +331,55 @@ def _is_affine(plan: Plan, op: Op) -> bool:
 # -- which rows are whose --------------------------------------------------------------------------
 
 
-def rows_of_graphs(known: Affine, nodes: Nodes, layout: Layout) -> dict[int, Rows | None] | None:
+def rows_of_graphs(
+    known: Adding, nodes: Nodes | None, layout: Layout
+) -> dict[int, Rows | None] | None:
     """By operation that adds constants, whose the rows of its result are; None: that is unclear.
 
-    It need not be clear where nothing but zeros may be added, as in padding.
+    It need not be clear where nothing but zeros may be added, as in padding. nodes: the numbers of
+    the pass; None: all rows are of the only graph.
     """
+    trace = known.plan.trace
+    rows_of = _of_the_only_graph if nodes is None else _by_numbers(known, nodes, layout)
+    if rows_of is None:
+        return None
+    found: dict[int, Rows | None] = {}
+    for number, lines in known.own.items():
+        op, out = trace.ops[number], trace.ops[number].makes[0]
+        found[number] = None
+        # gradients arrive at what a tensor that is written to is a view of
+        written = op.in_place and trace.storage[out.slot] != out.slot
+        if trace.tensors[out.slot].dtype in (torch.float32, torch.float64) and not written:
+            found[number] = rows_of(trace, op)
+        if found[number] is None and (BIASES in lines or not all(lines.values())):
+            return None
+    return found
+
+
+def _of_the_only_graph(trace: Trace, op: Op) -> Rows | None:
+    return Rows(0, "repeated") if trace.shape(op.out) else None
+
+
+def _by_numbers(
+    known: Adding, nodes: Nodes, layout: Layout
+) -> Callable[[Trace, Op], Rows | None] | None:
+    """A look at the numbers of a result; None: those of an input are not known."""
     trace = known.plan.trace
     for slot in trace.inputs:
         first = trace.slot_of_value.index(slot)
         if known.plan.signal[first] and first not in nodes.by_value:
             return None
     indices = _indices(trace, len(layout.graph))
-    found: dict[int, Rows | None] = {}
-    for number, lines in known.own.items():
-        op = trace.ops[number]
-        out = op.makes[0]
-        numbers, tensor = nodes.by_value.get(out.value), trace.tensors[out.slot]
-        before = {slot: index for slot, (at, index) in indices.items() if at < number}
-        found[number] = None
-        if numbers is not None and tensor.dtype in (torch.float32, torch.float64):
-            graph = nodes.graph(numbers.query)
-            found[number] = next(_fitting(graph, tensor.shape, layout, before), None)
-        if op.in_place and trace.storage[out.slot] != out.slot:
-            found[number] = None  # gradients arrive at what it is a view of
-        if found[number] is None and (BIASES in lines or not all(lines.values())):
+
+    def rows_of(trace: Trace, op: Op) -> Rows | None:
+        numbers = nodes.by_value.get(op.out)
+        if numbers is None:
             return None
-    return found
+        before = {slot: index for slot, (at, index) in indices.items() if at < op.number}
+        graph = nodes.graph(numbers.query)
+        return next(_fitting(graph, trace.shape(op.out), layout, before), None)
+
+    return rows_of
 
 
 def _indices(trace: Trace, count: int) -> dict[int, tuple[int, Tensor]]:
@@ -412,7 +440,7 @@ def _fits(by: str | int, length: int, layout: Layout, index: Tensor | None) -> b
 class Shares:
     """The share of each line in the outputs of a pass, known once the gradient has passed."""
 
-    def __init__(self, known: Affine, rows: Mapping[int, Rows | None], layout: Layout) -> None:
+    def __init__(self, known: Adding, rows: Mapping[int, Rows | None], layout: Layout) -> None:
         self.known, self.layout = known, layout
         self._rows = rows
         self._indices: dict[int, Tensor] = {}
@@ -428,15 +456,18 @@ class Shares:
                 found.append((line, _constant(op, own, taken, value, given)))
         return found
 
-    def watch(self, op: Op, out: Tensor, terms: list[tuple[str, Any]], index: Any) -> bool:
+    def watch(
+        self, op: Op, out: Tensor, terms: list[tuple[str, Any]], now: Callable[[int], Any]
+    ) -> bool:
         """Wait for the gradient at a result; False: its rows are not as they were.
 
-        index: of the gathered rows, if these are.
+        now: the present tensor of a slot.
         """
         rows = self._rows[op.number]
         if not terms or rows is None:
             return not terms
         kind = rows.by, out.shape[rows.axis]
+        index = now(rows.by) if isinstance(rows.by, int) else None
         if not _fits(*kind, self.layout, index):
             return False
         if index is not None:
@@ -459,7 +490,7 @@ class Shares:
         inputs: by line, the relevance of an input beside the nodes, and the graph of each row.
         """
         parts: list[tuple[str, Tensor, Tensor | None]] = [
-            (line, found if found.dim() == 1 else found.flatten(1).sum(1), graphs)
+            (line, found.view(-1) if found.dim() < 2 else found.flatten(1).sum(1), graphs)
             for line, (found, graphs) in inputs.items()
         ]
         for (line, by, length), found in self._sums.items():
@@ -467,10 +498,33 @@ class Shares:
             parts.append((line, found, graphs_of_rows(by, length, self.layout, index)))
         shares: dict[str, Tensor] = {}
         for line, found, graphs in parts:
-            assert graphs is not None
+            if graphs is None:  # of a batch of one
+                graphs = torch.zeros(len(found), dtype=torch.long, device=found.device)
             share = found.new_zeros(len(self.layout.mask)).index_add(0, graphs, found)
             shares[line] = shares[line] + share if line in shares else share
         return shares
+
+
+def replayed_with(shares: Shares, inputs: Mapping[int, Tensor]) -> Replayed | None:
+    """A recorded pass again from `inputs` by slot, whose gradient brings the shares with it.
+
+    None: it does not reach all constants, or their rows are not what they were.
+    """
+    plan = shares.known.plan
+    again = Replayed(plan, plan.trace.tensors)
+    for slot, tensor in inputs.items():
+        again.begin(slot, tensor)
+    for op in plan.ops:
+        owns, given = op.number in shares.known.own, (op.args, op.kwargs)
+        terms = shares.terms(op, again.value, given) if owns else []
+        out = again.run(op, *given)
+        if not terms:
+            continue
+        first = out[0] if isinstance(out, tuple | list) else out
+        now = plan.trace.tensors.__getitem__
+        if not first.requires_grad or not shares.watch(op, first, terms, now):
+            return None
+    return again
 
 
 def adds_up(
