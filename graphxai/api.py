@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphxai.adapters.engine.remembering import remembering
 from graphxai.contract.batching import Key, batches_for, collated, in_chunks, in_pieces
 from graphxai.contract.device import on_device
 from graphxai.contract.inputs import Input, as_list
@@ -168,7 +169,8 @@ def compare(
         raise ValueError("compare shows one input under several methods; use grid for several.")
     if isinstance(methods, str):
         methods = [methods]
-    found = [explain(model, value, method, target=target) for method in methods]
+    with remembering(most=3):  # a copy in double precision, its pass, and the model's own
+        found = [explain(model, value, method, target=target) for method in methods]
     return side_by_side(found, columns=columns, **options)
 
 

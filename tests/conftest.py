@@ -3,6 +3,7 @@ import lzma
 import multiprocessing
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,18 @@ def only_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
     For tests that explain many times and compare relevance; others see that output.
     """
     monkeypatch.setattr("graphxai.api._outputs_without_nodes", lambda model, batch: None)
+
+
+@pytest.fixture
+def recorded_once() -> Iterator[None]:
+    """A pass that several methods look at is recorded once.
+
+    For tests that compare what each of many methods says of the same graphs.
+    """
+    from graphxai.adapters.engine.remembering import remembering
+
+    with remembering(most=16):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ class WrappedBatch:
     def layout(self) -> Layout:
         """The positions of the nodes."""
         return Layout.of(self.mask, self.has_graph_token)
+
+    def parts(self) -> tuple[Any, ...]:
+        """All that makes up the batch; batches of which these are equal are alike."""
+        graphs = () if self.graphs is None else sorted(self.graphs.to_dict().items())
+        return self.has_graph_token, self.mask, self.readout, self.dense, *chain(*graphs)
 
     def distances(self) -> list[IntArray]:
         """Distances (n, n) between the nodes of each input, -1 where there is no path.

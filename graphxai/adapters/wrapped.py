@@ -468,7 +468,7 @@ class WrappedModel:
 
         `x` is one of them where the rows are an embedding: others may be made of it, too.
         """
-        beside = (self.how, batch, shown)
+        beside = (self.how, shown, *batch.parts())
         leaves, batch = batch.leaves, batch.without_gradients()
         call = self.rows_to_outputs(batch, shown)
         no_inputs = NO_INPUTS if self.how.at is None else NO_INPUTS - {"x"}

@@ -380,6 +380,7 @@ def test_the_ledger_closes(name):
 
 
 @pytest.mark.parametrize("name", ["sgformer", "polynormer"])
+@pytest.mark.usefixtures("recorded_once")
 def test_linear_attention_is_read_by_every_method_that_reads_attention(name):
     model = whole(name)
     for method in ("rollout", "attention_last", "gae", "attn_lrp", "att_cat"):

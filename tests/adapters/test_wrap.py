@@ -348,6 +348,7 @@ class Sequence(nn.Module):
         return self.head((h * shown).sum(1) / shown.sum(1))
 
 
+@pytest.mark.usefixtures("recorded_once")
 def test_rows_of_tokens_of_different_length_are_explained_together():
     model = gx.wrap(Sequence().eval(), kind="multiclass", classes=2, inputs="tokens")
     torch.manual_seed(0)
@@ -363,6 +364,7 @@ def test_rows_of_tokens_of_different_length_are_explained_together():
     assert torch.allclose(hidden, short)
 
 
+@pytest.mark.usefixtures("recorded_once")
 def test_a_bert_is_explained_at_its_embeddings():
     model = Bert().eval()
     ids = [torch.tensor([0, 5, 3, 7]), torch.tensor([0, 1, 2, 9, 11, 4])]

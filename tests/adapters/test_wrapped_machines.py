@@ -70,6 +70,7 @@ def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.usefixtures("recorded_once")
 def test_what_reads_attention_takes_half_precision(models, dtype):
     for name in ("transformer", "gps", "performer"):
         model, other = models[name], wrapped(copy.deepcopy(models[name]).to(dtype))

@@ -135,7 +135,7 @@ def assert_explained_alone_as_with_others(model, loops=1, methods=READ_ATTENTION
     [(Pooled, 0), (Pooled, 1), (PooledByCopies, 1), (ReadAtItsFirstNode, 1)],
 )
 @pytest.mark.parametrize("body", BODIES)
-@pytest.mark.usefixtures("only_relevance")
+@pytest.mark.usefixtures("only_relevance", "recorded_once")
 def test_a_graph_of_one_node_is_explained_the_same_alone_and_with_others(body, kind, loops):
     model = gx.wrap(kind(BODIES[body]()).eval(), kind="regression")
     assert_explained_alone_as_with_others(model, loops)
@@ -149,7 +149,7 @@ def test_a_graph_of_one_node_is_explained_the_same_alone_and_with_others(body, k
 
 @pytest.mark.parametrize("body", ["gps", "transformer"])
 @pytest.mark.parametrize("kind", [PooledByPointers, PooledBySizes, *INDICES])
-@pytest.mark.usefixtures("only_relevance")
+@pytest.mark.usefixtures("only_relevance", "recorded_once")
 def test_a_batch_vector_computed_from_graph_sizes_names_graphs(body, kind):
     inner = BODIES[body]()
     module = PooledByItsOwnIndex(inner, INDICES[kind]) if kind in INDICES else kind(inner)

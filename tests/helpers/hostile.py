@@ -30,6 +30,7 @@ from composed import (
 from rdkit import rdBase
 
 import graphxai as gx
+from graphxai.adapters.engine.remembering import remembering
 from graphxai.cli.terminal import printable
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
@@ -198,7 +199,8 @@ def check_model(recipe: list[Any]) -> None:
         if method == "lrp" and attends_plainly(model):
             check_attention(wrapped, graphs, wanted)
         if method == "lrp" and plainly(*recipe) != tuple(recipe):
-            check_spelling(wrapped, Composed(*plainly(*recipe)), graphs[:2])
+            with remembering(most=6):
+                check_spelling(wrapped, Composed(*plainly(*recipe)), graphs[:2])
 
 
 def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:

@@ -47,14 +47,14 @@ def once(
 ) -> Found:
     """What `find` returns, or returned before for the same key within the block.
 
-    key: tensors in it are the same if all entries are equal, numbers and text if they are equal,
-    and all else if it is the same object. keep: whether the result serves later calls.
+    key: dense tensors, numbers and text in it are the same if they are equal, all else if it is the
+    same object. keep: whether the result serves later calls.
     """
     memory = _memory.get()
     if memory is None:
         return find()
     for known, found in memory.found:
-        if len(known) == len(key) and all(map(_same, known, key)):
+        if _same(known, key):
             return found
     made = find()
     if keep(made):
@@ -66,9 +66,11 @@ def _same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        kinds = ((t.shape, t.dtype, t.device) for t in (one, other))
-        return len(set(kinds)) == 1 and torch.equal(one, other)
-    return isinstance(one, int | str | tuple) and one == other
+        kinds = ((t.shape, t.dtype, t.device, t.layout) for t in (one, other))
+        return len(set(kinds)) == 1 and one.layout == torch.strided and torch.equal(one, other)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, int | float | str) and type(one) is type(other) and one == other
 
 
 def versions_of(module: nn.Module) -> tuple[int, ...]:
