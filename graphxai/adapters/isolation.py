@@ -25,6 +25,7 @@ from graphxai.rules.scope import Blocks
 
 Model = TypeVar("Model")
 CONTAINERS = (OrderedDict, dict, list, set)
+PLAIN = (bool, int, float, str, type(None))
 SHARED = {"_parameters", "_buffers", "_modules"}
 _evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
 _lock = threading.Lock()
@@ -255,13 +256,17 @@ def copied(model: Model) -> Model:
     held: list[Tensor] = []  # alive, so that no other object gets their ids
 
     for module in inner.modules() if isinstance(inner, nn.Module) else ():
-        own = {k: v for k, v in vars(module).items() if k not in ("_modules", "_parameters")}
-        # most hold nothing, as hooks do; `deepcopy` would take a third of its time for them
-        memo |= {id(v): type(v)() for v in own.values() if type(v) in CONTAINERS and not v}
-        for value in tree_leaves(own):
-            if isinstance(value, Tensor) and not value.is_leaf:
-                held.append(value)
-                memo[id(value)] = value.detach().clone()
+        for name, value in vars(module).items():
+            if name in ("_modules", "_parameters") or type(value) in PLAIN:
+                continue
+            if type(value) in CONTAINERS and not value:
+                # as most are; `deepcopy` would take a third of its time for them
+                memo[id(value)] = type(value)()
+                continue
+            for tensor in tree_leaves(value):
+                if isinstance(tensor, Tensor) and not tensor.is_leaf:
+                    held.append(tensor)
+                    memo[id(tensor)] = tensor.detach().clone()
     return deepcopy(model, memo)
 
 
