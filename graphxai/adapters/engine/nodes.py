@@ -10,9 +10,11 @@ nodes of one graph, `NONE` for padding and constants, `MIXED` for nodes of sever
 axis with one number for all entries a tensor of numbers has length one.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ MOVES = VIEWS | {
     "select_scatter", "index_copy", "masked_select", "unfold", "as_strided", "tril", "triu",
     "repeat_interleave",
 }  # fmt: skip
+TURNS = {"transpose", "permute", "t", "unsqueeze"}
 REDUCE = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "var", "std", "any", "all",
           "linalg_vector_norm", "norm", "nansum", "prod"}  # fmt: skip
 NO_NUMBERS = ("dtype", "memory_format")  # arguments that are about values alone
@@ -101,17 +104,21 @@ class _Walk:
 
     def step(self, op: Op) -> None:
         """Number the results of an operation, if it is foreseen."""
-        read = {ref.value: self._of(ref.value) for ref in op.reads}
-        known = {value: numbers for value, numbers in read.items() if numbers is not None}
+        known: dict[int, Numbers] = {}
+        for ref in op.reads:
+            if (of := self._of(ref.value)) is not None:
+                known[ref.value] = of
+        if not known:
+            return
         made = [ref for ref in op.makes if self.trace.depends[ref.value] & self.bits]
         made = [ref for ref in made if _has_values(self.trace.tensors[ref.slot])]
-        if not known or not made:
+        if not made:
             return
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
             for ref, numbers in zip(made, self._result(op, made, known), strict=False):
                 if numbers is not None:
-                    same = any(numbers is one for one in known.values())  # and compressed already
-                    self.nodes.by_value[ref.value] = numbers if same else numbers.map(compressed)
+                    short = op.name in TURNS or any(numbers is one for one in known.values())
+                    self.nodes.by_value[ref.value] = numbers if short else numbers.map(compressed)
 
     def _of(self, value: int) -> Numbers | None:
         """Numbers of a value; after a write to another view of it, of both together."""
@@ -170,6 +177,9 @@ class _Walk:
             return _viewed(one, *map(self.trace.shape, (op.reads[0].value, op.out)))
         if op.name in ("clone", "_to_copy", "alias", "detach", "lift_fresh"):
             return next(iter(numbers.values()))
+        if op.name in TURNS:  # which need not be as long as the values
+            (one,) = numbers.values()
+            return op.func(one, *op.args[1:])
 
         def put(given: Ref) -> Tensor:
             tensor = self.trace.tensors[given.slot]
@@ -370,6 +380,8 @@ class _Walk:
             ):
                 return None
             return known[value]
+        if len(set(map(id, known.values()))) == 1:
+            return next(iter(known.values()))
         if len(known) == 2 and self._are_two_ends(known):
             first, second = known.values()
             if first.key is None and second.key is None:
@@ -412,7 +424,8 @@ class _Walk:
     def _combined(self, a: Numbers, b: Numbers) -> Numbers | None:
         """Numbers of an entrywise operation on signals of one or two nodes each."""
         if a.key is None and b.key is None:
-            return self._combined_singles(a.query, b.query)
+            equal = a.query.shape == b.query.shape and torch.equal(a.query, b.query)
+            return a if equal else self._combined_singles(a.query, b.query)
         pair, one = (a, b) if a.key is not None else (b, a)
         assert pair.key is not None
         if one.key is not None:
@@ -437,8 +450,6 @@ class _Walk:
         return bool((fits | (several == NONE) | (nodes == NONE)).all())
 
     def _combined_singles(self, a: Tensor, b: Tensor) -> Numbers | None:
-        if a is b:
-            return Numbers(a)
         wide_a, wide_b = torch.broadcast_tensors(a, b)
         if torch.equal(wide_a, wide_b):
             return Numbers(wide_a)
@@ -501,16 +512,30 @@ def _are_alike(numbers: Tensor, axis: int) -> bool:
 
 def _viewed(numbers: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
     """Numbers of a tensor of shape `before` in another shape."""
-    same = 0  # axes at the end that stay, and along which the numbers are the same
-    while (
-        same < min(len(before), len(after))
-        and before[-1 - same] == after[-1 - same]
-        and numbers.shape[-1 - same] == 1
-    ):
-        same += 1
-    head, tail = len(before) - same, (1,) * same
-    kept = numbers.reshape(numbers.shape[:head])
-    return kept.expand(before[:head]).reshape((*after[: len(after) - same], *tail))
+    wide, made = list[int](), list[int]()
+    for old, new in _split(before, after):
+        alike = all(numbers.shape[axis] == 1 for axis in old)
+        wide += [1 if alike else before[axis] for axis in old]
+        made += [1 if alike else after[axis] for axis in new]
+    return numbers.expand(wide).reshape(made)
+
+
+@lru_cache(4096)
+def _split(before: torch.Size, after: torch.Size) -> list[tuple[range, range]]:
+    """The axes of two shapes with as many entries, in the smallest parts that have as many."""
+    if 0 in before:
+        return [(range(len(before)), range(len(after)))]
+    found, start, end = [], 0, 0
+    while start < len(before) or end < len(after):
+        old, new = start + 1, end + 1
+        while math.prod(before[start:old]) != math.prod(after[end:new]):
+            if math.prod(before[start:old]) < math.prod(after[end:new]):
+                old += 1
+            else:
+                new += 1
+        found.append((range(start, min(old, len(before))), range(end, min(new, len(after)))))
+        start, end = old, new
+    return found
 
 
 def _has_values(tensor: Tensor) -> bool:
