@@ -179,6 +179,8 @@ def _coalition(
     Graphs of a wrapped model lose the others, so that the attention recorded is a smaller batch's;
     other models hide them.
     """
+    if bool((present == batch.mask).all()):
+        return tokens.detach(), batch, None
     if not hasattr(model, "read_of_graphs") or batch.graphs is None:
         return tokens, batch, present
     rest = batch.without(present, read=model.read_of_graphs())

@@ -133,7 +133,7 @@ def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Releva
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)
     layout = Layout.of(batch.mask, graph_token=True)
-    given = Pass(module, lambda x: model.encode(x, batch), tokens, layout)
+    given = Pass(module, lambda x: model.encode(x, batch), tokens, layout, beside=(batch,))
     return relevant_pass(given, passed)
 
 
