@@ -186,6 +186,7 @@ class NormGatedConv(nn.Module):
     ],
     ids=["gps", "sparse", "product"],
 )
+@pytest.mark.usefixtures("only_relevance")
 def test_names_of_classes_change_nothing(make, method):
     def explained(change) -> Tensor:
         torch.manual_seed(0)

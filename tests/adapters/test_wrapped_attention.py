@@ -248,7 +248,7 @@ def test_restored_nodes_are_where_they_were():
 @pytest.mark.parametrize(
     "how", [*LAYOUTS, BACK, "graph by graph", "times the adjacency", "times a gate"]
 )
-@pytest.mark.usefixtures("recorded_once")
+@pytest.mark.usefixtures("only_relevance", "recorded_once")
 def test_a_graph_is_explained_the_same_alone_and_with_others(how, graphs):
     assert_alone_as_together(drawn(Dense(how)), graphs)
 

@@ -70,7 +70,7 @@ def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.usefixtures("recorded_once")
+@pytest.mark.usefixtures("only_relevance", "recorded_once")
 def test_what_reads_attention_takes_half_precision(models, dtype):
     for name in ("transformer", "gps", "performer"):
         model, other = models[name], wrapped(copy.deepcopy(models[name]).to(dtype))
@@ -122,6 +122,7 @@ def compiled(model: nn.Module, how: str) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize("how", ["whole", "in place", "a part"])
+@pytest.mark.usefixtures("only_relevance")
 def test_a_compiled_model_has_the_relevance_of_the_original(models, how):
     model = compiled(models["transformer"], how)
     for method in ("lrp", "rollout", "att_cat"):

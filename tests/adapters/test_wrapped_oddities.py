@@ -67,7 +67,7 @@ def test_models_of_tokens_are_measured():
 
 
 @pytest.mark.parametrize("module", [GpsModel, SparseModel])
-@pytest.mark.usefixtures("recorded_once")
+@pytest.mark.usefixtures("only_relevance", "recorded_once")
 def test_a_graph_without_edges_is_explained_by_every_method(module):
     model = gx.wrap(trained(module(), molecules()[:2], steps=2), kind="regression")
     graph = Data(
