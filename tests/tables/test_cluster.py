@@ -35,9 +35,15 @@ CORES = 2
 
 @pytest.fixture(scope="module")
 def folder_of_ray(tmp_path_factory):
-    """Where its processes run; Ray is stopped at the end."""
-    yield tmp_path_factory.mktemp("ray")
-    ray.shutdown()
+    """Where its processes run; Ray is stopped at the end.
+
+    Without the processes that collect its logs and would start further machines.
+    """
+    with pytest.MonkeyPatch.context() as without:
+        for process in ("start_log_monitor", "start_monitor"):
+            without.setattr(f"ray._private.node.Node.{process}", lambda self: None, raising=False)
+        yield tmp_path_factory.mktemp("ray")
+        ray.shutdown()
 
 
 @pytest.fixture
