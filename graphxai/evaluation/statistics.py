@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MEASURED = ("n", "difference", "low", "high", "p", "p_holm", "effect")
+KEPT = 1000  # graphs at most whose resamplings stay in memory, 32 MB
 COLUMNS = ("first", "second", *_MEASURED, "significant")
 
 
@@ -111,9 +113,16 @@ def bootstrap(
     sample = sample[np.isfinite(sample)]
     if not len(sample):
         return Interval(math.nan, math.nan, math.nan, 0)
-    picks = np.random.default_rng(seed).integers(0, len(sample), (draws, len(sample)))
-    low, high = np.quantile(sample[picks].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    drawn = _drawn if len(sample) <= KEPT else _drawn.__wrapped__
+    means = sample[drawn(len(sample), draws, seed)].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(sample.mean()), float(low), float(high), len(sample))
+
+
+@lru_cache(2)
+def _drawn(count: int, draws: int, seed: int) -> NDArray[np.int64]:
+    """The resamplings of so many graphs, the same for every method and pair."""
+    return np.random.default_rng(seed).integers(0, count, (draws, count))
 
 
 def compare_pairs(
@@ -128,14 +137,11 @@ def compare_pairs(
     values: one array (n,) per method, in the same order of graphs; a graph counts if both methods
     have a value for it. others: further pairs that Holm's correction counts as tested too.
     """
-    from scipy.stats import wilcoxon
-
-    differences, p_values = [], []
+    differences = []
     for first, second in (*pairs, *others):
         difference = np.asarray(values[first], float) - np.asarray(values[second], float)
         differences.append(difference[np.isfinite(difference)])
-        changed = np.any(differences[-1])
-        p_values.append(float(wilcoxon(differences[-1]).pvalue) if changed else 1.0)
+    p_values = [_signed_rank(d.tobytes()) if np.any(d) else 1.0 for d in differences]
     adjusted = holm(p_values)
     found = Comparisons()
     for k, (first, second) in enumerate(pairs):
@@ -145,6 +151,14 @@ def compare_pairs(
         interval = bootstrap(difference if len(difference) else [math.nan], seed=seed)
         found.append(Comparison(first, second, interval, p_values[k], adjusted[k], effect))
     return found
+
+
+@lru_cache(4096)
+def _signed_rank(differences: bytes) -> float:
+    """P value of Wilcoxon's signed-rank test, which a saved report asks for twice."""
+    from scipy.stats import wilcoxon
+
+    return float(wilcoxon(np.frombuffer(differences)).pvalue)
 
 
 def holm(p_values: list[float]) -> list[float]:
