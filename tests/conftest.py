@@ -119,6 +119,14 @@ def recorded_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of a saved report are small; those of their full size are tested once."""
+    from pages import sketched
+
+    monkeypatch.setattr("graphxai.evaluation.output._save", sketched)
+
+
 @pytest.fixture(scope="session")
 def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of one run of the tests have in common."""

@@ -133,7 +133,8 @@ def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Releva
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)
     layout = Layout.of(batch.mask, graph_token=True)
-    given = Pass(module, lambda x: model.encode(x, batch), tokens, layout, beside=(batch,))
+    beside = tuple(vars(batch).values())
+    given = Pass(module, lambda x: model.encode(x, batch), tokens, layout, beside=beside)
     return relevant_pass(given, passed)
 
 

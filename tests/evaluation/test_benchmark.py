@@ -24,7 +24,6 @@ from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
 from other_models import GpsModel
-from pages import sketched
 from toy import random_graphormer
 
 SMILES = ["CCO", "CC(=O)Oc1ccccc1C(=O)O", "CC(=O)[O-].[Na+]", "c1ccncc1", "CC(C)N"]
@@ -384,8 +383,7 @@ def checkpoint(tmp_path):
     return tmp_path / "toy"
 
 
-def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("graphxai.evaluation.output._save", sketched)
+def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys, small_figures):
     table = tmp_path / "molecules.csv"
     lines = [f"{s},{k % 2}" for k, s in enumerate(SMILES)]
     table.write_text("\n".join(["smiles,label", *lines, "C1CC,1", "CCC,"]))

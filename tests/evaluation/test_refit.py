@@ -49,7 +49,9 @@ def test_the_graph_to_train_on_is_the_graph_that_is_measured(model, operator):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_the_truth_beats_random_where_the_top_share_is_removed_before_training(model, tmp_path):
+def test_the_truth_beats_random_where_the_top_share_is_removed_before_training(
+    model, tmp_path, small_figures
+):
     """Without its oxygen an alcohol cannot be told from an alkane."""
     measured = [smiles for smiles in CHAINS if "O" in smiles]
     options = {"target": "yes", "operators": "delete", "out": tmp_path, "progress": False}
@@ -107,7 +109,9 @@ def test_what_cannot_be_trained_is_refused_with_a_way_out(model):
         gx.evaluate(model, CHAINS, ["random"], refit=refit("roar"), operators="zero")
 
 
-def test_the_command_trains_on_a_table_before_measuring(model, tmp_path, monkeypatch, capsys):
+def test_the_command_trains_on_a_table_before_measuring(
+    model, tmp_path, monkeypatch, capsys, small_figures
+):
     table = tmp_path / "table.csv"
     rows = [f"{smiles},{label}" for smiles, label in zip(CHAINS, LABELS, strict=True)]
     table.write_text("\n".join(["smiles,oxygen", *rows]) + "\n")

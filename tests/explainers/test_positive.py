@@ -158,6 +158,7 @@ def test_normalisation_is_over_one_graph():
 
 
 @architecture
+@pytest.mark.usefixtures("recorded_once")
 def test_scores_of_a_graph_depend_on_nothing_else(changes, unlike):
     model = random_graphormer(**changes)
     for method in METHODS:
