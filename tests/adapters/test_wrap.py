@@ -48,7 +48,7 @@ def models(graphs) -> dict[str, nn.Module]:
         "transformer": SparseModel(),
         "gat": SparseModel("gat"),
     }
-    return {name: trained(model, graphs) for name, model in found.items()}
+    return {name: trained(model, graphs, 10) for name, model in found.items()}
 
 
 def wrapped(model: nn.Module, **options) -> WrappedModel:

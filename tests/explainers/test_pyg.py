@@ -36,7 +36,7 @@ def batch() -> Batch:
 @pytest.fixture(scope="module")
 def model(batch) -> nn.Module:
     torch.manual_seed(0)
-    return trained(SparseModel(), batch.to_data_list())
+    return trained(SparseModel(), batch.to_data_list(), 10)
 
 
 class NodeModel(nn.Module):
