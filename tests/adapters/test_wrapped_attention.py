@@ -248,9 +248,37 @@ def test_restored_nodes_are_where_they_were():
 @pytest.mark.parametrize(
     "how", [*LAYOUTS, BACK, "graph by graph", "times the adjacency", "times a gate"]
 )
-@pytest.mark.usefixtures("only_relevance", "recorded_once")
+@pytest.mark.usefixtures("recorded_once")
 def test_a_graph_is_explained_the_same_alone_and_with_others(how, graphs):
     assert_alone_as_together(drawn(Dense(how)), graphs)
+
+
+class Lifted(nn.Module):
+    """Rows get an axis for the batch by adding a constant that has one, or are given it."""
+
+    def __init__(self, by_adding: bool) -> None:
+        super().__init__()
+        self.qkv, self.head = nn.Linear(6, 3 * D), nn.Linear(D, 1)
+        self.by_adding = by_adding
+
+    def forward(self, x, edge_index):
+        words = x.detach().view(torch.float64)  # the same memory as numbers of another size
+        x = x + torch.ones(1, len(x), 1) if self.by_adding else (x + 1)[None]
+        q, k, v = self.qkv(x.transpose(0, 1)).transpose(0, 1).chunk(3, -1)  # (1, n, D)
+        q, k, v = (t.view(len(t), -1, 2, D // 2).transpose(1, 2) for t in (q, k, v))
+        mixed = (q @ k.mT).softmax(-1) @ v
+        return self.head(mixed.transpose(1, 2).flatten(2)).mean(1) + 0 * words.sum()
+
+
+@pytest.mark.parametrize("method", READERS)
+def test_rows_that_a_constant_gives_another_axis_are_still_those_of_the_nodes(method):
+    added, given = (wrapped(drawn(Lifted(by_adding))) for by_adding in (True, False))
+    for one in GRAPHS:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*without their gradient")
+            found, expected = (gx.explain(m, one, method).relevance for m in (added, given))
+        assert abs(expected).max() > 1e-4
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("how", [*LAYOUTS, "times the adjacency", "times another product"])

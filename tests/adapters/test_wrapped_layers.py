@@ -79,7 +79,6 @@ class Transformer(nn.Module):
 
 @pytest.mark.parametrize("method", READING)
 @pytest.mark.parametrize("kind", [HeadByHead, LoopOfHeads])
-@pytest.mark.usefixtures("only_relevance")
 def test_heads_computed_one_after_another_are_heads_of_one_layer(kind, method):
     apart, together = (wrapped(started(Transformer(k))) for k in (kind, Together))
     graphs = [graph(n) for n in SIZES]

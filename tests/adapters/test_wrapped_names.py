@@ -91,7 +91,7 @@ def relevances(model: WrappedModel, method) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ZOO)
-@pytest.mark.usefixtures("only_relevance", "recorded_once")
+@pytest.mark.usefixtures("recorded_once")
 def test_renaming_classes_and_submodules_changes_no_relevance(name):
     torch.manual_seed(0)
     model = ZOO[name]().eval()
@@ -103,7 +103,7 @@ def test_renaming_classes_and_submodules_changes_no_relevance(name):
             np.testing.assert_array_equal(one, two, err_msg=str(method))
 
 
-@pytest.mark.usefixtures("only_relevance", "recorded_once")
+@pytest.mark.usefixtures("recorded_once")
 def test_renaming_changes_no_relevance_of_tokens():
     model, ids = Bert().eval(), torch.tensor([0, 5, 3, 7])
     other = renamed(model)

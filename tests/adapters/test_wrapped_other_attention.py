@@ -275,7 +275,6 @@ class OfEdges(nn.Module):
 
 @pytest.mark.parametrize("model", [PairStates, KeysFirst, OfEdges])
 @pytest.mark.parametrize("method", ["transformer_attribution", "masked_lrp", "partial_lrp"])
-@pytest.mark.usefixtures("only_relevance")
 def test_the_positive_rules_are_the_same_alone_and_in_a_batch(model, method):
     model, graphs = wrapped(started(model())), [graph(n) for n in (5, 8, 7)]
     for found, one in zip(gx.explain(model, graphs, method), graphs, strict=True):

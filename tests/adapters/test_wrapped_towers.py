@@ -40,7 +40,6 @@ class TwoTowers(nn.Module):
         *("attention_flow", "transformer_attribution", "masked_lrp", "partial_lrp", "lrp_zplus"),
     ],
 )
-@pytest.mark.usefixtures("only_relevance")
 def test_attention_that_the_output_does_not_depend_on_changes_nothing(method):
     both, one = started(TwoTowers()), TwoTowers(both=False).eval()
     one.load_state_dict(both.state_dict())

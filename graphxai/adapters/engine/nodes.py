@@ -179,7 +179,7 @@ class _Walk:
             return next(iter(numbers.values()))
         if op.name in TURNS:  # which need not be as long as the values
             (one,) = numbers.values()
-            return op.func(one, *op.args[1:])
+            return op.func(_aligned(one, len(self.trace.shape(op.reads[0].value))), *op.args[1:])
 
         def put(given: Ref) -> Tensor:
             tensor = self.trace.tensors[given.slot]
@@ -216,7 +216,7 @@ class _Walk:
         """Numbers after a transform along some of `count` axes, which mixes their entries."""
         if numbers.key is not None:
             return None
-        own = numbers.query[(None,) * (count - numbers.query.dim())]
+        own = _aligned(numbers.query, count)
         return Numbers(self._settled(self._sum(own, [dim % count for dim in dims])))
 
     def _of_one(self, numbers: Numbers, reduced: Callable[[Tensor], Tensor]) -> Numbers:
@@ -510,9 +510,14 @@ def _are_alike(numbers: Tensor, axis: int) -> bool:
     return bool((numbers == numbers.narrow(axis, 0, 1)).all())
 
 
+def _aligned(numbers: Tensor, count: int) -> Tensor:
+    """Numbers with so many axes, as broadcasting has it."""
+    return numbers[(None,) * (count - numbers.dim())]
+
+
 def _viewed(numbers: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
     """Numbers of a tensor of shape `before` in another shape."""
-    wide, made = list[int](), list[int]()
+    numbers, wide, made = _aligned(numbers, len(before)), list[int](), list[int]()
     for old, new in _split(before, after):
         alike = all(numbers.shape[axis] == 1 for axis in old)
         wide += [1 if alike else before[axis] for axis in old]
@@ -522,7 +527,12 @@ def _viewed(numbers: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
 
 @lru_cache(4096)
 def _split(before: torch.Size, after: torch.Size) -> list[tuple[range, range]]:
-    """The axes of two shapes with as many entries, in the smallest parts that have as many."""
+    """The axes of two shapes with as many entries, in the smallest parts that have as many.
+
+    Raises ValueError if the shapes have not.
+    """
+    if math.prod(before) != math.prod(after):
+        raise ValueError("entries of another size")  # such as those of another type
     if 0 in before:
         return [(range(len(before)), range(len(after)))]
     found, start, end = [], 0, 0
