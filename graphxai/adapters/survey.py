@@ -127,15 +127,15 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
         module, run = model.running, model.rows_to_outputs(two, two.mask)
         rows = as_rows(model.embed(two), two)
         graph = two.layout.graph if rows.dim() == 2 else torch.arange(len(two)).to(rows.device)
-        whole = _Output("", _seeded(run, rows))
+        whole = _seeded(run, rows)
         for moved in (graph > 0, graph == 0):
             other = rows.clone()
             for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
                 if torch.equal(other, rows):  # the first are values that the model knows
                     other[moved] = values
             apart = _Entries(two, graph[~moved].unique())
-            if apart.differ(whole, _Output("", _seeded(run, other))):
-                if apart.differ(whole, _Output("", _seeded(run, rows))):
+            if apart.differ(whole, _seeded(run, other)):
+                if apart.differ(whole, _seeded(run, rows)):
                     return None  # random numbers
                 pairs = zip(*(_watched(module, run, x) for x in (rows, other)), strict=False)
                 return next((a.path for a, b in pairs if apart.differ(a, b)), "")
@@ -149,10 +149,10 @@ class _Output(NamedTuple):
     tensor: Tensor
 
 
-def _seeded(run: Run, rows: Tensor) -> Tensor:
+def _seeded(run: Run, rows: Tensor) -> _Output:
     """The output of a pass that begins with the same random numbers as every other."""
     torch.default_generator.manual_seed(0)
-    return run(rows)
+    return _Output("", run(rows))
 
 
 def _watched(module: nn.Module, run: Run, rows: Tensor) -> list[_Output]:
@@ -169,7 +169,7 @@ def _watched(module: nn.Module, run: Run, rows: Tensor) -> list[_Output]:
         for path, part in list(module.named_modules())[1:]:
             handle = part.register_forward_hook(lambda m, args, out, path=path: keep(path, out))
             hooks.callback(handle.remove)
-        seen.append(_Output("", _seeded(run, rows)))
+        seen.append(_seeded(run, rows))
     return seen
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MEASURED = ("n", "difference", "low", "high", "p", "p_holm", "effect")
-KEPT = 1000  # graphs at most whose resamplings stay in memory, 32 MB
+KEPT = 1000  # resamplings of up to so many graphs stay in memory (32 MB)
 COLUMNS = ("first", "second", *_MEASURED, "significant")
 
 
@@ -155,7 +155,7 @@ def compare_pairs(
 
 @lru_cache(4096)
 def _signed_rank(differences: bytes) -> float:
-    """P value of Wilcoxon's signed-rank test, which a saved report asks for twice."""
+    """P value of Wilcoxon's signed-rank test; a saved report needs each one twice."""
     from scipy.stats import wilcoxon
 
     return float(wilcoxon(np.frombuffer(differences)).pvalue)

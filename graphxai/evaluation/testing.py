@@ -35,8 +35,9 @@ def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TO
     Without attention between nodes, those that read it do not.
     """
     given = _Given(model, _graphs(model, inputs))
-    # each batch goes through the model and its copy in double precision; a model may mix graphs
+    # each batch goes through the model and through its copy in double precision
     most = 2 * (3 + len(given.graphs)) + 1
+    # tried on one graph, as a model may mix those of a batch
     with _leaving_no_trace(model, given.alone(0)), remembering(most):
         for name in methods_for(model):
             explainer = get_explainer(name)
@@ -52,7 +53,7 @@ def check_all(model: Graphormer, inputs: Sequence[Any], *, tolerance: float = TO
 
 
 class _Given:
-    """Prepared inputs in batches of all kinds, each made when it is asked for first."""
+    """Prepared inputs in batches of all kinds, each made when it is first needed."""
 
     def __init__(self, model: Graphormer, graphs: list[Data], seed: int = 0) -> None:
         self.model, self.graphs = model, graphs

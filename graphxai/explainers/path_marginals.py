@@ -179,7 +179,7 @@ def _coalition(
     Graphs of a wrapped model lose the others, so that the attention recorded is a smaller batch's;
     other models hide them.
     """
-    if bool((present == batch.mask).all()):
+    if bool((present == batch.mask).all()):  # the pass that other methods look at, too
         return tokens.detach(), batch, None
     if not hasattr(model, "read_of_graphs") or batch.graphs is None:
         return tokens, batch, present

@@ -177,7 +177,7 @@ class _Walk:
             return _viewed(one, *map(self.trace.shape, (op.reads[0].value, op.out)))
         if op.name in ("clone", "_to_copy", "alias", "detach", "lift_fresh"):
             return next(iter(numbers.values()))
-        if op.name in TURNS:  # which need not be as long as the values
+        if op.name in TURNS:  # axes of length one turn like those of the values
             (one,) = numbers.values()
             return op.func(_aligned(one, len(self.trace.shape(op.reads[0].value))), *op.args[1:])
 

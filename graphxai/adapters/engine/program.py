@@ -193,10 +193,10 @@ _NO_SETTINGS: dict[str, Any] = {}
 class _Kept:
     """A program without the tensors of its pass, and what is checked in others.
 
-    asked: what was asked for; size: how many rows the last pass had. single: it is of use for a
-    batch of one alone. graded: by slot, whether the
-    tensor required a gradient; numbers: those of operations that are compared. rows: by operation
-    that adds constants, whose its rows are.
+    asked: what was asked for; size: how many rows the last pass had. single: whether it serves
+    batches of one graph only. graded: by slot, whether the tensor required a gradient; numbers:
+    those of operations that are compared. rows: by operation that adds constants, whose its rows
+    are.
     """
 
     asked: Hashable
@@ -226,7 +226,7 @@ def keep(given: Pass, asked: Hashable, program: Program, nodes: Callable[[], Nod
     trace, module, adds = program.trace, given.module, program.adding
     if not program.agrees or (program.places and adds is None) or not _can_be_checked(program):
         return
-    # if parts do not add up, nothing shows whether the rows of several graphs are where they were
+    # where parts need not add up, nothing would show that rows of several graphs have moved
     single = adds is not None and not adds.affine
     if (single and len(given.layout.mask) > 1) or asked in _given_up.get(module, ()):
         return

@@ -1,8 +1,8 @@
 """What several methods need of one pass, worked out once within a block.
 
-Transformer attribution goes through the same pass twice, and methods that are tried on a batch one
-after another all record it first. Within `remembering` it is recorded once. What a pass reads must
-not change within the block; weights may, as they count how often they were written to.
+Transformer attribution needs the same pass twice, and methods that are tried on a batch one after
+another all begin by recording it. Within `remembering` it is recorded once. Weights and inputs may
+change in between: they are compared. Whatever else the model reads must stay as it is.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _memory: Blocks[_Memory | None] = Blocks("graphxai_memory", None)
 
 @contextmanager
 def remembering(most: int) -> Iterator[None]:
-    """Within the block, and blocks inside it, `once` knows its last results, at most so many."""
+    """Within the block, and blocks inside it, `once` keeps its last results, at most so many."""
     if _memory.get() is not None:
         yield
         return
