@@ -16,12 +16,12 @@ from torch import Tensor
 
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import Split
+from graphxai.learning.fit import predict
+from graphxai.learning.loading import encode_all
+from graphxai.learning.metrics import roc_auc
+from graphxai.learning.recipes.bace import LINK, bace_split
+from graphxai.learning.teachers.forests import reference_forest
 from graphxai.models.graphormer import load_checkpoint
-from graphxai.models.graphormer.recipes.bace import LINK, bace_split
-from graphxai.models.graphormer.training.fit import predict
-from graphxai.models.graphormer.training.forests import reference_forest
-from graphxai.models.graphormer.training.loading import encode_all
-from graphxai.models.graphormer.training.metrics import roc_auc
 
 DRAWS = 4000
 HEAD = ["split", "compounds", "n", "this model", "random forest", "difference", "95 % interval"]

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from graphxai.datasets.molecules import load_bace
+from graphxai.learning.fit import evaluate
+from graphxai.learning.recipes.bace import ACTIVITY, bace_split, score_bace, train_bace
 from graphxai.models.graphormer import load_checkpoint
-from graphxai.models.graphormer.recipes.bace import ACTIVITY, bace_split, score_bace, train_bace
-from graphxai.models.graphormer.training.fit import evaluate
 
 
 def measure(out: Path, data: Path | None, kind: str, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import json
 import graphxai
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import Split
-from graphxai.models.graphormer.recipes.bace import write_training_compounds
+from graphxai.learning.recipes.bace import write_training_compounds
 
 
 def main() -> None:

@@ -26,18 +26,18 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import iter_table
 from graphxai.datasets.splits import Split, scaffold_folds
-from graphxai.models.graphormer.config import Task
-from graphxai.models.graphormer.recipes.molecules import FINETUNING, finetune
-from graphxai.models.graphormer.training.calibration import fit_temperature
-from graphxai.models.graphormer.training.conformal import (
+from graphxai.learning.calibration import fit_temperature
+from graphxai.learning.conformal import (
     conformal_scores,
     coverage,
     nearest_similarities,
 )
-from graphxai.models.graphormer.training.fit import predict
-from graphxai.models.graphormer.training.metrics import brier, calibration_error, roc_auc
+from graphxai.learning.fit import predict
+from graphxai.learning.metrics import brier, calibration_error, roc_auc
+from graphxai.learning.recipes.molecules import FINETUNING, finetune
 
 FloatArray = NDArray[np.float64]
 FOLDS, INNER, DIVISIONS, MEMBERS, MOST = 10, 3, 3, 5, 1500

@@ -27,10 +27,16 @@ import pyarrow as pa
 import torch
 
 from graphxai import load
+from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.explainers import get_explainer
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, locate
-from graphxai.models.graphormer.checkpoint import load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import (
+    Graphormer,
+    GraphormerConfig,
+    load_checkpoint,
+    locate,
+    save_checkpoint,
+)
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.frames import ExplainFrame
 from graphxai.tables.run import explain_table

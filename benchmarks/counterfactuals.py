@@ -41,9 +41,8 @@ from graphxai.datasets.rule_tables import read_rule_table
 from graphxai.datasets.rules import RULES, RuleTask, get_rule
 from graphxai.evaluation.sources import bace_test, source
 from graphxai.evaluation.statistics import bootstrap
-from graphxai.models.graphormer.checkpoint import load_checkpoint
-from graphxai.models.graphormer.model import Graphormer
-from graphxai.models.graphormer.recipes.rules import train_rule
+from graphxai.learning.recipes.rules import train_rule
+from graphxai.models.graphormer import Graphormer, load_checkpoint
 
 PREDICTIONS = 200
 SIZE = 4000  # molecules of a rule's data set

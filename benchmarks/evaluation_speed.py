@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 
 import graphxai as gx
-from graphxai.contract.inputs import prepare
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.metrics import METRICS
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task, collate
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, collate
 
 CURVES = [name for name, metric in METRICS.items() if metric.measure and metric.removal]
 RUNS = 3
@@ -93,7 +93,7 @@ def best_of(runs: dict) -> dict[str, float]:
 def peak_mb(nodes: int) -> float:
     """Return the increase in peak resident set, in MB, for one graph of `nodes` nodes."""
     model = small_model()
-    chain = prepare(model.config, "C" * nodes).data
+    chain = model.prepare("C" * nodes).data
     before = resident_kb("VmRSS")
     several_series(model, [chain], [[torch.randn(nodes)]], Target("active"), steps=11)
     return (resident_kb("VmHWM") - before) / 1024
@@ -115,7 +115,7 @@ def main() -> None:
         print(peak_mb(options.peak))
         return
     model, smiles = small_model(), compounds()
-    graphs = [prepare(model.config, s).data for s in smiles]
+    graphs = [model.prepare(s).data for s in smiles]
     generator = torch.Generator().manual_seed(0)
     scores = [torch.randn(int(g.num_nodes), generator=generator) for g in graphs]
     pairs = list(zip(graphs, scores, strict=True))

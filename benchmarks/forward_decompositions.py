@@ -17,10 +17,10 @@ from learned_explainer import SEED, part_of
 from torch import Tensor
 
 import graphxai as gx
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.target import Target
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import Tape, record
 
 MODELS = {"bace": 60, "mnist-superpixels": 24}

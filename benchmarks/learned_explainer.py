@@ -45,7 +45,7 @@ from graphxai.evaluation import Report, merged
 from graphxai.evaluation.sources import Source
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import fit_explainer, get_explainer
-from graphxai.models.graphormer.checkpoint import PRETRAINED
+from graphxai.models.graphormer import PRETRAINED
 
 MEASURES = ("auac", "au_mse", "srg")
 RIVALS = ("lrp", "lrp_path", "path_marginals 16", "shapley 8")

@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from zoo import MODELS, Model, write_table
 
-from graphxai.datasets.hygiene import clean_table
 from graphxai.datasets.labels import is_missing
-from graphxai.models.graphormer.recipes.table import train_table
-from graphxai.models.graphormer.training.scores import measure
+from graphxai.learning.cleaning import clean_table
+from graphxai.learning.scores import measure
+from graphxai.learning.table import train_table
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float, float]  # value, low, high

@@ -38,7 +38,7 @@ def measured(smiles: list[str]) -> dict[str, float]:
     import torch
 
     import graphxai as gx
-    from graphxai.datasets.writing import Appended, write_whole
+    from graphxai.runtime.writing import Appended, write_whole
 
     torch.set_num_threads(1)
     model, count = gx.load("bace"), len(smiles)

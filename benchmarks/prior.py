@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch_geometric.data import Data
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import iter_table
 from graphxai.datasets.splits import Split, scaffold_folds, scaffold_split
-from graphxai.models.graphormer.config import Task
-from graphxai.models.graphormer.recipes.molecules import FINETUNING, finetune
-from graphxai.models.graphormer.training.fit import evaluate
+from graphxai.learning.fit import evaluate
+from graphxai.learning.recipes.molecules import FINETUNING, finetune
 
 FOLDS = 3
 

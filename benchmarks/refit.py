@@ -23,7 +23,7 @@ from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dat
 from graphxai.evaluation import Refit
 from graphxai.evaluation.ground_truth import evaluate_truth, model_score
 from graphxai.evaluation.statistics import compare_pairs, kendall_tau
-from graphxai.models.graphormer.recipes.rules import train_rule
+from graphxai.learning.recipes.rules import train_rule
 
 SIZE, SCORED, SEED = 2000, 60, 0
 METHODS = (

@@ -19,12 +19,12 @@ from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, kendall_tau, merged
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
+from graphxai.learning.fit import fit
+from graphxai.learning.recipes.bace import bace_tasks
+from graphxai.learning.recipes.mnist import mnist_config, train_mnist
+from graphxai.learning.recipes.molecules import molecule_config
+from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
-from graphxai.models.graphormer.recipes.bace import bace_tasks
-from graphxai.models.graphormer.recipes.mnist import mnist_config, train_mnist
-from graphxai.models.graphormer.recipes.molecules import molecule_config
-from graphxai.models.graphormer.training.fit import fit
-from graphxai.models.graphormer.training.settings import TrainingSettings
 
 # Ali 2022, Tables 1 and 2: (AUAC, AU-MSE). The paper's "GAE" normalises the rows.
 PAPER = {

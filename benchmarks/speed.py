@@ -43,7 +43,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import prepare_all
+from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import (
     RejectedRow,
@@ -55,11 +57,9 @@ from graphxai.datasets.molecules import (
 from graphxai.datasets.samples import MOLECULES
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import (
-    GraphBatch,
     Graphormer,
     GraphormerConfig,
     StructureEncoding,
-    Task,
     backward,
     collate,
     encoding,

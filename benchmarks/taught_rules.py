@@ -46,8 +46,8 @@ from graphxai.datasets.rule_molecules import local_smiles
 from graphxai.datasets.rule_tables import RuleTable, read_rule_table
 from graphxai.datasets.rules import RULES, RuleTask
 from graphxai.evaluation.ground_truth_report import answers_of, judged
-from graphxai.models.graphormer.checkpoint import load_checkpoint
-from graphxai.models.graphormer.recipes.rules import train_rules
+from graphxai.learning.recipes.rules import train_rules
+from graphxai.models.graphormer import load_checkpoint
 
 PRESENCE = [rule for rule in RULES.values() if rule.kind == "presence"]
 ROWS = 14  # transformations that are tried at a time, of 189

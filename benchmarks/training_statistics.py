@@ -17,25 +17,23 @@ import numpy as np
 import torch
 
 import graphxai
-from graphxai.contract.inputs import prepare
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import Split
-from graphxai.datasets.writing import write_whole
 from graphxai.explainers import head_statistics
-from graphxai.models.graphormer import locate, measure_mean_node
+from graphxai.learning.conformal import calibrate
+from graphxai.learning.loading import encode_all
+from graphxai.learning.recipes import bace, mnist
+from graphxai.learning.recipes.mnist import NUM_TRAIN
+from graphxai.models.graphormer import CONFIG, locate, measure_mean_node
 from graphxai.models.graphormer.checkpoint import (
     CARD,
-    CONFIG,
     read_config,
     save_conformal,
     save_mean_node,
     weights_digest,
 )
-from graphxai.models.graphormer.recipes import bace, mnist
-from graphxai.models.graphormer.recipes.mnist import NUM_TRAIN
-from graphxai.models.graphormer.training.conformal import calibrate
-from graphxai.models.graphormer.training.loading import encode_all
+from graphxai.runtime.writing import write_whole
 
 IMAGES = 500
 DIGITS = "mnist-superpixels"
@@ -65,7 +63,7 @@ def store_bace(root: str | None) -> None:
 def store_digits(root: str | None) -> None:
     held_out, digits = (each[-VALIDATION:] for each in load_mnist(root, "train", limit=NUM_TRAIN))
     tested, more = load_mnist(root, "test", limit=TESTED)
-    encoded = [prepare(graphxai.load(DIGITS).config, one).data for one in (*held_out, *tested)]
+    encoded = [graphxai.load(DIGITS).prepare(one).data for one in (*held_out, *tested)]
     y, parts = mnist.conformal_parts(np.concatenate([digits, more]), VALIDATION)
     store_coverage(DIGITS, encoded, y, parts, mnist.uncertainty)
 
@@ -94,7 +92,7 @@ def store(name: str, inputs: Sequence[Any], text: str) -> None:
     """Measure a bundled model on inputs of its training set, described by text."""
     model, folder = graphxai.load(name), locate(name)
     print(head_statistics(model, inputs, data=text).save(folder))
-    measure_mean_node(model, [prepare(model.config, value).data for value in inputs])
+    measure_mean_node(model, [model.prepare(value).data for value in inputs])
     print(save_mean_node(model, folder))
 
 

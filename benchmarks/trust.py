@@ -26,7 +26,6 @@ from rdkit import Chem, rdBase
 import graphxai as gx
 from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare_for
-from graphxai.datasets.hygiene import clean_table
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
@@ -37,10 +36,11 @@ from graphxai.evaluation.sanity_checks import NoisyModel, relative_change
 from graphxai.evaluation.trust.signs import CONFIDENCE, LIKENESS
 from graphxai.evaluation.trust.training_images import training_images_of
 from graphxai.explainers import get_explainer
+from graphxai.learning.cleaning import clean_table
+from graphxai.learning.metrics import roc_auc
+from graphxai.learning.recipes.rules import train_rule
+from graphxai.learning.table import table_split, train_table
 from graphxai.models.graphormer import load_checkpoint
-from graphxai.models.graphormer.recipes.rules import train_rule
-from graphxai.models.graphormer.recipes.table import table_split, train_table
-from graphxai.models.graphormer.training.metrics import roc_auc
 
 SEED = 0
 DRAWS = 5  # of noise on the embeddings

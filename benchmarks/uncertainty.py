@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from rdkit import Chem, rdBase
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4
 from graphxai.datasets.splits import Split, random_split, scaffold_split
-from graphxai.models.graphormer import Task
-from graphxai.models.graphormer.training import conformal
-from graphxai.models.graphormer.training.forests import Forest
+from graphxai.learning import conformal
+from graphxai.learning.teachers.forests import Forest
 
 TABLES = {
     "ESOL": ("molecules/esol.csv", "smiles", "logSolubility", "regression"),

@@ -106,7 +106,7 @@ def main() -> None:
 
     import graphxai as gx
     from graphxai.datasets.molecules import load_bace
-    from graphxai.datasets.workers import free_cores, in_workers
+    from graphxai.runtime.workers import free_cores, in_workers
     from graphxai.tables.batches import ExplainBatch
     from graphxai.tables.run import Row, on_rows
 

@@ -13,9 +13,10 @@ from functools import partial
 
 from rdkit import Chem
 
+from graphxai.runtime.workers import Lost, in_workers
+
 from .featurising import TURN, Featurised, featurise, featurise_packed, unpack
 from .molecule_reading import MoleculeError
-from .workers import Lost, in_workers
 
 __all__ = ["featurise_in_workers"]
 

@@ -15,7 +15,8 @@ from typing import BinaryIO, Literal, cast
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from .download import DownloadError, data_root, fetch
+from graphxai.runtime.download import DownloadError, data_root, fetch
+
 from .superpixels import SuperpixelError
 
 Split = Literal["train", "test"]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from rdkit import Chem, rdBase
 
-from .download import data_root, fetch
+from graphxai.runtime.download import data_root, fetch
+from graphxai.runtime.workers import checked_workers
+
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import featurise_in_workers
 from .graph import Graph
 from .labels import is_missing
 from .molecule_reading import MoleculeError, shortened
-from .workers import checked_workers
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
-from .progress import Tick, unseen
+from graphxai.runtime.progress import Tick, unseen
 
 __all__ = ["recombine"]
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
-from .download import data_root
+from graphxai.runtime.download import data_root
+
 from .rules import RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
 

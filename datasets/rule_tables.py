@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
-from .progress import progress_bar
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.writing import write_whole
+
 from .rules import RULES, RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
-from .writing import write_whole
 
 __all__ = ["RARE", "RuleTable", "read_rule_table", "rule_table"]
 

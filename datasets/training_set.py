@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .writing import replacing
+from graphxai.runtime.writing import replacing
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol

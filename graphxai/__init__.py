@@ -9,7 +9,7 @@ A public name is loaded when it is first used, so that `import graphxai` is quic
 
 from typing import TYPE_CHECKING
 
-from graphxai.contract.lazy import lazily
+from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # the list of public names
     from graphxai.adapters.engine.passing import conservative as conservative
@@ -34,8 +34,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.fragments import fragments as fragments
     from graphxai.chemistry.measurements import Measurements as Measurements
     from graphxai.contract.target import Target as Target
-    from graphxai.datasets.hygiene import CleanTable as CleanTable
-    from graphxai.datasets.hygiene import clean_table as clean_table
+    from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
     from graphxai.evaluation.benchmark import evaluate as evaluate
@@ -55,8 +54,9 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.pairs import Pairs as Pairs
     from graphxai.explanation.prediction import Prediction as Prediction
     from graphxai.explanation.result import Picture as Picture
-    from graphxai.models.graphormer.config import Task as Task
-    from graphxai.models.graphormer.recipes.table import train_table as train_table
+    from graphxai.learning.cleaning import CleanTable as CleanTable
+    from graphxai.learning.cleaning import clean_table as clean_table
+    from graphxai.learning.table import train_table as train_table
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app.notebook import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset

@@ -17,14 +17,11 @@ from torch import Tensor
 
 from graphxai.adapters.engine.remembering import remembering
 from graphxai.contract.batching import Key, batches_for, collated, in_chunks, in_pieces
-from graphxai.contract.device import on_device
 from graphxai.contract.inputs import Input, as_list
+from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
-from graphxai.contract.threads import one_thread, workers_for
-from graphxai.datasets.progress import Tick, progress_bar
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet, training_set_of
-from graphxai.datasets.workers import Lost, work_through
 from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer
 from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of, walk_relevance
 from graphxai.explainers.registry import Method
@@ -36,15 +33,22 @@ from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
 from graphxai.explanation.provenance import provenance
 from graphxai.explanation.result import Picture
-from graphxai.models.graphormer import Graphormer, pretrained_names
-from graphxai.models.graphormer.checkpoint import (
+from graphxai.models.graphormer import (
+    Ensemble,
+    Graphormer,
+    LoadedModel,
+    is_ensemble,
     is_published,
     load_checkpoint,
+    load_ensemble,
     locate,
+    pretrained_names,
     require_purpose,
 )
-from graphxai.models.graphormer.conformal import Conformal
-from graphxai.models.graphormer.ensemble import Ensemble, Trained, is_ensemble, load_ensemble
+from graphxai.runtime.device import on_device
+from graphxai.runtime.progress import Tick, progress_bar
+from graphxai.runtime.threads import one_thread, workers_for
+from graphxai.runtime.workers import Lost, work_through
 
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
@@ -58,7 +62,7 @@ Refuse: TypeAlias = Callable[[Any, NotFiniteError], None]  # called with an inpu
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
-def load(name_or_folder: str | Path) -> Trained:
+def load(name_or_folder: str | Path) -> LoadedModel:
     """A bundled model by name (see `pretrained_models()`), or one from a checkpoint folder.
 
     Returns a Graphormer, or an Ensemble of several.
@@ -114,7 +118,7 @@ def explain(
     its type and number), or a list with one for each input. progress: whether to show a bar on
     stderr; by default only on a terminal.
     workers: processes for a list of more than 512 inputs; None takes the free cores if that is
-    faster (see `datasets.workers.work_through`). Each computes with one thread, as this process
+    faster (see `runtime.workers.work_through`). Each computes with one thread, as this process
     does during the call, and the result is the same for any number of them. Model, method and
     inputs are sent to them, so your own must be defined in a module; ValueError if they cannot be
     sent. device: where to compute, such as "cuda"; the model is moved there and stays there.

@@ -157,7 +157,7 @@ def mnist_digits() -> np.ndarray:
 @pytest.fixture(scope="session")
 def mnist_folder() -> Path:
     """A folder for GRAPHXAI_DATA with the MNIST files that are too large for the repository."""
-    from graphxai.datasets.download import data_root
+    from graphxai.runtime.download import data_root
 
     root = Path(__file__).resolve().parents[1]
     shared = (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared")

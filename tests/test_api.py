@@ -15,12 +15,12 @@ import graphxai as gx
 from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract import batching
 from graphxai.contract.batching import in_batches
-from graphxai.contract.inputs import prepare
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.glossary import about_output
 from graphxai.explanation.grid import side_by_side
-from graphxai.models.graphormer import Graphormer, Task
+from graphxai.models.graphormer import Graphormer
 from toy import random_graphormer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
@@ -98,7 +98,7 @@ def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
 
 def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_explained(model):
     molecules = [ASPIRIN, "CCO", "[Na+].[Cl-]"]
-    data = [prepare(model.config, text).data for text in molecules]
+    data = [model.prepare(text).data for text in molecules]
     for target in (None, "inactive", ("active", "inactive"), "pIC50"):
         found = gx.explain(model, molecules, target=target)
         for e, graph in zip(found, data, strict=True):
@@ -180,7 +180,7 @@ def test_a_list_gives_a_list_in_order_and_bad_ones_are_named(model):
 def test_a_bar_appears_for_long_work_only(model, capsys, monkeypatch):
     gx.explain(model, ["CCO", "CC"], progress=True)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("graphxai.datasets.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("graphxai.runtime.progress.PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     gx.explain(model, ["CCO", "CC"], progress=True)
     assert "explaining" in capsys.readouterr().err
@@ -210,7 +210,7 @@ def test_predictions_equal_the_networks_outputs(model):
 
 def test_batches_stay_within_their_budget(model):
     sizes = [3] * 150 + [400, 450]
-    items = [(i, prepare(model.config, "C" * n)) for i, n in enumerate(sizes)]
+    items = [(i, model.prepare("C" * n)) for i, n in enumerate(sizes)]
     parts = list(in_batches(items))
     assert sorted(key for part in parts for key, _ in part) == list(range(len(sizes)))
     assert max(len(part) for part in parts) == 64

@@ -39,7 +39,7 @@ gc.freeze()
 gc.set_threshold(50_000, 20, 100)
 %reset -f
 import os, socket
-from graphxai.models.graphormer.training import forests
+from graphxai.learning.teachers import forests
 
 os.chdir({folder!r})
 forests.TREES = 30

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from graphxai.contract.lazy import lazily
+from graphxai.runtime.lazy import lazily
 
 from .engine.passing import intercepted
 from .layout import Layout

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from graphxai.contract.inputs import Input, InputError, check_edges
-from graphxai.models.graphormer.paths import IntArray, shortest_paths
+from graphxai.contract.shortest_paths import IntArray, shortest_paths
 
 from .layout import Layout
 from .subgraphs import part, roles_of, same_without_nodes

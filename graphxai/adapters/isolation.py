@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from graphxai.rules.scope import Blocks
+from graphxai.runtime.scope import Blocks
 
 Model = TypeVar("Model")
 CONTAINERS = (OrderedDict, dict, list, set)

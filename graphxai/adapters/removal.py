@@ -21,8 +21,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
-from graphxai.models.graphormer import GraphBatch, Graphormer, StructureEncoding
-from graphxai.models.graphormer.ensemble import Ensemble
+from graphxai.contract.batch import GraphBatch
+from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
 from graphxai.models.graphormer.masked_atoms import (
     ROUNDS,
     MaskedAtoms,

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import Input, InputError
-from graphxai.contract.model import NoAttentionError, evaluating
-from graphxai.models.graphormer.config import Task, TaskKind, TaskSet
-from graphxai.models.graphormer.model import Origin
+from graphxai.contract.model import NoAttentionError, Origin, evaluating
+from graphxai.contract.tasks import Task, TaskKind, TaskSet
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 
 from .batches import (

@@ -20,9 +20,9 @@ from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.api import Model, conformal_of, explain, load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
-from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explanation.explanation import Explanation
+from graphxai.runtime.progress import progress_bar
 
 from .contrast import NO_MOLECULE
 from .counterfactual_results import Counterfactual, Counterfactuals, Way

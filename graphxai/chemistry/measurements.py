@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from rdkit import Chem, rdBase
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.molecules import iter_records
-from graphxai.models.graphormer.config import Task
 
 from .matched_pairs import Exchange, matched_pairs
 

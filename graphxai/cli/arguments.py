@@ -9,7 +9,7 @@ import typer
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.models.graphormer import Trained
+    from graphxai.api import LoadedModel
 
 TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -57,12 +57,12 @@ LevelOption = Annotated[
 ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
-def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "Trained":
+def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "LoadedModel":
     """Load a model to a device; warn on standard error if its test scores say it is of no use."""
     from graphxai.api import load
-    from graphxai.contract.device import on_device
-    from graphxai.models.graphormer.checkpoint import require_purpose
-    from graphxai.models.graphormer.training.scores import useless_tasks
+    from graphxai.learning.scores import useless_tasks
+    from graphxai.models.graphormer import require_purpose
+    from graphxai.runtime.device import on_device
 
     model = on_device(require_purpose(load(name_or_folder)), device)
     found = useless_tasks(model.origin.metadata.get("scores"))
@@ -72,12 +72,12 @@ def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> 
     return model
 
 
-def level_for(model: "Trained", level: float | None) -> float:
+def level_for(model: "LoadedModel", level: float | None) -> float:
     """The level given, or 0.9; say so on standard error if the model has no intervals.
 
     Raises ValueError unless it lies between 0 and 1.
     """
-    from graphxai.models.graphormer.conformal import LEVEL, require_level
+    from graphxai.contract.intervals import LEVEL, require_level
 
     if level is not None and not model.conformal:
         echo(
@@ -130,7 +130,7 @@ def _is_smiles(source: str) -> bool:
 
 def require_out(out: Path, source: str | Path) -> None:
     """Make the folder of a file to write; OSError if it cannot be written, or is the source."""
-    from graphxai.datasets.writing import place_of
+    from graphxai.runtime.writing import place_of
 
     out.parent.mkdir(parents=True, exist_ok=True)
     real = place_of(out)
@@ -143,12 +143,11 @@ def value_of(source: str, kind: str) -> str | Path:
     return Path(source) if kind == "image" else source
 
 
-def require_kind(model: "Trained", source: str, kind: str) -> None:
+def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
-    from graphxai.contract.inputs import reads_molecules
 
-    if reads_molecules(model.config) != (kind in ("smiles", "table")):
-        wanted = "a SMILES or a table" if reads_molecules(model.config) else "a picture of a digit"
+    if model.config.reads_molecules != (kind in ("smiles", "table")):
+        wanted = "a SMILES or a table" if model.config.reads_molecules else "a picture of a digit"
         raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
 
 

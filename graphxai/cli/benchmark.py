@@ -137,11 +137,11 @@ def benchmark(
         )
     from graphxai.api import load
     from graphxai.contract.target import Target
-    from graphxai.datasets.writing import alone, folder_at, write_whole
     from graphxai.evaluation import Refit, evaluate, merged
     from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
     from graphxai.evaluation.sources import training_source
+    from graphxai.runtime.writing import alone, folder_at, write_whole
 
     if refit is not None and table is not None and training is None:
         raise typer.BadParameter("--refit with a table needs --training, a table with labels.")
@@ -202,9 +202,9 @@ def _benchmark_rules(
     """Train on each rule, explain, and score against the atoms that the rule names."""
     from graphxai.datasets.molecules import iter_records
     from graphxai.datasets.rules import RULES, get_rule
-    from graphxai.datasets.writing import alone, folder_at, write_whole
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer
+    from graphxai.runtime.writing import alone, folder_at, write_whole
 
     folder = out or Path("bench") / "rules"
     if folder.exists() and any(folder.iterdir()) and not resume:

@@ -9,9 +9,9 @@ from .arguments import ColumnOption, kind_of, load_with_warning, require_out
 from .terminal import echo, printable
 
 if TYPE_CHECKING:
+    from graphxai.api import LoadedModel
     from graphxai.chemistry.counterfactuals import Counterfactuals
     from graphxai.chemistry.measurements import Measurements
-    from graphxai.models.graphormer import Trained
 
 
 def counterfactuals(
@@ -73,8 +73,8 @@ def counterfactuals(
     from graphxai.chemistry.counterfactuals import counterfactuals as find
     from graphxai.chemistry.measurements import Measurements, NotUnderstood
     from graphxai.chemistry.wish import Wish
-    from graphxai.datasets.progress import progress_bar
-    from graphxai.datasets.writing import alone
+    from graphxai.runtime.progress import progress_bar
+    from graphxai.runtime.writing import alone
 
     kind = kind_of(source)
     if kind == "image":
@@ -131,7 +131,7 @@ def counterfactuals(
     echo(f"counterfactuals of {len(results):,} molecules: {out}")
 
 
-def _doubt(model: "Trained", wished: str, measured: "Measurements | None") -> str:
+def _doubt(model: "LoadedModel", wished: str, measured: "Measurements | None") -> str:
     """Say so if measured values hardly look like the task they stand for; else empty.
 
     The task is the one that names their column, or else the wish's.

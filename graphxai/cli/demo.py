@@ -4,13 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphxai.api import compare, explain, load, predict, pretrained_models
-from graphxai.contract.inputs import reads_molecules
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import write_pictures
 from graphxai.explanation.grid import grid
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer.checkpoint import only_starts
+from graphxai.models.graphormer import only_starts
 
 # pictures to look at first, by their file names
 FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
@@ -56,7 +55,7 @@ def _every_model(folder: Path, say: Callable[[str], None]) -> list[Path]:
     titles: list[str] = []
     for name in pretrained_models():
         model = load(name)
-        if only_starts(model) or not reads_molecules(model.config):
+        if only_starts(model) or not model.config.reads_molecules:
             continue
         (found,) = predict(model, [smiles])
         for task in _shown(found):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphxai.datasets.progress import progress_bar
+from graphxai.runtime.progress import progress_bar
 
 from .arguments import (
     ColumnOption,
@@ -27,8 +27,8 @@ from .arguments import (
 from .terminal import echo
 
 if TYPE_CHECKING:
+    from graphxai.api import LoadedModel
     from graphxai.explanation.explanation import Explanation
-    from graphxai.models.graphormer import Trained
     from graphxai.tables.run import Counts
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -224,7 +224,7 @@ def _limit(scale: str) -> float | None:
 
 
 def _explain_one(
-    model: "Trained", source: str, kind: str, method: str, target: str | None
+    model: "LoadedModel", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
     from graphxai.api import explain as explain_one
 

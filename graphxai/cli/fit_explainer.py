@@ -9,7 +9,7 @@ from .arguments import ColumnOption, DeviceOption, kind_of, load_with_warning
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.models.graphormer import Trained
+    from graphxai.api import LoadedModel
 
 DIGITS = "mnist-superpixels"
 
@@ -65,8 +65,8 @@ def fit_explainer(
 
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --method learned --out aspirin.svg`
     """
-    from graphxai.datasets.writing import alone, folder_at
     from graphxai.explainers import fit_explainer as fit
+    from graphxai.runtime.writing import alone, folder_at
 
     loaded = load_with_warning(model, device)
     inputs, data = _inputs(loaded, source, smiles_column)
@@ -92,13 +92,12 @@ def fit_explainer(
     echo(f"written: {folder}; use it with --method learned")
 
 
-def _inputs(loaded: "Trained", source: str | None, column: str) -> tuple[list[Any], str]:
+def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[list[Any], str]:
     """The graphs to draw from, and what they are in words."""
-    from graphxai.contract.inputs import reads_molecules
     from graphxai.datasets.training_set import FILE
 
     name, folder = loaded.origin.name, loaded.origin.folder
-    if (source == DIGITS) == reads_molecules(loaded.config):
+    if (source == DIGITS) == loaded.config.reads_molecules:
         wanted = "a table of molecules" if source == DIGITS else DIGITS
         raise ValueError(f"model {name!r} needs {wanted} as its source.")
     if source == DIGITS:

@@ -42,8 +42,8 @@ def fit_masked_atoms(
     """
     from graphxai.datasets.molecules import iter_records
     from graphxai.datasets.training_set import FILE
-    from graphxai.datasets.writing import alone, folder_at
     from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
+    from graphxai.runtime.writing import alone, folder_at
 
     loaded = load_with_warning(model)
     beside = loaded.origin.folder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphxai.datasets.progress import progress_bar
+from graphxai.runtime.progress import progress_bar
 
 from .arguments import ExcelOption, WorkersOption, load_with_warning, require_out
 from .terminal import echo, printable
@@ -81,9 +81,9 @@ def fragments(
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import fragments as divided
     from graphxai.datasets.labels import with_unit
-    from graphxai.datasets.writing import alone, replacing
     from graphxai.explainers import get_explainer
     from graphxai.explanation.files import require_pyarrow, write_csv
+    from graphxai.runtime.writing import alone, replacing
     from graphxai.tables.files import guarded
     from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
 

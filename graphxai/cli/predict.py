@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphxai.datasets.progress import progress_bar
+from graphxai.runtime.progress import progress_bar
 
 from .arguments import (
     ColumnOption,
@@ -58,18 +58,17 @@ def predict(
     chosen = level_for(loaded, level)
     if kind != "table":
         from graphxai.api import predict as predict_one
-        from graphxai.contract.inputs import prepare
         from graphxai.tables.batches import taught_cells
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
             echo(f"{prediction.task}: {prediction.at(chosen).in_full}")
         if kind == "smiles":
-            for cells in taught_cells(loaded, [prepare(loaded.config, source)]):
+            for cells in taught_cells(loaded, [loaded.prepare(source)]):
                 for name, text in cells.items():
                     echo(f"{name}: {text}")
         print_nearness(prediction)
         return
-    from graphxai.datasets.writing import alone, replacing
+    from graphxai.runtime.writing import alone, replacing
     from graphxai.tables.run import count_rows, predict_table
 
     columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}

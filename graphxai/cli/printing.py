@@ -14,8 +14,13 @@ from graphxai.explainers.registry import BEST
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
-from graphxai.models.graphormer.checkpoint import TO_START, only_starts
+from graphxai.models.graphormer import (
+    TO_START,
+    load_checkpoint,
+    locate,
+    only_starts,
+    pretrained_names,
+)
 
 from .terminal import echo, printable
 

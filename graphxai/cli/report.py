@@ -81,7 +81,7 @@ def report(
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
     """
-    from graphxai.datasets.writing import alone
+    from graphxai.runtime.writing import alone
     from graphxai.tables.report import report as write
 
     if not table.is_file():

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphxai.datasets.progress import progress_bar
+from graphxai.runtime.progress import progress_bar
 
 from .terminal import echo, printable
 
 if TYPE_CHECKING:
-    from graphxai.datasets.hygiene import CleanTable
+    from graphxai.learning.cleaning import CleanTable
 
 NAMED = ("bace", "mnist-superpixels")
 SHOWN_ROWS = 4
@@ -204,7 +204,7 @@ def train(
         raise typer.BadParameter(f"--data is for {' and '.join(NAMED)}.")
     if not target_column:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
-    from graphxai.datasets.hygiene import matching_columns
+    from graphxai.learning.cleaning import matching_columns
 
     others = [name for name in (split_column, time_column) if name is not None]
     target_columns = matching_columns(source, smiles_column, target_column, others)
@@ -260,14 +260,14 @@ def _interruptible() -> Iterator[None]:
 
 def _alone(out: Path) -> AbstractContextManager[None]:
     """Keep other runs out of the folder; Lightning's processes for further devices may share it."""
-    from graphxai.datasets.writing import alone, folder_at
+    from graphxai.runtime.writing import alone, folder_at
 
     return nullcontext() if "LOCAL_RANK" in os.environ else alone(folder_at(out))
 
 
 def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[str, Any]) -> None:
     if name == "bace":
-        from graphxai.models.graphormer.recipes.bace import train_bace
+        from graphxai.learning.recipes.bace import train_bace
 
         if split is SplitKind.clusters:
             raise typer.BadParameter("bace is split by scaffold or at random.")
@@ -277,7 +277,7 @@ def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[s
     else:
         if split is not None:
             raise typer.BadParameter("--split is for molecules; MNIST has its official test set.")
-        from graphxai.models.graphormer.recipes.mnist import train_mnist
+        from graphxai.learning.recipes.mnist import train_mnist
 
         folder = train_mnist(out, **settings)
     echo(f"written: {folder}")
@@ -321,11 +321,11 @@ def _train_table(
     replicates: int,
     settings: dict[str, Any],
 ) -> None:
-    from graphxai.models.graphormer.training.fit import require_hardware
+    from graphxai.learning.fit import require_hardware
 
     require_hardware(settings["accelerator"], settings["devices"], settings["precision"])
-    from graphxai.datasets.hygiene import clean_table
-    from graphxai.models.graphormer.recipes.replicates import train_replicates
+    from graphxai.learning.cleaning import clean_table
+    from graphxai.learning.replicates import train_replicates
     from graphxai.tables.run import count_rows
 
     with progress_bar("reading", count_rows(path)) as tick:
@@ -380,8 +380,8 @@ def _print_scores(folder: Path, said: set[str]) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from graphxai.models.graphormer.recipes.replicates import replicate_rows
-    from graphxai.models.graphormer.recipes.table_files import score_tables
+    from graphxai.learning.replicates import replicate_rows
+    from graphxai.learning.table_files import score_tables
 
     found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     for (title, *header), *rows in (*score_tables(found["scores"]), *replicate_rows(folder.parent)):

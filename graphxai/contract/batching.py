@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from graphxai.models.graphormer.encoding import collate
-
 from .inputs import Input, prepare_each
 
 if TYPE_CHECKING:
@@ -93,7 +91,7 @@ def in_batches(
 def collated(model: Any, part: Sequence[tuple[object, Input]]) -> Any:
     """Collate encoded inputs into a batch on the model's device that can carry gradients."""
     with torch.inference_mode(False):
-        light = model.collate is collate  # a model's own is promised PyG's graphs
-        graphs = [item.graph if light else item.data for _, item in part]
+        plain = getattr(model, "collates_plain_graphs", False)  # others are promised PyG's `Data`
+        graphs = [item.graph if plain else item.data for _, item in part]
         graphs = [graph.clone() if graph.x.is_inference() else graph for graph in graphs]
         return model.collate(graphs).to(next(model.parameters()).device)

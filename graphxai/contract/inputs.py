@@ -1,8 +1,6 @@
-"""Encode what users pass in as graphs: SMILES, RDKit molecules, images, PyG data."""
+"""Turn what users pass in into a list of inputs, and let the model encode each of them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -15,8 +13,6 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from graphxai.datasets.graph import Graph, is_batch, is_data, is_heterogeneous
-from graphxai.models.graphormer.config import GraphormerConfig
-from graphxai.models.graphormer.encoding import StructureEncoding
 
 from .model import require_contract
 
@@ -25,8 +21,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-GROUP = 64  # inputs whose molecules are featurised together
-CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is written
+GROUP = 64  # inputs that a model encodes at a time
 
 
 class InputError(ValueError):
@@ -58,11 +53,6 @@ class Input:
         return int(self.graph.num_nodes or 0)
 
 
-def reads_molecules(config: GraphormerConfig) -> bool:
-    """Whether a model with this configuration takes molecules rather than images."""
-    return bool(config.node_cardinalities)
-
-
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """The inputs as a list, and whether the user passed several.
 
@@ -74,7 +64,7 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         raise TypeError("inputs is a mapping: pass its values as a list.")
     single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
     single = single or is_data(inputs) or is_heterogeneous(inputs)
-    if single or not isinstance(inputs, Iterable) or _is_pillow(inputs):
+    if single or not isinstance(inputs, Iterable) or is_pillow(inputs):
         return [inputs], False
     rows = isinstance(inputs, DataLoader)
     return [value for part in inputs for value in _parts(part, rows)], True
@@ -90,16 +80,16 @@ def _parts(value: Any, rows: bool) -> list[Any]:
 
 
 def prepare_for(model: Any, value: Any) -> Input:
-    """Encode one input for a model, with the model's `prepare` if it has one (wrapped models do).
+    """Let a model encode one input.
 
     Raises TypeError for a model that cannot be explained, InputError for tensors without values.
     """
-    (found,) = prepare_all(model, [value])
-    return found
+    (encoded,) = prepare_all(model, [value])
+    return encoded
 
 
 def prepare_all(model: Any, values: Iterable[Any]) -> list[Input]:
-    """Encode inputs as `prepare_for` does, many molecules at a time; raises the first error."""
+    """Let a model encode inputs, many at a time where it can; raise the first error."""
     return [item for item in prepare_each(model, values, ()) if isinstance(item, Input)]
 
 
@@ -108,143 +98,45 @@ def prepare_each(
     values: Iterable[Any],
     refused: type[Exception] | tuple[type[Exception], ...] = (ValueError, OSError),
 ) -> Iterator[Input | Exception]:
-    """Encode inputs as `prepare_for` does, many molecules at a time.
+    """Let a model encode inputs, many at a time where it can.
 
     An input that cannot be used gives its error instead, if that is one of `refused`; other errors
     are raised. Up to `GROUP` values are taken before the first input comes out.
     """
-    if not hasattr(model, "config"):
+    if not hasattr(model, "prepare"):
         require_contract(model)
-    own = getattr(model, "prepare", None)
     remaining = iter(values)
     while group := list(islice(remaining, GROUP)):
-        graphs = {} if own else _molecular_graphs(model.config, group)
-        for k, value in enumerate(group):
-            found: Input | Exception
-            try:
-                _require_values(value)
-                found = own(value) if own else _encoded(model.config, value, graphs.get(k))
-            except refused as error:
-                found = error
-            yield found
+        for encoded in _prepare_group(model, group):
+            if isinstance(encoded, Exception) and not isinstance(encoded, refused):
+                raise encoded
+            yield encoded
 
 
-def prepare(config: GraphormerConfig, value: Any) -> Input:
-    """Encode one input for a model with this configuration.
+def _prepare_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
+    """Encode each value, or give its error; by the model's `prepare_group` if it has one."""
+    if (prepare_group := getattr(model, "prepare_group", None)) is not None:
+        yield from prepare_group(values)
+        return
+    for value in values:
+        try:
+            require_values(value)
+            encoded: Input | Exception = model.prepare(value)
+        except Exception as error:
+            encoded = error
+        yield encoded
 
-    value: what `explain` takes, or a molecule's `Graph`, which is not checked again. Raises
-    InputError, or the ValueError of the data set's reader, if the input cannot be used.
-    """
-    return _encoded(config, value, _molecular_graphs(config, [value]).get(0))
 
-
-def _require_values(value: Any) -> None:
-    given = value.to_dict().values() if is_data(value) else (value,)
-    if any(isinstance(item, torch.Tensor) and item.is_meta for item in given):
+def require_values(value: Any) -> None:
+    """Raise InputError for a tensor, or a graph with one, on PyTorch's device 'meta'."""
+    tensors = value.to_dict().values() if is_data(value) else (value,)
+    if any(isinstance(item, torch.Tensor) and item.is_meta for item in tensors):
         raise InputError("it is on the device 'meta', where tensors hold no values.")
 
 
-def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, Any]:
-    """By position, the graph of each SMILES or RDKit molecule, or the error that it gives."""
-    if not reads_molecules(config):
-        return {}
-    from rdkit import Chem
-
-    from graphxai.datasets.molecules import molecule_graphs
-
-    found = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
-    graphs = molecule_graphs(found.values(), **reading_of(config))
-    return dict(zip(found, graphs, strict=True))
-
-
-def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
-    """One input; graph: that of a molecule, or its error."""
-    encode = StructureEncoding.from_config(config)
-    if isinstance(graph, Exception):
-        raise graph
-    if graph is not None:
-        return Input(encode.forward(graph), graph.smiles, graph.get("mol"))
-    if isinstance(value, Graph):
-        return Input(encode(value), value.smiles, value.get("mol"))
-    if is_data(value):
-        return _from_data(config, value, encode)
-    if not reads_molecules(config):
-        return _from_image(value, encode)
-    raise InputError(
-        f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
-    )
-
-
-def writes_canonically(config: GraphormerConfig) -> bool:
-    """Whether features must not depend on how a SMILES is written.
-
-    True for models whose structure encoding does not depend on it either; published models get
-    OGB's features unchanged.
-    """
-    return config.ties == "average"
-
-
-def reading_of(config: GraphormerConfig) -> dict[str, bool]:
-    """The options of `molecule_graphs` for a model: it predicts molecules as it learned them."""
-    standardise = bool(config.extra.get("standardise"))
-    return {"canonical": writes_canonically(config), "standardise": standardise}
-
-
-def _is_pillow(value: Any) -> bool:
+def is_pillow(value: Any) -> bool:
+    """Whether a value is an image of Pillow's, which need not be installed."""
     return type(value).__module__.split(".")[0] == "PIL"
-
-
-def _from_image(value: Any, encode: StructureEncoding) -> Input:
-    from graphxai.datasets.mnist import read_digit
-    from graphxai.datasets.superpixels import image_graph
-
-    if isinstance(value, str | Path) or _is_pillow(value):
-        value = read_digit(value)
-    elif not hasattr(value, "__array__"):
-        raise InputError(
-            f"this model takes a picture (its path or a Pillow image), a grey array (H, W) or Data,"
-            f" not {type(value).__name__}."
-        )
-    return _from_data_with_image(encode(image_graph(np.asarray(value))))
-
-
-def _from_data_with_image(data: "Data | Graph") -> Input:
-    image, segments = data.get("image"), data.get("segments")
-    if image is None or segments is None:
-        return Input(data)
-    return Input(data, image=image[0].numpy(), segments=segments[0].numpy())
-
-
-def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding) -> Input:
-    if not isinstance(data.x, torch.Tensor) or not isinstance(data.edge_index, torch.Tensor):
-        raise InputError("the graph needs node features `x` and an `edge_index`.")
-    width = len(config.node_cardinalities) or config.num_node_features
-    if data.x.dim() != 2 or data.x.shape[1] != width or not len(data.x):
-        raise InputError(
-            f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features"
-            " per node."
-        )
-    check_edges(data)
-    for name in ("x", "edge_attr", "pos", "y"):
-        values = data.get(name)
-        if isinstance(values, torch.Tensor) and values.is_complex():
-            raise InputError(f"{name} holds complex numbers.")
-    pos = data.get("pos")
-    if pos is not None and tuple(pos.shape) != (len(data.x), 2):
-        raise InputError(
-            f"pos has shape {tuple(pos.shape)}; it needs a row of two numbers for each of the"
-            f" {len(data.x)} nodes."
-        )
-    if reads_molecules(config):
-        _check_codes(config, data)
-    else:
-        _check_superpixels(data)
-    smiles = data.get("smiles")
-    if not isinstance(smiles, str):
-        return _from_data_with_image(encode(copy(data)))
-    if reads_molecules(config):
-        _check_smiles(data, smiles)
-    return Input(encode(copy(data)), smiles, data.get("mol"))
 
 
 def check_edges(data: "Data") -> None:
@@ -270,59 +162,4 @@ def check_edges(data: "Data") -> None:
         if rows != edges.shape[1]:
             raise InputError(
                 f"edge_attr has {rows} rows for the {edges.shape[1]} edges in edge_index."
-            )
-
-
-def _check_superpixels(data: "Data") -> None:
-    for name in ("x", "pos"):
-        values = data.get(name)
-        if values is None:
-            continue
-        if not bool(torch.isfinite(values.float()).all()):
-            raise InputError(f"{name} contains values that are not finite.")
-        if values.min() < 0 or values.max() > 1:
-            raise InputError(
-                f"{name} must lie in [0, 1]; it ranges from {float(values.min()):g} to"
-                f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
-                " graphxai.datasets.superpixels.from_mnist_superpixels."
-            )
-
-
-def _check_smiles(data: "Data", smiles: str) -> None:
-    """Refuse features that are not the molecule's: other encodings have the same shape."""
-    from graphxai.datasets.molecules import MoleculeError, molecule_graph
-
-    if data.get("vocabulary") == "ogb":
-        return
-    expected: Any = None
-    with suppress(MoleculeError):
-        expected = molecule_graph(smiles)
-    free = [column for column in range(data.x.shape[1]) if column != CHIRALITY]
-    same = expected is not None and (
-        expected.x.shape == data.x.shape
-        and bool((expected.x[:, free] == data.x[:, free]).all())
-        and expected.edge_attr.shape == data.edge_attr.shape
-    )
-    if not same:
-        raise InputError(
-            f"x and edge_attr are not OGB's features of {smiles!r}. PyG's from_smiles encodes them"
-            " differently: pass the SMILES, or the graph from"
-            " graphxai.datasets.molecules.molecule_to_data. If the graph is not that molecule,"
-            " remove `smiles`."
-        )
-
-
-def _check_codes(config: GraphormerConfig, data: "Data") -> None:
-    if data.x.is_floating_point() and not bool((data.x == data.x.floor()).all()):
-        raise InputError("x must hold whole numbers (OGB's codes); it has NaN or fractions.")
-    bonds = data.edge_attr
-    if isinstance(bonds, torch.Tensor) and (bonds.is_floating_point() or bonds.dtype == torch.bool):
-        raise InputError(f"edge_attr must hold integers (OGB's codes), not {bonds.dtype}.")
-    lowest, highest = data.x.amin(0).tolist(), data.x.amax(0).tolist()
-    for feature, size in enumerate(config.node_cardinalities):
-        if not 0 <= int(lowest[feature]) <= int(highest[feature]) < size:
-            raise InputError(
-                f"x[:, {feature}] must lie in 0..{size - 1} (OGB's vocabulary); it ranges from"
-                f" {int(lowest[feature])} to {int(highest[feature])}. PyG's from_smiles encodes"
-                " features differently."
             )

@@ -7,16 +7,28 @@ An explainer asks a model for three things: tokens, outputs from tokens, and (th
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from graphxai.models.graphormer.config import TaskSet
 from graphxai.rules.conservative import as_it_is
+from graphxai.runtime.randomness import one_draw
 
-from .randomness import one_draw
+from .tasks import TaskSet
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from: name, SHA-256 of its weights, metadata of any kind, folder."""
+
+    name: str = "unnamed"
+    sha256: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 class NoAttentionError(ValueError):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.models.graphormer.config import Task, TaskSet
+from graphxai.contract.tasks import Task, TaskSet
 
 Name = str | int
 End = Name | tuple[str, Name]

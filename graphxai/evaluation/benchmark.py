@@ -17,14 +17,14 @@ from torch_geometric.data import Data
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import Model, load
 from graphxai.contract.batching import batches_for
-from graphxai.contract.device import on_device
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
-from graphxai.contract.threads import one_thread, workers_for
-from graphxai.datasets.progress import progress_bar
-from graphxai.datasets.workers import Lost, work_through
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method, methods_for
+from graphxai.runtime.device import on_device
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.threads import one_thread, workers_for
+from graphxai.runtime.workers import Lost, work_through
 
 from .measure import Item, Plan, measure, unmeasured
 from .metrics import choose_metrics

@@ -19,20 +19,19 @@ from graphxai.adapters.removal import (
     outputs_without_edges,
     undirected_edges,
 )
-from graphxai.api import Model, OnError, explain_prepared, load, predict_prepared
+from graphxai.api import LoadedModel, Model, OnError, explain_prepared, load, predict_prepared
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
-from graphxai.datasets.progress import progress_bar
+from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
-from graphxai.models.graphormer import Trained
-from graphxai.models.graphormer.checkpoint import require_purpose
-from graphxai.models.graphormer.config import Task
+from graphxai.models.graphormer import require_purpose
+from graphxai.runtime.progress import progress_bar
 
 from .curves import class_logits
 from .smallest_set import smallest_set
@@ -237,7 +236,7 @@ def _search(
     if chosen is not None:
         predictions += 1
         (outputs,) = yield ~chosen[None, belongs] | (belongs < 0)
-        conformal = model.conformal if isinstance(model, Trained) else None
+        conformal = model.conformal if isinstance(model, LoadedModel) else None
         read = read_outputs(model.config, outputs.double().tolist(), None, conformal)
         (after,) = (one for one in read if one.task == task.name)
         if after.label == before.label:

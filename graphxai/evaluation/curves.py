@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
 from graphxai.api import Model
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.config import TaskSet
+from graphxai.contract.tasks import TaskSet
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,15 +16,15 @@ from scipy.stats import rankdata
 from graphxai.api import explain_prepared, pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.target import Target
-from graphxai.datasets.progress import progress_bar
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
+from graphxai.learning import metrics as prediction
+from graphxai.learning.fit import predict
+from graphxai.learning.objectives import score_task
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.training import metrics as prediction
-from graphxai.models.graphormer.training.fit import predict
-from graphxai.models.graphormer.training.objectives import score_task
+from graphxai.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd

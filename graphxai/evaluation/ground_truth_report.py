@@ -15,13 +15,12 @@ from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rule_tables import RuleTable
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES, shape_dataset
-from graphxai.datasets.writing import write_whole
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
-from graphxai.models.graphormer import Graphormer, load_checkpoint
-from graphxai.models.graphormer.checkpoint import CONFIG
-from graphxai.models.graphormer.training.fit import predict
-from graphxai.models.graphormer.training.objectives import score_task
+from graphxai.learning.fit import predict
+from graphxai.learning.objectives import score_task
+from graphxai.models.graphormer import CONFIG, Graphormer, load_checkpoint
+from graphxai.runtime.writing import write_whole
 
 from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth, model_score
 from .statistics import bootstrap, compare_pairs
@@ -59,7 +58,7 @@ def benchmark_rule(
     of molecules; None takes the rule's default. limit: explain at most this many. Results that are
     already in `folder` are not computed again.
     """
-    from graphxai.models.graphormer.recipes.rules import train_rule
+    from graphxai.learning.recipes.rules import train_rule
 
     if (folder / SCORES).exists():
         return
@@ -150,7 +149,7 @@ def benchmark_rules(
     """
     checkpoint = folder / "run" / "model"
     if not (checkpoint / CONFIG).exists():
-        from graphxai.models.graphormer.recipes.rules import train_rules
+        from graphxai.learning.recipes.rules import train_rules
 
         train_rules(
             checkpoint.parent, table, seed=seed, resume=True, accelerator="cpu",
@@ -202,7 +201,7 @@ def benchmark_shapes(
     The null set: plain trees, in which no shape is planted. limit, limit_nothing: as for
     `benchmark_rules`. Results that are already in `folder` are not computed again.
     """
-    from graphxai.models.graphormer.recipes.shapes import train_shapes
+    from graphxai.learning.recipes.shapes import train_shapes
 
     dataset = shape_dataset(seed=seed)
     run = train_shapes(

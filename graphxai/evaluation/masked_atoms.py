@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
+from graphxai.api import LoadedModel
 from graphxai.contract.inputs import Input, as_list, prepare_each
-from graphxai.contract.threads import one_thread
-from graphxai.datasets.progress import progress_bar
-from graphxai.models.graphormer import Ensemble, Graphormer, Trained
+from graphxai.learning.masked_atoms import accuracy, train_masked_atoms
+from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.models.graphormer.masked_atoms import MaskedAtoms
-from graphxai.models.graphormer.training.masked_atoms import accuracy, train_masked_atoms
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.threads import one_thread
 
 __all__ = ["MaskedAtoms", "fit_masked_atoms"]
 
@@ -19,7 +20,7 @@ FEWEST = 16
 
 
 def fit_masked_atoms(
-    model: Trained,
+    model: LoadedModel,
     graphs: Any,
     *,
     epochs: int = 30,

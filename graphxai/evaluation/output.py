@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphxai.datasets.writing import replacing, write_whole
 from graphxai.explanation.files import write_csv
+from graphxai.runtime.writing import replacing, write_whole
 
 from .figures import draw
 from .measurements import Measurements

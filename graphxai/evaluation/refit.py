@@ -32,12 +32,12 @@ from graphxai.adapters.removal import remaining
 from graphxai.api import Model
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.explainers import Explainer
 from graphxai.explanation.explanation import Explanation
+from graphxai.learning.fit import fit, predict
+from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.config import Task
-from graphxai.models.graphormer.training.fit import fit, predict
-from graphxai.models.graphormer.training.settings import TrainingSettings
 
 from .curves import class_logits, explained_class
 from .measure import Item, Plan, explained_or_reason

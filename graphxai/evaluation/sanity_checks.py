@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphxai.adapters.isolation import copied
-from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.contract.batch import GraphBatch
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
 DRAWS = 4

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from graphxai.contract.inputs import reads_molecules
-from graphxai.models.graphormer import Trained
+from graphxai.api import LoadedModel
 
 from .store import Key
 
@@ -37,12 +36,12 @@ class Source:
         return Source(self.title, kept, self.labels)
 
 
-def bace_test(model: Trained, root: str | Path | None = None) -> Source:
+def bace_test(model: LoadedModel, root: str | Path | None = None) -> Source:
     """BACE compounds in the test part of the model's split."""
     return bace_part(model, "test", root)
 
 
-def bace_part(model: Trained, part: str, root: str | Path | None = None) -> Source:
+def bace_part(model: LoadedModel, part: str, root: str | Path | None = None) -> Source:
     """BACE compounds in a part of the model's split; keys are positions in the file.
 
     part: "train", "valid" or "test".
@@ -105,7 +104,7 @@ def _label(cell: str) -> Any:
 
 
 def source(
-    model: Trained,
+    model: LoadedModel,
     name: str,
     *,
     data: str | Path | None = None,
@@ -116,7 +115,7 @@ def source(
 
     Raises ValueError if the model does not read such inputs.
     """
-    molecules = reads_molecules(model.config)
+    molecules = model.config.reads_molecules
     if (name == "mnist-superpixels") == molecules:
         wanted = "molecules" if molecules else "digits"
         raise ValueError(f"model {model.origin.name!r} reads {wanted}, but {name!r} has none.")
@@ -128,7 +127,7 @@ def source(
 
 
 def training_source(
-    model: Trained, name: str, *, data: str | Path | None = None, **columns: Any
+    model: LoadedModel, name: str, *, data: str | Path | None = None, **columns: Any
 ) -> Source:
     """The training graphs that belong to `source`: "bace", "mnist-superpixels", or a table."""
     if name == "bace":

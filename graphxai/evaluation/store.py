@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from graphxai.datasets.writing import Appended, folder_at, write_whole
+from graphxai.runtime.writing import Appended, folder_at, write_whole
 
 Key = int | str
 UNITS, RUN = "units.jsonl", "run.json"

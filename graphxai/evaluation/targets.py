@@ -8,7 +8,7 @@ import torch
 
 from graphxai.api import Model, predict_prepared
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.config import Task
+from graphxai.contract.tasks import Task
 
 from .measure import Item
 from .store import Key

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from graphxai.adapters.engine.attention import layer_inputs
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import record
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row

@@ -24,10 +24,10 @@ import math
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored

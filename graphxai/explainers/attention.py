@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
-from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.conservative import record
 
 from .base import Attribution, Explainer, scored

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.adapters.layout import OneGraphAtATime
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import Decided, ResolvedTarget, Target
-from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.ensemble import Ensemble
+from graphxai.models.graphormer import Ensemble
 
 from .soundness import noticing_chance, warn_if_another
 from .wrapped import (

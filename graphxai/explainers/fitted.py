@@ -19,10 +19,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from graphxai.datasets.writing import folder_at, synced_together, write_whole
+from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.checkpoint import NUMBERS, small_file
-from graphxai.models.graphormer.config import Task, TaskSet
+from graphxai.runtime.reading import FLOAT_DTYPES, small_file
+from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 from .node_features import NodeFeatures, num_values
 
@@ -220,7 +220,7 @@ def _network_of(tensors: dict[str, Tensor]) -> Network:
     if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
         raise ValueError("its tensors have other names or shapes than a fitted explainer's")
     for name, value in tensors.items():
-        if value.dtype not in NUMBERS or not bool(torch.isfinite(value.float()).all()):
+        if value.dtype not in FLOAT_DTYPES or not bool(torch.isfinite(value.float()).all()):
             raise ValueError(f"{name!r} holds values that are not finite numbers")
     if not bool((tensors["deviation"] > 0).all()):
         raise ValueError("'deviation' holds values that are not above zero")

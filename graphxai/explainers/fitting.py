@@ -18,15 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Decided, ResolvedTarget, Target
-from graphxai.contract.threads import one_thread
-from graphxai.datasets.progress import Tick, progress_bar
-from graphxai.models.graphormer import Graphormer, Trained
-from graphxai.models.graphormer.config import Task, TaskSet
-from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.contract.tasks import Task, TaskSet
+from graphxai.models.graphormer import Graphormer, LoadedModel
 from graphxai.rules.conservative import Rules
+from graphxai.runtime.progress import Tick, progress_bar
+from graphxai.runtime.threads import one_thread
 
 from .activation_path import LrpPath
 from .averages import relative
@@ -68,7 +68,7 @@ class _Part:
 
 
 def fit_explainer(
-    model: Trained,
+    model: LoadedModel,
     graphs: Any,
     *,
     task: str | None = None,

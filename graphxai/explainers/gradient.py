@@ -16,10 +16,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.paths import UNREACHABLE
+from graphxai.contract.shortest_paths import UNREACHABLE
 from graphxai.rules.conservative import record
 
 from .layers import joined

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from graphxai.adapters.layout import OneGraphAtATime
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
-from graphxai.datasets.writing import write_whole
-from graphxai.models.graphormer.checkpoint import small_file
-from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.runtime.reading import small_file
+from graphxai.runtime.writing import write_whole
 
 from .head_counts import (
     POSITIONAL,

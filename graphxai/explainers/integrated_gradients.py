@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.encoding import GraphBatch
 
 from .base import Attribution, Explainer
 from .registry import register

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphxai.contract.model import ExplainableModel
-from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 
 Pass = tuple[Tensor, list[Tensor]]

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.tasks import Task
 from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.config import Task
-from graphxai.models.graphormer.encoding import GraphBatch
 
 from .activation_path import LrpPath
 from .averages import relative

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.encoding import GraphBatch
 
 from .attention import GRADIENT_WEIGHTED
 from .base import Attribution, Explainer

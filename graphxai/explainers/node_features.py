@@ -16,10 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.target import ResolvedTarget
-from graphxai.models.graphormer import Graphormer
-from graphxai.models.graphormer.config import GraphormerConfig
-from graphxai.models.graphormer.encoding import GraphBatch
+from graphxai.models.graphormer import Graphormer, GraphormerConfig
 from graphxai.rules.conservative import Rules, Tape, conservative, record
 
 from .activation_path import LRP

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.models.graphormer import backward
+from graphxai.models.graphormer import Graphormer, backward
 from graphxai.models.graphormer.backward import Pass, Shares, share_of_structure
-from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.model import Graphormer
 from graphxai.rules.conservative import Rules, Tape, conservative, record
 from graphxai.rules.remainders import (
     Gradients,

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.models.graphormer.encoding import GraphBatch
 
 from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored

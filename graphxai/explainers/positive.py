@@ -23,9 +23,9 @@ from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
 from graphxai.adapters.engine.remembering import once, remembering, versions_of
 from graphxai.adapters.isolation import copied
 from graphxai.adapters.layout import Layout
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
-from graphxai.models.graphormer.encoding import GraphBatch
 from graphxai.rules.positive import CHEFER, PLAIN, Rules
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphxai.adapters.engine.passing import warn_of_chance
 from graphxai.adapters.engine.trace import recording
-from graphxai.contract.randomness import current_draws
+from graphxai.runtime.randomness import current_draws
 
 FAR = 7e4  # machine epsilons of the largest output: more than bfloat16 within a pass causes
 SMALL = 1e-4  # smaller outputs are assumed to be differences of larger numbers

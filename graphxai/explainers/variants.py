@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.models.graphormer.encoding import GraphBatch
-from graphxai.models.graphormer.model import Graphormer
+from graphxai.models.graphormer import Graphormer
 
 MAX_PAIRS = 50_000  # token pairs in one pass: larger passes no longer fit the cache
 

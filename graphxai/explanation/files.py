@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.datasets.writing import place_of, replacing, write_whole
+from graphxai.runtime.writing import place_of, replacing, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

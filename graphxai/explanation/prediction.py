@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from graphxai.contract.intervals import LEVEL, Conformal, require_level
+from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.labels import with_unit
-from graphxai.models.graphormer.config import Task, TaskSet
-from graphxai.models.graphormer.conformal import LEVEL, Conformal, require_level
 
 if TYPE_CHECKING:
     from graphxai.datasets.training_set import Nearness

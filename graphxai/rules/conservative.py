@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .scope import Blocks
+from graphxai.runtime.scope import Blocks
 
 
 @dataclass(frozen=True)

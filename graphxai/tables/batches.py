@@ -11,15 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from graphxai.api import explain_prepared, load, predict_prepared, tell_nearness
-from graphxai.contract.inputs import (
-    Input,
-    prepare_each,
-    prepare_for,
-    reading_of,
-    reads_molecules,
-)
-from graphxai.contract.threads import one_thread
+from graphxai.api import LoadedModel, explain_prepared, load, predict_prepared, tell_nearness
+from graphxai.contract.inputs import Input, prepare_each, prepare_for
+from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
@@ -30,12 +24,12 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import Trained
-from graphxai.models.graphormer.checkpoint import locate
-from graphxai.models.graphormer.conformal import LEVEL
+from graphxai.models.graphormer import locate
+from graphxai.models.graphormer.inputs import reading_of
+from graphxai.runtime.threads import one_thread
 
 if TYPE_CHECKING:
-    from graphxai.models.graphormer.training.stacking import Stack
+    from graphxai.learning.teachers.stacking import Stack
 
 PROBE = "CC"
 LEDGER = (
@@ -94,7 +88,7 @@ class ExplainBatch:
     of an SD file. level: how often the predictions' intervals and sets of classes should hold.
     """
 
-    model: Trained | str | Path
+    model: LoadedModel | str | Path
     method: Method = "lrp"
     target: Any = None
     pictures: Pictures | None = None
@@ -205,7 +199,7 @@ class PredictBatch:
     model, level: as for `ExplainBatch`.
     """
 
-    model: Trained | str | Path
+    model: LoadedModel | str | Path
     level: float = LEVEL
 
     def columns(self, named: bool = False) -> dict[str, type]:
@@ -239,7 +233,7 @@ class PredictBatch:
         return [_named(cells[row], name, names is not None) for row, name in sorted(pairs)]
 
 
-def loaded(model: Trained | str | Path) -> Trained:
+def loaded(model: LoadedModel | str | Path) -> LoadedModel:
     """The model itself, or the one with this name or folder, which a process loads once."""
     if not isinstance(model, str | Path):
         return model
@@ -248,14 +242,14 @@ def loaded(model: Trained | str | Path) -> Trained:
 
 
 @lru_cache(maxsize=2)
-def _load(folder: Path, written: int) -> Trained:
+def _load(folder: Path, written: int) -> LoadedModel:
     """The model in a folder; written: its date, so that a retrained model is loaded again."""
     return load(folder)
 
 
-def require_molecules(model: Trained) -> None:
+def require_molecules(model: LoadedModel) -> None:
     """Raise ValueError if the model reads something else."""
-    if not reads_molecules(model.config):
+    if not model.config.reads_molecules:
         raise ValueError(
             f"model {model.origin.name!r} reads images, not molecules: for a table of SMILES,"
             " choose a model that reads molecules, such as 'bace'."
@@ -274,7 +268,7 @@ def _named(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
 
 
 def _encoded(
-    model: Trained, smiles: Sequence[str], numbers: Sequence[int]
+    model: LoadedModel, smiles: Sequence[str], numbers: Sequence[int]
 ) -> tuple[Encoded, list[RejectedRow]]:
     """Usable molecules, numbered and encoded; rejected rows."""
     graphs: dict[int, Graph] = {}
@@ -317,7 +311,7 @@ def _refused(row: int, smiles: str, error: Exception, what: str = "") -> Rejecte
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
-def predicted_columns(model: Trained) -> dict[str, type]:
+def predicted_columns(model: LoadedModel) -> dict[str, type]:
     """The columns of a model's predictions with their types."""
     columns: dict[str, type] = {}
     for task in model.config.tasks:
@@ -331,23 +325,23 @@ def predicted_columns(model: Trained) -> dict[str, type]:
     return columns | dict.fromkeys(teacher.headings if teacher else (), float)
 
 
-def teacher_of(model: Trained) -> "Stack | None":
+def teacher_of(model: LoadedModel) -> "Stack | None":
     """The teacher stored beside a model; None if there is none."""
     folder = model.origin.folder
     if folder is None or not (folder / "teacher.safetensors").is_file():
         return None
-    from graphxai.models.graphormer.training.kept import kept_teacher
+    from graphxai.learning.teachers.saved_teacher import kept_teacher
 
     return kept_teacher(folder)
 
 
-def _taught(model: Trained, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
+def _taught(model: LoadedModel, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
     """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
     found = taught_cells(model, [item for _, item in rows]) if rows else []
     return [row for row, _ in rows][: len(found)], found
 
 
-def taught_cells(model: Trained, items: Sequence[Input]) -> list[dict[str, str]]:
+def taught_cells(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
     """What the teacher stored beside a model predicts for molecules, in cells; [] without one."""
     teacher = teacher_of(model)
     if teacher is None:

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphxai.api import load
-from graphxai.datasets.progress import progress_bar
-from graphxai.datasets.writing import alone, folder_at
+from graphxai.api import LoadedModel, load
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.provenance import provenance, versions
-from graphxai.models.graphormer import Trained
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.writing import alone, folder_at
 
 from .batches import ExplainBatch
 from .frames import ExplainFrame
@@ -46,7 +45,7 @@ BLOCKS = 10_000  # most blocks of Ray Data; a larger number of pieces shares the
 
 def explain_dataset(
     dataset: "Dataset",
-    model: Trained | str | Path,
+    model: LoadedModel | str | Path,
     method: Method = "lrp",
     *,
     target: Any = None,
@@ -79,7 +78,7 @@ def explain_dataset(
 
 
 def explain_on_ray(
-    model: Trained | str | Path,
+    model: LoadedModel | str | Path,
     table: str | os.PathLike[str],
     out: str | os.PathLike[str],
     method: Method = "lrp",
@@ -235,7 +234,7 @@ def _cores(ray: Any) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def _batch(model: Trained | str | Path, method: Method, target: Any) -> ExplainBatch:
+def _batch(model: LoadedModel | str | Path, method: Method, target: Any) -> ExplainBatch:
     """The callable for these, with the model itself, as other machines have no such folder."""
     model = load(model) if isinstance(model, str | Path) else model
     batch = ExplainBatch(model, method, target)
@@ -249,7 +248,7 @@ def _settings(
     """What must agree when a run is resumed."""
     from graphxai.evaluation.benchmark import weights_hash
 
-    assert isinstance(batch.model, Trained)
+    assert isinstance(batch.model, LoadedModel)
     origin = provenance(batch.model, get_explainer(batch.method))
     listed = repr([(piece.path, piece.rows, piece.version) for piece in files])
     return {

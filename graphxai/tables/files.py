@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from graphxai.datasets.writing import Appended, place_of, replacing
+from graphxai.runtime.writing import Appended, place_of, replacing
 
 RECORD_END = b"$$$$\n"
 ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)

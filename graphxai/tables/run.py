@@ -22,17 +22,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from graphxai.api import tell_nearness
+from graphxai.api import LoadedModel, tell_nearness
+from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records
-from graphxai.datasets.progress import Tick
 from graphxai.datasets.training_set import training_set_of
-from graphxai.datasets.workers import Lost, work_through
-from graphxai.datasets.writing import alone, folder_at, synced_together, write_whole
 from graphxai.explainers import Explainer
 from graphxai.explanation.files import one_line, require_pyarrow
-from graphxai.models.graphormer import Trained
-from graphxai.models.graphormer.conformal import LEVEL
+from graphxai.runtime.progress import Tick
+from graphxai.runtime.workers import Lost, work_through
+from graphxai.runtime.writing import alone, folder_at, synced_together, write_whole
 
 from .batches import (
     ExplainBatch,
@@ -78,7 +77,7 @@ def count_rows(path: str | Path) -> int:
 
 
 def explain_table(
-    model: Trained,
+    model: LoadedModel,
     path: str | Path,
     folder: str | Path,
     explainer: Explainer,
@@ -102,7 +101,7 @@ def explain_table(
     apostrophe before text that a spreadsheet would read as a formula. `resume`: continue after
     the rows that an earlier run with the same settings wrote. `tick` is called with the number of
     rows done since the last call. `workers`: processes; the files are the same for any number.
-    None takes the free cores if that is faster, see `datasets.workers.work_through`.
+    None takes the free cores if that is faster, see `runtime.workers.work_through`.
 
     A row that cannot be read, explained, drawn or written is rejected; the run goes on. Raises
     FileExistsError if there are results and `resume` is off, or files of another origin,
@@ -171,7 +170,7 @@ def explain_table(
 
 
 def explain_rows(
-    model: Trained,
+    model: LoadedModel,
     path: str | Path,
     explainer: Explainer,
     *,
@@ -201,7 +200,7 @@ def explain_rows(
 
 
 def predict_table(
-    model: Trained,
+    model: LoadedModel,
     path: str | Path,
     out: TextIO,
     *,
@@ -246,7 +245,7 @@ def predict_table(
 
 
 def largest_relevance(
-    model: Trained,
+    model: LoadedModel,
     path: str | Path,
     explainer: Explainer,
     *,

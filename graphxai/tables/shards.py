@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphxai.datasets.writing import replacing
+from graphxai.runtime.writing import replacing
 
 from .pieces import Span, filesystem_of
 

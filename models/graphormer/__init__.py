@@ -1,29 +1,48 @@
 """Graphormer (Ying et al., NeurIPS 2021) with detachable attention and LayerNorm."""
 
-from .checkpoint import CheckpointError, load_checkpoint, locate, pretrained_names, save_checkpoint
-from .config import GraphormerConfig, Task
-from .encoding import GraphBatch, StructureEncoding, collate
-from .ensemble import Ensemble, Trained
+from .checkpoint import (
+    CONFIG,
+    PRETRAINED,
+    TO_START,
+    CheckpointError,
+    is_published,
+    load_checkpoint,
+    locate,
+    only_starts,
+    pretrained_names,
+    require_purpose,
+    save_checkpoint,
+)
+from .config import GraphormerConfig
+from .encoding import StructureEncoding, collate
+from .ensemble import Ensemble, LoadedModel, is_ensemble, load_ensemble, members_of, save_ensemble
 from .mean_node import measure_mean_node
-from .model import Graphormer, Origin
+from .model import Graphormer
 
 __all__ = [
+    "CONFIG",
+    "PRETRAINED",
+    "TO_START",
     "CheckpointError",
     "Ensemble",
-    "GraphBatch",
     "Graphormer",
     "GraphormerConfig",
-    "Origin",
+    "LoadedModel",
     "StructureEncoding",
-    "Task",
-    "Trained",
     "collate",
+    "is_ensemble",
+    "is_published",
     "load_checkpoint",
+    "load_ensemble",
     "load_huggingface",
     "locate",
     "measure_mean_node",
+    "members_of",
+    "only_starts",
     "pretrained_names",
+    "require_purpose",
     "save_checkpoint",
+    "save_ensemble",
 ]
 
 

@@ -15,11 +15,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from graphxai.datasets.writing import folder_at, json_text, write_whole
+from graphxai.contract.intervals import Conformal, from_json, to_json
+from graphxai.contract.model import Origin
+from graphxai.contract.tasks import TaskSet
+from graphxai.runtime.reading import FLOAT_DTYPES, regular_file
+from graphxai.runtime.writing import folder_at, json_text, write_whole
 
-from .config import GraphormerConfig, TaskSet
-from .conformal import Conformal, from_json, to_json
-from .model import Graphormer, Origin
+from .config import GraphormerConfig
+from .model import Graphormer
 
 FORMAT = "graphxai-graphormer"
 ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
@@ -28,8 +31,6 @@ MEAN_NODE = "mean_node.safetensors"
 CONFORMAL = "conformal.json"
 TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 PRETRAINED = Path(__file__).parent / "pretrained"
-NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SMALL_FILE = 1 << 24  # bytes of the files beside the weights
 SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
@@ -162,7 +163,7 @@ def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | No
             measured_on = (file.metadata() or {}).get("sha256")
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}; delete or replace it.") from error
-    if mean.dtype not in NUMBERS or not torch.isfinite(mean).all():
+    if mean.dtype not in FLOAT_DTYPES or not torch.isfinite(mean).all():
         raise CheckpointError(f"{path}: holds values that are not finite numbers.")
     return mean.to(model.graph_token) if measured_on == digest else None
 
@@ -192,7 +193,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _read_object(path: Path) -> dict[str, Any]:
     """Read a file with a JSON object."""
     try:
-        content = json.loads(_plain(path).read_text(encoding="utf-8"))
+        content = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
@@ -256,23 +257,6 @@ def _most_numbers(config: GraphormerConfig) -> int:
     return width**2 * config.num_layers + config.num_hops * config.num_heads**2
 
 
-def _plain(path: Path) -> Path:
-    """The path of a regular file: a pipe would wait forever, a device has no end."""
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
-    return path
-
-
-def small_file(path: Path) -> bytes:
-    """The content of a file of up to `SMALL_FILE` bytes.
-
-    Raises OSError if it is not a regular file or cannot be read, ValueError if it is larger.
-    """
-    if _plain(path).stat().st_size > SMALL_FILE:
-        raise ValueError(f"it is larger than {SMALL_FILE} bytes")
-    return path.read_bytes()
-
-
 def _corrupt(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path}: corrupt or truncated ({error}); copy or download it again.")
 
@@ -292,7 +276,7 @@ def _weights_in(folder: Path) -> Path:
         )
         raise CheckpointError(f"{path}: no such file.{hint}")
     try:
-        return _plain(path)
+        return regular_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
@@ -325,7 +309,7 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
 
 def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a tensor as `dtype`; CheckpointError if any value is not a finite number."""
-    if value.dtype not in NUMBERS:
+    if value.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"
             " bits."

@@ -9,7 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .paths import Bags, Codes, FloatArray, IntArray
+from graphxai.contract.shortest_paths import FloatArray, IntArray
+
+from .paths import Bags, Codes
 
 
 def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphxai.contract.model import Origin
+from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
 from .checkpoint import (
@@ -31,8 +33,8 @@ from .checkpoint import (
     shapes_of,
     with_memory,
 )
-from .config import GraphormerConfig, Task
-from .model import Graphormer, Origin
+from .config import GraphormerConfig
+from .model import Graphormer
 
 ROWS_PER_FEATURE = 512
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"

@@ -16,7 +16,6 @@ Floyd-Warshall code keeps.
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -24,10 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.shortest_paths import IntArray, shortest_paths
 from graphxai.datasets.graph import Graph
 
 from .config import GraphormerConfig
-from .paths import Bags, Codes, IntArray, averaged_bags, distance_bags, floyd_bags, shortest_paths
+from .paths import Bags, Codes, averaged_bags, distance_bags, floyd_bags
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -143,52 +144,6 @@ def compiled_bags() -> Callable[..., Bags]:
         return averaged_bags
     interpreted = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
     return averaged_bags if interpreted else compiled_paths.averaged_bags
-
-
-@dataclass(frozen=True, eq=False)
-class GraphBatch:
-    """Graphs padded to one size: B graphs of at most N nodes; T = N + 1 tokens.
-
-    x (B, N, F); pos (B, N, 2) or None; mask (B, N), True at nodes; in_degree, out_degree (B, N);
-    bag_codes, bag_weights (M,) and bag_offsets (B * N * N,) over all ordered pairs (empty for
-    padding); num_nodes (B,); y (B, number of tasks) or None, NaN where a label is missing.
-    """
-
-    x: Tensor
-    pos: Tensor | None
-    mask: Tensor
-    in_degree: Tensor
-    out_degree: Tensor
-    bag_codes: Tensor
-    bag_weights: Tensor
-    bag_offsets: Tensor
-    num_nodes: Tensor
-    y: Tensor | None = None
-
-    @property
-    def distance_codes(self) -> Tensor:
-        """The table row of every pair's distance (B, N, N), the first code of its bag.
-
-        Arbitrary where there is padding.
-        """
-        first = self.bag_offsets.clamp(max=len(self.bag_codes) - 1).long()
-        b, n = self.mask.shape
-        return self.bag_codes[first].reshape(b, n, n)
-
-    def __len__(self) -> int:
-        return self.x.shape[0]
-
-    def to(self, device: torch.device | str) -> "GraphBatch":
-        """Return the batch with every tensor on `device`."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
-        return replace(self, **moved)
-
-    def pin_memory(self) -> "GraphBatch":
-        """Return the batch in page-locked memory."""
-        pinned = {
-            name: value.pin_memory() for name, value in vars(self).items() if value is not None
-        }
-        return replace(self, **pinned)
 
 
 def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> GraphBatch:

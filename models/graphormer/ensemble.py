@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from graphxai.datasets.writing import folder_at, json_text, write_whole
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import Input
+from graphxai.contract.intervals import Conformal
+from graphxai.contract.model import Origin
+from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .checkpoint import (
     CARD,
@@ -25,11 +29,10 @@ from .checkpoint import (
     save_conformal,
     weights_digest,
 )
-from .conformal import Conformal
-from .encoding import GraphBatch, collate
-from .model import Graphormer, Origin
+from .encoding import collate
+from .model import Graphormer
 
-__all__ = ["Ensemble", "Trained", "is_ensemble", "load_ensemble", "members_of", "save_ensemble"]
+__all__ = ["Ensemble", "LoadedModel", "is_ensemble", "load_ensemble", "members_of", "save_ensemble"]
 
 MEMBERS = "members"
 MOST = 50
@@ -44,6 +47,7 @@ class Ensemble(nn.Module):
     """
 
     collate = staticmethod(collate)
+    collates_plain_graphs = True  # graphs need not be PyG's `Data`
 
     def __init__(self, members: Sequence[Graphormer]) -> None:
         super().__init__()
@@ -66,6 +70,14 @@ class Ensemble(nn.Module):
     def feature_names(self) -> tuple[str, ...]:
         """Names of the parts that `split_by_feature` returns."""
         return self.members[0].feature_names
+
+    def prepare(self, value: Any) -> Input:
+        """Encode one input as its members do."""
+        return self.members[0].prepare(value)
+
+    def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
+        """Encode inputs as its members do, whose molecules are featurised together."""
+        return self.members[0].prepare_group(values)
 
     def embed(self, batch: GraphBatch) -> Tensor:
         """Return the members' tokens side by side, (B, T, members D), the graph token first."""
@@ -94,10 +106,10 @@ class Ensemble(nn.Module):
 
 
 #: A model with weights: a Graphormer, or an ensemble of several.
-Trained = Graphormer | Ensemble
+LoadedModel = Graphormer | Ensemble
 
 
-def members_of(model: Trained) -> list[Graphormer]:
+def members_of(model: LoadedModel) -> list[Graphormer]:
     """The members of an ensemble; of a single model itself."""
     return model.members if isinstance(model, Ensemble) else [model]
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.rules import conservative as rules
 
 from .config import GraphormerConfig
-from .encoding import GraphBatch
 from .position import RelativePositionBias
 
 _PAIRS = 2**20  # pairs of nodes whose bias is looked up at once

@@ -24,11 +24,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from graphxai.datasets.writing import folder_at, synced_together, write_whole
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.tasks import Task
+from graphxai.runtime.reading import FLOAT_DTYPES, small_file
+from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
-from .checkpoint import NUMBERS, small_file
-from .config import GraphormerConfig, Task
-from .encoding import GraphBatch
+from .config import GraphormerConfig
 from .layers import EncoderLayer, LayerNorm, StructuralBias
 
 if TYPE_CHECKING:
@@ -320,7 +321,9 @@ def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:
     if types.dtype != torch.int16 or not bool(((types >= 0) & (types < sizes)).all()):
         raise ValueError("'types' holds values outside the features")
     for name, value in tensors.items():
-        if name != "types" and (value.dtype not in NUMBERS or not bool(value.isfinite().all())):
+        if name != "types" and (
+            value.dtype not in FLOAT_DTYPES or not bool(value.isfinite().all())
+        ):
             raise ValueError(f"{name!r} holds values that are not finite numbers")
     network = Network(_config(structure, layers, width, ffn, heads), types)
     network.load_state_dict(tensors)

@@ -1,31 +1,24 @@
 """Graphormer (Ying et al., NeurIPS 2021): embed the nodes, encode them, read the graph token."""
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import Input
+from graphxai.contract.intervals import Conformal
+from graphxai.contract.model import Origin
 from graphxai.rules import conservative as rules
 
+from . import inputs
 from .config import GraphormerConfig
-from .conformal import Conformal
-from .encoding import GraphBatch, collate
+from .encoding import collate
 from .layers import EncoderLayer, LayerNorm, Linear, StructuralBias
 from .position import ContinuousEmbedding
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a model came from: name, SHA-256 of its weights, metadata of any kind, folder."""
-
-    name: str = "unnamed"
-    sha256: str = ""
-    metadata: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
 
 
 class NodeEmbedding(nn.Module):
@@ -135,6 +128,7 @@ class Graphormer(nn.Module):
     """
 
     collate = staticmethod(collate)
+    collates_plain_graphs = True  # graphs need not be PyG's `Data`
     mean_node: Tensor | None  # (F, D), see `mean_node.measure_mean_node`
 
     def __init__(self, config: GraphormerConfig) -> None:
@@ -158,6 +152,14 @@ class Graphormer(nn.Module):
             self.head = Linear(dim, config.num_outputs)
         else:
             self.head = TransformHead(config)
+
+    def prepare(self, value: Any) -> Input:
+        """Encode one input: a SMILES, a molecule, an image or a graph; see `inputs.prepare`."""
+        return inputs.prepare(self.config, value)
+
+    def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
+        """Encode inputs, whose molecules are featurised together; see `inputs.prepare_group`."""
+        return inputs.prepare_group(self.config, values)
 
     def embed(self, batch: GraphBatch) -> Tensor:
         """Return the tokens (B, T, D) that enter the first layer, the graph token first."""

@@ -19,7 +19,6 @@ from torch_geometric.nn import (
 from torch_geometric.nn import LayerNorm as GraphLayerNorm
 
 import graphxai as gx
-from graphxai.contract.inputs import prepare
 from graphxai.models.graphormer import collate
 from other_models import OwnLayer, encoder
 from toy import random_graphormer
@@ -325,7 +324,7 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(
     monkeypatch, smiles, rules
 ):
     model = random_graphormer()
-    batch = collate([prepare(model.config, s).data for s in smiles[:4]])
+    batch = collate([model.prepare(s).data for s in smiles[:4]])
     with gx.conservative(**rules):
         tokens = model.embed(batch).detach().requires_grad_()
         own = torch.autograd.grad(model.encode(tokens, batch).sum(), tokens)[0]

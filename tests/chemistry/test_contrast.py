@@ -13,8 +13,7 @@ from rdkit.Chem import rdFingerprintGenerator, rdFMCS
 
 import graphxai as gx
 from graphxai.chemistry.matching import NoCommonPartError, common_part
-from graphxai.contract.inputs import prepare
-from graphxai.models.graphormer import Task
+from graphxai.contract.tasks import Task
 from graphxai.visualization.contrast import aligned
 from graphxai.visualization.layout import laid_out
 from toy import random_graphormer
@@ -70,7 +69,7 @@ TASKS = (
 def test_a_pair_of_targets_is_their_difference_in_the_unit_it_names(target, expected, label):
     model = random_graphormer(tasks=TASKS)
     found = gx.explain(model, IBUPROFEN, target=target)
-    batch = model.collate([prepare(model.config, IBUPROFEN).data])
+    batch = model.collate([model.prepare(IBUPROFEN).data])
     outputs = model(batch)[0].detach()
     assert found.target.startswith(label)
     assert found.ledger.output == pytest.approx(float(expected(outputs)), abs=1e-5)
@@ -270,7 +269,7 @@ def test_one_class_is_explained_in_both_molecules():
 
 def test_graphs_without_a_molecule_are_refused():
     model = random_graphormer()
-    graph = prepare(model.config, "CCO").data
+    graph = model.prepare("CCO").data
     del graph.smiles
     with pytest.raises(ValueError, match="needs two molecules"):
         gx.contrast(model, graph, "CCO")

@@ -8,7 +8,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.matched_pairs import Exchange, matched_pairs
-from graphxai.models.graphormer import Task
+from graphxai.contract.tasks import Task
 
 VALUES = {
     "c1ccccc1C(N)=O": 5.0,

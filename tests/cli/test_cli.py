@@ -11,9 +11,10 @@ from PIL import Image
 
 import graphxai as gx
 from graphxai.cli import main as cli
+from graphxai.contract.intervals import Conformal
+from graphxai.contract.tasks import Task
 from graphxai.datasets.samples import digit_paths
-from graphxai.models.graphormer import Task, save_checkpoint
-from graphxai.models.graphormer.conformal import Conformal
+from graphxai.models.graphormer import save_checkpoint
 from toy import random_graphormer
 
 ROWS = [

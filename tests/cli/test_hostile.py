@@ -6,7 +6,8 @@ import warnings
 import pytest
 
 from graphxai.cli.terminal import printable
-from graphxai.models.graphormer import Task, save_checkpoint
+from graphxai.contract.tasks import Task
+from graphxai.models.graphormer import save_checkpoint
 from toy import random_graphormer
 
 EVIL = "\x1b]0;x\x07\x9b31m\u202e"

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from graphxai.contract.target import Target
-from graphxai.models.graphormer import Task
-from graphxai.models.graphormer.config import TaskSet
+from graphxai.contract.tasks import Task, TaskSet
 
 TASKS = TaskSet(
     (

@@ -20,7 +20,6 @@ from rdkit import Chem
 from torch_geometric.data import Data
 
 import graphxai
-from graphxai.datasets import workers
 from graphxai.datasets.featurising import featurise, featurise_packed, unpack
 from graphxai.datasets.molecules import (
     MoleculeError,
@@ -30,6 +29,7 @@ from graphxai.datasets.molecules import (
     molecules_to_data,
     read_table,
 )
+from graphxai.runtime import workers
 
 ODD = [
     "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",  # verubecestat

@@ -9,7 +9,6 @@ import torch
 from rdkit import Chem
 
 from graphxai.datasets import molecule_reading
-from graphxai.datasets.download import DownloadError, data_root, fetch
 from graphxai.datasets.features import (
     ATOM_CARDINALITIES,
     ATOM_FEATURE_NAMES,
@@ -26,6 +25,7 @@ from graphxai.datasets.molecules import (
     molecules_to_data,
     read_table,
 )
+from graphxai.runtime.download import DownloadError, data_root, fetch
 
 SAMPLE = [
     "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",  # verubecestat

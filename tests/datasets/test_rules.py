@@ -18,8 +18,7 @@ from graphxai.datasets.superpixels import (
     stroke_segments,
 )
 from graphxai.evaluation.ground_truth import model_score
-from graphxai.models.graphormer import load_checkpoint
-from graphxai.models.graphormer.checkpoint import locate
+from graphxai.models.graphormer import load_checkpoint, locate
 
 QUINONE = "O=C1C=CC(=O)C=C1"
 
@@ -222,7 +221,7 @@ def plain_digit(digit: int) -> np.ndarray:
 
 def test_a_trained_model_reports_its_score_on_the_test_molecules(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from graphxai.models.graphormer.recipes.rules import train_rule
+    from graphxai.learning.recipes.rules import train_rule
 
     smiles = ALKANES[:30] + CHLORIDES + ["C" * n + "Br" for n in range(1, 11)]
     folder = train_rule(
@@ -247,7 +246,7 @@ def test_a_trained_model_reports_its_score_on_the_test_molecules(tmp_path: Path)
 
 def test_a_rule_may_start_from_the_bundled_weights(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from graphxai.models.graphormer.recipes.rules import train_rule
+    from graphxai.learning.recipes.rules import train_rule
 
     folder = train_rule(
         tmp_path,

@@ -3,8 +3,8 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.datasets.hygiene import clean_table
 from graphxai.datasets.standardise import standardised
+from graphxai.learning.cleaning import clean_table
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import contains_self_loops, is_undirected
 
 from graphxai.datasets.deformations import Deformation, deform
-from graphxai.datasets.download import DownloadError
 from graphxai.datasets.mnist import IdxError, load_mnist, read_digit, read_idx
 from graphxai.datasets.superpixels import (
     SuperpixelError,
@@ -24,6 +23,7 @@ from graphxai.datasets.superpixels import (
     region_adjacency,
     segment,
 )
+from graphxai.runtime.download import DownloadError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.models.graphormer.checkpoint import load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
 

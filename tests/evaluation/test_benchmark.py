@@ -15,6 +15,7 @@ import graphxai as gx
 from graphxai.cli.main import main
 from graphxai.cli.printing import print_methods
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import METRICS, merged, node_series, outputs_of_parts
 from graphxai.evaluation.curves import several_series
@@ -22,7 +23,7 @@ from graphxai.evaluation.output import summary_markdown
 from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
-from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
+from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint
 from other_models import GpsModel
 from toy import random_graphormer
 

@@ -70,9 +70,8 @@ def test_sets_of_atoms_are_as_small_as_brute_force_finds(model):
 
 
 def graph_of(model, smiles):
-    from graphxai.contract.inputs import prepare
 
-    return prepare(model.config, smiles).data
+    return model.prepare(smiles).data
 
 
 def without(data, edges):
@@ -144,9 +143,8 @@ def test_no_member_of_a_set_of_superpixels_can_be_left_out():
 
 
 def item_data(model, image):
-    from graphxai.contract.inputs import prepare
 
-    return prepare(model.config, image).data
+    return model.prepare(image).data
 
 
 class Constant(nn.Module):

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai.contract.inputs import prepare
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.evaluation import (
@@ -28,7 +28,7 @@ from graphxai.evaluation import (
 )
 from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.curves import node_counts
-from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.models.graphormer import StructureEncoding, collate
 from toy import random_graphormer
 
 REMOVED_BY = [name for name in OPERATORS if name != "resample"]  # which needs fitted atoms
@@ -172,7 +172,7 @@ def test_relevance_orders_nodes_better_than_its_reverse():
     """For every inhibitor among the samples, whatever the model predicts."""
     model = gx.load("bace")
     for smiles in list(MOLECULES.values())[:5]:
-        data = prepare(model.config, smiles).data
+        data = model.prepare(smiles).data
         relevance = torch.from_numpy(gx.explain(model, smiles).relevance)
         best = node_series(model, data, relevance, Target())
         worst = node_series(model, data, -relevance, Target())

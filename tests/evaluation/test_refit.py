@@ -10,10 +10,11 @@ import graphxai as gx
 from graphxai.adapters.removal import outputs_of_parts, remaining
 from graphxai.cli.main import main
 from graphxai.contract.inputs import prepare_for
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import Refit
-from graphxai.models.graphormer import Task, collate, save_checkpoint
-from graphxai.models.graphormer.training.loading import encode_all
+from graphxai.learning.loading import encode_all
+from graphxai.models.graphormer import collate, save_checkpoint
 from other_models import GpsModel
 from toy import random_graphormer
 

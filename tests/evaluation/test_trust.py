@@ -16,6 +16,7 @@ from torch_geometric.nn import GCNConv, global_mean_pool
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_to_data
@@ -31,7 +32,7 @@ from graphxai.evaluation.trust.signs import (
 )
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
 FAR = {

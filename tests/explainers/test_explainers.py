@@ -6,11 +6,12 @@ import torch
 
 import graphxai as gx
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.evaluation.testing import check_all, check_ledger, check_no_trace
 from graphxai.explainers import REGISTRY, Explainer, get_explainer, register
-from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.conservative import record
 from other_models import quick_explainer
 from toy import random_graphormer

@@ -9,7 +9,6 @@ import torch
 from rdkit import Chem
 
 import graphxai
-from graphxai.contract.inputs import prepare
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
@@ -48,7 +47,7 @@ def test_statistics_equal_a_loop_over_all_rows(smiles):
         relations = relations_of(molecule)
         n = molecule.GetNumAtoms()
         with record(all_queries=True) as tape, torch.no_grad():
-            model(collate([prepare(model.config, text).data]))
+            model(collate([model.prepare(text).data]))
         for i in range(n):
             rows += 1
             for d in range(far):
@@ -101,7 +100,7 @@ def test_statistics_do_not_depend_on_how_a_molecule_is_written_or_batched(smiles
     np.testing.assert_allclose(found.distances, other.distances, atol=1e-9)
     np.testing.assert_allclose(found.related, other.related, atol=1e-9)
     np.testing.assert_allclose(found.base_rates, other.base_rates, atol=1e-9)
-    one_by_one = [count(model, collate([prepare(model.config, s).data])) for s in smiles]
+    one_by_one = [count(model, collate([model.prepare(s).data])) for s in smiles]
     total = one_by_one[0]
     for counts in one_by_one[1:]:
         total = total + counts
@@ -112,7 +111,7 @@ def test_image_graphs_have_bonds_alone():
     model = graphxai.load("mnist-superpixels")
     found = head_statistics(model, list(digit_paths())[:2])
     assert found.relations == ("bonded",)
-    sizes = [int(prepare(model.config, path).data.num_nodes) for path in list(digit_paths())[:2]]
+    sizes = [int(model.prepare(path).data.num_nodes) for path in list(digit_paths())[:2]]
     assert found.rows == sum(sizes)
     assert found.base_rates[0] == pytest.approx(1)  # every superpixel has a neighbour
     assert not found.relational.any()
@@ -260,7 +259,7 @@ def test_a_missing_or_oversized_file_is_an_error_that_says_what_to_do(tmp_path):
 
 
 def numpy_scores(model, text, kinds):
-    batch = collate([prepare(model.config, text).data])
+    batch = collate([model.prepare(text).data])
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         output = model.encode(tokens, batch)[0, 0]
@@ -287,7 +286,7 @@ def test_masked_lrp_equals_its_formulas_in_numpy(pre_layernorm):
 
 def test_with_every_head_masked_lrp_is_transformer_attribution(smiles):
     model = random_graphormer()
-    batch = collate([prepare(model.config, s).data for s in smiles])
+    batch = collate([model.prepare(s).data for s in smiles])
     every, none = np.ones((3, 4)), np.zeros((3, 4))
     expected = get_explainer("transformer_attribution").attribute(model, batch).relevance
     masked = get_explainer("masked_lrp", statistics=statistics_of(every, none))
@@ -309,7 +308,7 @@ def test_masked_lrp_of_a_graph_depends_on_nothing_else(unlike):
 
 def test_a_graphs_own_statistics_are_those_of_a_data_set_of_one(smiles):
     model = random_graphormer()
-    verubecestat = prepare(model.config, smiles[-1])
+    verubecestat = model.prepare(smiles[-1])
     measured = head_statistics(model, [verubecestat.data])
     bonds = HeadStatistics(
         measured.distances,

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import graphxai as gx
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.rules import RULES
 from graphxai.evaluation.curves import node_series
@@ -23,7 +24,7 @@ from graphxai.explainers.learned import class_numbers
 from graphxai.explainers.node_features import node_features, num_values
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
-from graphxai.models.graphormer import StructureEncoding, Task, collate, save_checkpoint
+from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint
 from graphxai.rules.conservative import conservative, record
 from other_models import GpsModel, molecules
 from toy import random_graphormer

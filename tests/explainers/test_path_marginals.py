@@ -7,12 +7,13 @@ from torch_geometric.data import Data
 import graphxai as gx
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import first_nodes
 from graphxai.explainers.path_marginals import marginals, marginals_of_present
-from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, encoder, molecules, trained
 from toy import random_graphormer

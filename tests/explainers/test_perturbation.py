@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from graphxai.adapters.removal import outputs_of_parts
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import ShapleySampling, get_explainer
 from graphxai.explainers import variants as passes
 from graphxai.explainers.orders import gains
-from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.models.graphormer import StructureEncoding, collate
 from toy import random_graphormer
 
 SMALL = ("CCO", "CC(=O)N", "C1CC1O", "O=S(=O)(N)C", "C")

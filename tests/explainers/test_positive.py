@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.positive import hand_down
-from graphxai.models.graphormer import StructureEncoding, Task, collate
+from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.conservative import record
 from graphxai.rules.positive import (
     CHEFER,

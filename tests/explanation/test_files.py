@@ -22,12 +22,13 @@ from rdkit.Chem import AllChem
 
 import graphxai as gx
 from graphxai.cli import main as cli
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.explanations import SHOWN
 from graphxai.explanation.files import SUFFIXES
 from graphxai.explanation.grid import side_by_side
-from graphxai.models.graphormer import Task, save_checkpoint
+from graphxai.models.graphormer import save_checkpoint
 from graphxai.visualization import Scale, displayed
 from graphxai.visualization.pdf import pictures_to_pdf
 from graphxai.visualization.render import COLUMN

@@ -10,10 +10,10 @@ import torch
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.contract.inputs import prepare
+from graphxai.contract.tasks import Task
 from graphxai.datasets.samples import digit_paths
 from graphxai.explainers.pairs import pair_relevance, walk_relevance
-from graphxai.models.graphormer import Task, collate
+from graphxai.models.graphormer import collate
 from graphxai.rules.conservative import Rules, conservative, record
 from toy import random_graphormer
 
@@ -21,7 +21,7 @@ ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 
 
 def batch_of(model, smiles):
-    return collate([prepare(model.config, text).data for text in smiles])
+    return collate([model.prepare(text).data for text in smiles])
 
 
 def frozen_pass(

@@ -96,8 +96,8 @@ def sketched(report: Report, kind: str, stem: Path, operator: str | None) -> Non
 
 def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setattr("graphxai.evaluation.output._save", sketched)
-    monkeypatch.setattr("graphxai.models.graphormer.training.forests.TREES", 30)
-    monkeypatch.setattr("graphxai.models.graphormer.training.scores.RESAMPLES", 50)
+    monkeypatch.setattr("graphxai.learning.teachers.forests.TREES", 30)
+    monkeypatch.setattr("graphxai.learning.scores.RESAMPLES", 50)
     monkeypatch.setattr("graphxai.explainers.get_explainer", quick_explainer)
     monkeypatch.setitem(TRAINING, "indole", {"size": 200, "epochs": 1})
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)

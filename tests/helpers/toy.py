@@ -2,8 +2,9 @@
 
 import torch
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, Task
+from graphxai.models.graphormer import Graphormer, GraphormerConfig
 
 
 def random_graphormer(**changes: object) -> Graphormer:

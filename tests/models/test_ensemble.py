@@ -9,17 +9,17 @@ import torch
 
 import graphxai as gx
 from graphxai.adapters.removal import outputs_of_parts
-from graphxai.contract.inputs import prepare
+from graphxai.contract.intervals import Conformal
+from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import (
     CheckpointError,
     Ensemble,
-    Task,
     load_checkpoint,
+    load_ensemble,
     save_checkpoint,
+    save_ensemble,
 )
-from graphxai.models.graphormer.conformal import Conformal
-from graphxai.models.graphormer.ensemble import load_ensemble, save_ensemble
 from toy import random_graphormer
 
 DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
@@ -94,7 +94,7 @@ def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
 def test_nodes_are_removed_from_every_member(model, operator):
     report = gx.evaluate(model, ["CCO", "CC(=O)O"], ["lrp"], operators=[operator])
     assert np.isfinite(report.values("auac", operator)["lrp"]).all()
-    data = prepare(model.config, "CC(=O)O").data
+    data = model.prepare("CC(=O)O").data
     keep = torch.tensor([[True, False, True, True], [False, False, False, True]])
     each = [outputs_of_parts(one, data, keep, operator) for one in model.members]
     torch.testing.assert_close(
@@ -103,7 +103,7 @@ def test_nodes_are_removed_from_every_member(model, operator):
 
 
 def test_tokens_side_by_side_give_the_same_outputs(model, smiles):
-    batch = model.collate([prepare(model.config, s).data for s in smiles])
+    batch = model.collate([model.prepare(s).data for s in smiles])
     keep = batch.mask & (torch.arange(batch.mask.shape[1]) % 3 > 0)
     with torch.no_grad():
         torch.testing.assert_close(model.encode(model.embed(batch), batch), model(batch))

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load, save_file
 from torch_geometric.data import Data
 
+from graphxai.contract.shortest_paths import shortest_paths
+from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import (
@@ -19,11 +21,9 @@ from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,
     StructureEncoding,
-    Task,
     collate,
     load_huggingface,
 )
-from graphxai.models.graphormer.paths import shortest_paths
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 

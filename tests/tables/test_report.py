@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import graphxai as gx
 from graphxai.cli.main import app
-from graphxai.models.graphormer import Task, load_checkpoint, save_checkpoint
+from graphxai.contract.tasks import Task
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.report.changes import default_wish
 from graphxai.tables.report.choice import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
 from graphxai.tables.report.drawing import UNIT, drawing

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from graphxai.datasets.molecules import MAX_QUOTED
-from graphxai.datasets.writing import alone
 from graphxai.explainers import get_explainer
 from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import StructureEncoding, save_checkpoint
+from graphxai.runtime.writing import alone
 from graphxai.tables import batches, run
 from graphxai.tables.run import Pictures, explain_table, predict_table
 from toy import random_graphormer
@@ -148,7 +148,7 @@ def test_two_runs_into_one_folder_are_refused_with_who_runs(model, tmp_path):
 def test_a_killed_run_leaves_no_lock(tmp_path):
     code = f"""
         import os, signal
-        from graphxai.datasets.writing import alone
+        from graphxai.runtime.writing import alone
         with alone({str(tmp_path)!r}):
             os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -199,7 +199,7 @@ def test_a_limit_names_the_file_and_leaves_no_half_file(tmp_path):
         1000,
         f"""
         from pathlib import Path
-        from graphxai.datasets.writing import Appended, write_whole
+        from graphxai.runtime.writing import Appended, write_whole
         folder = Path({str(tmp_path)!r})
         grown = Appended(folder / "grown.csv")
         grown.write("a" * 900)
@@ -254,7 +254,7 @@ def test_appended_rows_are_synced_by_the_second_and_survive_a_kill(tmp_path):
     code = """
         import os, signal, sys
         from pathlib import Path
-        from graphxai.datasets.writing import Appended
+        from graphxai.runtime.writing import Appended
         synced = []
         sync = os.fsync
         os.fsync = lambda file: (synced.append(file), sync(file))

@@ -15,8 +15,8 @@ import pytest
 
 import graphxai as gx
 from graphxai.contract import batching
-from graphxai.datasets.workers import Lost, Part
 from graphxai.explainers import get_explainer
+from graphxai.runtime.workers import Lost, Part
 from graphxai.tables import run
 from graphxai.tables.run import Pictures, explain_rows, explain_table, predict_table
 from toy import random_graphormer
@@ -136,8 +136,8 @@ def test_what_cannot_be_sent_is_refused_and_never_done_by_one_process_in_silence
 
     with pytest.raises(ValueError, match=r"cannot be sent to other processes .*give workers=1"):
         gx.explain(model, ["CCO", "CC", "CN"], own, workers=2)
-    monkeypatch.setattr("graphxai.datasets.workers.STARTING", 0.0)
-    monkeypatch.setattr("graphxai.datasets.workers.free_cores", lambda: 2)
+    monkeypatch.setattr("graphxai.runtime.workers.STARTING", 0.0)
+    monkeypatch.setattr("graphxai.runtime.workers.free_cores", lambda: 2)
     with pytest.warns(UserWarning, match="one process does all the work: this cannot be sent"):
         assert None not in gx.explain(model, ["CCO", "CC", "CN"], own, workers=None)
 

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 import graphxai as gx
-from graphxai.datasets import workers
-from graphxai.datasets.workers import Part
 from graphxai.evaluation import benchmark
+from graphxai.runtime import workers
+from graphxai.runtime.workers import Part
 from graphxai.tables.report import build
 from toy import random_graphormer
 

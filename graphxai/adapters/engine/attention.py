@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from graphxai.rules.conservative import Rules, current_tape
-from graphxai.rules.scope import Blocks
+from graphxai.runtime.scope import Blocks
 
 from ..layout import Layout
 from .marks import Meeting, both_ways, factors_of

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Arriving, Rules, Tape, current_rules, current_tape
-from graphxai.rules.scope import Blocks
+from graphxai.runtime.scope import Blocks
 
 from ..isolation import uncompiled
 from ..layout import Layout

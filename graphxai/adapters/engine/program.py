@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.contract.randomness import current_draws
 from graphxai.rules.conservative import Rules
+from graphxai.runtime.randomness import current_draws
 
 from ..isolation import parts_of, uncompiled
 from ..layout import Layout

@@ -30,7 +30,7 @@ from torch import Tensor
 from graphxai.rules import positive as rules_of
 from graphxai.rules.conservative import Rules as Constant
 from graphxai.rules.positive import Rules
-from graphxai.rules.scope import Blocks
+from graphxai.runtime.scope import Blocks
 
 from .attention import Placed, Read, Seen, entries, exposed, readings, shares_of_parallel
 from .marks import Marks

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from graphxai.rules.scope import Blocks
+from graphxai.runtime.scope import Blocks
 
 from ..isolation import parts_of
 

@@ -25,7 +25,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.contract.randomness import DRAWING, current_draws, draws_numbers
+from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
 
 from .vocabulary import name_of
 from .written_out import WRITTEN_OUT

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.datasets.download import data_root
+from graphxai.runtime.download import data_root
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphxai.api import load
-from graphxai.contract.inputs import reads_molecules
+from graphxai.api import LoadedModel, load
 from graphxai.explainers import REGISTRY
-from graphxai.models.graphormer import Trained
 from graphxai.visualization.color import Scale
 
 from .molecules import MAX_ATOMS
@@ -22,12 +20,12 @@ LEFT_OUT = {
 class Models:
     """Models by name; the page names them and never sends a path."""
 
-    def __init__(self, given: Sequence[Trained | str | Path]) -> None:
+    def __init__(self, given: Sequence[LoadedModel | str | Path]) -> None:
         """given: models, names or folders, the first one shown first; it is loaded at once.
 
         Raises ValueError for a model that does not read molecules.
         """
-        self._found: dict[str, Trained | str | Path] = {}
+        self._found: dict[str, LoadedModel | str | Path] = {}
         for one in given:
             name = Path(one).name if isinstance(one, str | Path) else one.origin.name
             while name in self._found:
@@ -40,13 +38,13 @@ class Models:
         """The names, in the order given."""
         return list(self._found)
 
-    def __getitem__(self, name: str) -> Trained:
+    def __getitem__(self, name: str) -> LoadedModel:
         if name not in self._found:
             raise ValueError(f"there is no model {name!r}; there is {', '.join(self.names)}.")
         model = self._found[name]
         if isinstance(model, str | Path):
             model = self._found[name] = load(model)
-        if not reads_molecules(model.config):
+        if not model.config.reads_molecules:
             raise ValueError(f"model {name!r} reads images; the app shows models of molecules.")
         return model
 

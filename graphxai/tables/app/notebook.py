@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphxai.models.graphormer import Trained
+from graphxai.api import LoadedModel
 
 if TYPE_CHECKING:
     from .widget import Explorer
 
 
 def explore(
-    model: Trained | str | Path | Sequence[Trained | str | Path],
+    model: LoadedModel | str | Path | Sequence[LoadedModel | str | Path],
     smiles: str | Sequence[str] = (),
 ) -> "Explorer":
     """Show the app in a notebook (JupyterLab, VS Code, marimo): changes to molecules tried live.
@@ -26,5 +26,5 @@ def explore(
     """
     from .widget import Explorer  # needs anywidget
 
-    models = [model] if isinstance(model, Trained | str | Path) else list(model)
+    models = [model] if isinstance(model, LoadedModel | str | Path) else list(model)
     return Explorer(models, [smiles] if isinstance(smiles, str) else list(smiles))

@@ -24,8 +24,8 @@ try:
 except ImportError:
     raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
 
+from graphxai.api import LoadedModel
 from graphxai.explanation.html import security_policy
-from graphxai.models.graphormer import Trained
 
 from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested
 from .guard import Guard
@@ -78,7 +78,7 @@ def application(models: Models, token: str, port: int) -> Guard:
 
 
 def serve(
-    given: Sequence[Trained | str | Path],
+    given: Sequence[LoadedModel | str | Path],
     port: int = 0,
     *,
     open_browser: bool = True,

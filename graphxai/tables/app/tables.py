@@ -12,11 +12,11 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
+from graphxai.api import LoadedModel
 from graphxai.chemistry.measurements import Measurements, NotUnderstood
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import iter_records
 from graphxai.explanation.files import one_line
-from graphxai.models.graphormer import Trained
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded
 from graphxai.tables.report import report
@@ -84,7 +84,7 @@ def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Me
 
 
 def exported(
-    kind: str, model: Trained, method: str, target: Target, basket: Sequence[dict[str, str]]
+    kind: str, model: LoadedModel, method: str, target: Target, basket: Sequence[dict[str, str]]
 ) -> str:
     """The basket as a file: "csv", "sdf" or "html" (a report).
 

@@ -15,7 +15,7 @@ try:
 except ImportError:
     raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
 
-from graphxai.models.graphormer import Trained
+from graphxai.api import LoadedModel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import Models
@@ -41,7 +41,7 @@ class Explorer(anywidget.AnyWidget):
     )
     link = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, given: Sequence[Trained | str | Path], smiles: Sequence[str]) -> None:
+    def __init__(self, given: Sequence[LoadedModel | str | Path], smiles: Sequence[str]) -> None:
         """given: models, names or folders, the first one shown first; smiles: molecules.
 
         Raises ValueError for a model that does not read molecules, and for text that is not a

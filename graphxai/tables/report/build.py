@@ -15,12 +15,9 @@ from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
-from graphxai.contract.threads import one_thread, workers_for
+from graphxai.contract.intervals import LEVEL, require_level
 from graphxai.datasets.molecules import CONVERSIONS, iter_records
-from graphxai.datasets.progress import progress_bar
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.datasets.workers import Lost, Part, work_through
-from graphxai.datasets.writing import place_of, write_whole
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE, Trust, explained_by_each, trust_prepared
 from graphxai.explainers import Explainer, get_explainer
@@ -29,8 +26,11 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
-from graphxai.models.graphormer.checkpoint import require_purpose
-from graphxai.models.graphormer.conformal import LEVEL, require_level
+from graphxai.models.graphormer import require_purpose
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.threads import one_thread, workers_for
+from graphxai.runtime.workers import Lost, Part, work_through
+from graphxai.runtime.writing import place_of, write_whole
 from graphxai.visualization.color import PALETTES, Scale
 
 from .changes import changes_card

@@ -1,0 +1,154 @@
+"""Intervals and sets of classes that hold at a set rate (split conformal: Vovk 2005, chapter 4).
+
+On molecules that a model did not learn from, each error is divided by how difficult its molecule
+was, which depends on the nearest training compound (Papadopoulos 2011). A new interval reaches as
+far as the errors of the required share of these molecules. If the new molecules are of the same
+kind, it holds at that rate, whatever the model. The scores are in `conformal.json` beside the
+weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.tasks import Task, TaskSet
+
+__all__ = ["LEVEL", "Conformal", "from_json", "require_level", "to_json"]
+
+FloatArray = NDArray[np.float64]
+LEVEL = 0.9
+VALUES = ""  # the key of a regression's scores
+
+
+@dataclass(frozen=True, eq=False)
+class Conformal:
+    """How wrong a model is for one task, on molecules that it did not learn from.
+
+    scores: by class the scores (n,) of the molecules measured in it, or under "" those of a
+    regression. A score is |measured - predicted|, in the unit, or the logit margin of the best
+    other class over the measured one, divided by the molecule's difficulty. slope: how fast
+    difficulty grows away from the training set.
+    """
+
+    scores: Mapping[str, Sequence[float]]
+    slope: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """The number of scores."""
+        return sum(map(len, self.scores.values()))
+
+    def difficulty(self, similarity: float | None) -> float:
+        """`1 + slope (1 - similarity)` to the nearest training compound; None counts as 0."""
+        return 1 + self.slope * (1 - (similarity or 0.0))
+
+    def interval(
+        self, value: float, similarity: float | None, level: float = LEVEL
+    ) -> tuple[float, float]:
+        """The interval around a predicted value, infinite if there are too few scores."""
+        half = self._quantile(VALUES, level) * self.difficulty(similarity)
+        return value - half, value + half
+
+    def classes(
+        self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
+    ) -> tuple[str, ...]:
+        """The predicted class, and all others that cannot be excluded at this level."""
+        fitting = self.fitting(probabilities, similarity, level)
+        best = max(probabilities.values())
+        return tuple(name for name, p in probabilities.items() if p == best or name in fitting)
+
+    def fitting(
+        self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
+    ) -> tuple[str, ...]:
+        """The classes that are as clear as for a share `level` of the molecules measured in them.
+
+        A low level asks for a clear class. For an odd molecule there may be none.
+        """
+        with np.errstate(divide="ignore"):  # a probability may round to 0
+            logits = dict(zip(probabilities, np.log(list(probabilities.values())), strict=True))
+        difficulty = self.difficulty(similarity)
+        margins = {
+            name: max(other for key, other in logits.items() if key != name) - own
+            for name, own in logits.items()
+        }
+        return tuple(
+            name
+            for name, margin in margins.items()
+            if margin / difficulty <= self._quantile(name, level)
+        )
+
+    def _quantile(self, name: str, level: float) -> float:
+        """The score that a share `level` of new molecules does not exceed."""
+        scores = self._sorted.get(name, np.empty(0))
+        rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # of n + 1: the new one counts
+        return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+
+    @cached_property
+    def _sorted(self) -> dict[str, FloatArray]:
+        return {name: np.sort(np.asarray(values, float)) for name, values in self.scores.items()}
+
+
+def require_level(level: float) -> float:
+    """Return the level; ValueError unless it lies between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"the level is a share between 0 and 1, such as {LEVEL}, not {level}.")
+    return level
+
+
+def to_json(tasks: Mapping[str, Conformal]) -> dict[str, Any]:
+    """Return JSON values for `from_json`."""
+    return {
+        name: {
+            "slope": one.slope,
+            "scores": {
+                key: [float(f"{v:.5g}") for v in values] for key, values in one.scores.items()
+            },
+        }
+        for name, one in tasks.items()
+    }
+
+
+def from_json(content: Any, config: TaskSet) -> dict[str, Conformal]:
+    """Read what `to_json` returned; ValueError, which names the key, for anything else."""
+    known = {task.name: task for task in config.tasks}
+    return {
+        name: _read(one, known.get(name), f"task {name!r}")
+        for name, one in _mapping(content, "'tasks'").items()
+    }
+
+
+def _read(content: Any, task: Task | None, where: str) -> Conformal:
+    if task is None:
+        raise ValueError(f"{where} is not a task of the model")
+    one = _mapping(content, where)
+    scores = _mapping(one.get("scores"), f"{where}, key 'scores'")
+    if unknown := sorted(set(scores) - set(task.classes or (VALUES,))):
+        raise ValueError(f"{where}, key 'scores': {unknown[0]!r} is not a class of the task")
+    found = {key: _numbers(values, f"{where}, scores {key!r}") for key, values in scores.items()}
+    if not task.classes and any(value < 0 for values in found.values() for value in values):
+        raise ValueError(f"{where}: a score is negative")
+    (slope,) = _numbers([one.get("slope")], f"{where}, key 'slope'")
+    if slope < 0:
+        raise ValueError(f"{where}, key 'slope': it is negative")
+    return Conformal(found, slope)
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is not a JSON object")
+    return value
+
+
+def _numbers(values: Any, where: str) -> list[float]:
+    if not isinstance(values, list) or not all(
+        type(value) in (int, float) and abs(value) < 1e300 for value in values
+    ):
+        raise ValueError(f"{where}: not a list of finite numbers")
+    return [float(value) for value in values]

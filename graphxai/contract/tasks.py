@@ -1,0 +1,73 @@
+"""What a model predicts: its tasks, and which output columns belong to each."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+TaskKind = Literal["binary", "multiclass", "regression"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One target the model predicts.
+
+    `binary` is one logit (the second class against the first), `multiclass` one logit per class,
+    `regression` one value, reported in `unit` as `offset + scale * output`.
+    """
+
+    name: str
+    kind: TaskKind
+    classes: tuple[str, ...] = ()
+    unit: str = ""
+    offset: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError(f"a task's name must be non-empty text, not {self.name!r}.")
+        if not isinstance(self.unit, str):
+            raise ValueError(f"task {self.name!r}: unit must be text, not {self.unit!r}.")
+        if isinstance(self.classes, str) or not all(isinstance(c, str) for c in self.classes):
+            raise ValueError(f"task {self.name!r}: classes must be a list of names.")
+        object.__setattr__(self, "classes", tuple(self.classes))
+        if self.kind not in ("binary", "multiclass", "regression"):
+            raise ValueError(f"task {self.name!r}: unknown kind {self.kind!r}.")
+        if self.kind == "binary" and len(self.classes) != 2:
+            raise ValueError(f"task {self.name!r}: a binary task has two classes.")
+        for name in ("offset", "scale"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise ValueError(f"task {self.name!r}: {name} is {value!r}, not a finite number.")
+        if self.scale <= 0:
+            raise ValueError(f"task {self.name!r}: scale must be positive, not {self.scale}.")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"task {self.name!r}: two classes have the same name.")
+        if self.kind == "multiclass" and len(self.classes) < 2:
+            raise ValueError(f"task {self.name!r}: a multiclass task needs two classes or more.")
+
+    @property
+    def num_outputs(self) -> int:
+        """How many output columns of the model belong to this task."""
+        return len(self.classes) if self.kind == "multiclass" else 1
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """A model's tasks, in the order of its output columns."""
+
+    tasks: tuple[Task, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of output columns, over all tasks."""
+        return sum(task.num_outputs for task in self.tasks)
+
+    def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
+        """Return the task called `name` (the first one if None) and its output columns."""
+        start = 0
+        for task in self.tasks:
+            if name is None or task.name == name:
+                return task, slice(start, start + task.num_outputs)
+            start += task.num_outputs
+        known = ", ".join(repr(task.name) for task in self.tasks)
+        raise ValueError(f"the model has no task {name!r}; it has {known}.")

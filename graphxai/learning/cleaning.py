@@ -1,0 +1,512 @@
+"""Check a table of molecules before anything is trained on it.
+
+Every row has one fate: kept as a molecule, merged with an identical one, or left out with a
+reason. Rows that are merely suspicious are kept and reported.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
+from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow, column_names, iter_records
+from graphxai.datasets.table_rows import Molecule, Rows, read_rows
+from graphxai.runtime.writing import replacing, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CleanTable", "Finding", "Findings", "Target", "clean_table", "matching_columns"]
+
+FloatArray = NDArray[np.float64]
+
+MIN_MOLECULES = 20
+RARE_CLASS = 10  # molecules
+OUTLIER = 6.0  # robust standard deviations from the median
+SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
+CHECKS = ("check", "target", "count", "done")
+RECORDS = ("row", "smiles", "check", "target", "done", "reason")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: how many rows or values it affects, what was done with them, and which rows."""
+
+    check: str
+    count: int
+    done: str
+    target: str = ""
+    rows: tuple[RejectedRow, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" in {self.target}" if self.target else ""
+        return f"{self.check}{where}: {self.count:,}, {self.done}"
+
+
+class Findings(tuple[Finding, ...]):
+    """All findings for a table; they can be shown as a table too."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def records(self) -> Iterator[tuple[int, str, str, str, str, str]]:
+        """Yield number, SMILES, check, target, action and reason of every affected row."""
+        for f in self:
+            for row in f.rows:
+                yield row.row, row.smiles, f.check, f.target, f.done, row.reason
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per check: check, target, count, done."""
+        import pandas as pd
+
+        rows = [tuple(getattr(f, name) for name in CHECKS) for f in self]
+        return pd.DataFrame(rows, columns=list(CHECKS))
+
+    def rows_to_frame(self) -> pd.DataFrame:
+        """One row per affected row: row, smiles, check, target, done, reason."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.records()), columns=list(RECORDS))
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, escape=True, border=0))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One column to learn: its kind, its classes (none for regression), how these were found.
+
+    unit: of the values, from the column's header or as given.
+    """
+
+    name: str
+    kind: LabelsKind
+    classes: tuple[str, ...]
+    note: str
+    measured: int
+    counts: tuple[int, ...] = ()
+    limits: tuple[float, float] = (0.0, 0.0)
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The name with the unit, for the columns of tables."""
+        return with_unit(self.name, self.unit)
+
+    def __str__(self) -> str:
+        if self.kind == "regression":
+            low, high = self.limits
+            held = f"{self.measured:,} values from {low:.4g} to {high:.4g} {self.unit}".rstrip()
+        else:
+            each = zip(self.classes, self.counts, strict=True)
+            held = ", ".join(f"{name!r} {count:,}" for name, count in each)
+        return f"{self.name}: {self.kind} ({self.note}): {held}"
+
+
+@dataclass(frozen=True, eq=False)
+class CleanTable:
+    """The distinct molecules of a table with their labels.
+
+    graphs: with `y` (1, targets), NaN where there is no label, `row` (the first of the molecule's
+    rows) and the SMILES as written there; canonical: their canonical SMILES; read: number of rows
+    in the file; sha256: digest of the file; standardise: whether the molecules are parents.
+    """
+
+    path: Path
+    smiles_column: str
+    sha256: str
+    read: int
+    targets: tuple[Target, ...]
+    graphs: tuple[Data, ...]
+    canonical: tuple[str, ...]
+    findings: Findings
+    standardise: bool = False
+
+    @property
+    def y(self) -> FloatArray:
+        """Labels (n, targets)."""
+        return np.array([graph.y[0].tolist() for graph in self.graphs], dtype=np.float64)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The first row of each molecule; the first row after the header is 1."""
+        return tuple(int(graph.row) for graph in self.graphs)
+
+    def save(self, folder: Path) -> None:
+        """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
+        with replacing(folder / "hygiene.csv") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(RECORDS)
+            writer.writerows(self.findings.records())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "file": self.path.name,
+            "sha256": self.sha256,
+            "rows": self.read,
+            "molecules": len(self.graphs),
+            "targets": [asdict(target) for target in self.targets],
+            "checks": [
+                {
+                    "check": f.check,
+                    "target": f.target,
+                    "count": f.count,
+                    "done": f.done,
+                    "rows": [row.row for row in f.rows],
+                }
+                for f in self.findings
+            ],
+        }
+
+
+def clean_table(
+    path: str | Path,
+    smiles_column: str,
+    target_columns: Sequence[str],
+    *,
+    kinds: Mapping[str, LabelsKind] | None = None,
+    units: Mapping[str, str] | None = None,
+    max_atoms: int = MAX_ATOMS,
+    standardise: bool = False,
+    tick: Callable[[int], None] = lambda rows: None,
+) -> CleanTable:
+    """Read a CSV file row by row into distinct molecules with labels; see `iter_records`.
+
+    Molecules with the same canonical SMILES are merged. They get the median of their values, or
+    their class if all agree and no label otherwise. `kinds` sets the kind of a column instead of
+    inferring it, `units` its unit: without one, the header of a regression `freesolv (kcal/mol)` is
+    read as name and unit. `standardise`: learn from the parent of each molecule, see
+    `datasets.standardise.standardised`. `tick` is called with the number of rows read since the
+    last call.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a column is missing or has no labels; every column has a single class or
+            value; a unit is given for classes; fewer than 20 molecules.
+    """
+    path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
+    _check_columns(smiles_column, target_columns, {**kinds, **units})
+    raw = read_rows(path, smiles_column, target_columns, max_atoms, tick, standardise)
+    _check_rows(path, raw)
+    columns = [
+        read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
+        for k, name in enumerate(target_columns)
+    ]
+    findings = [
+        Finding(check, len(rows), "left out", "", tuple(rows))
+        for check, rows in raw.left_out.items()
+    ]
+    changed = tuple(raw.standardised)
+    done = "salts, charges or tautomers changed"
+    findings.append(Finding("standardised", len(changed), done, "", changed))
+    merged, of_merging = _merge(raw, columns)
+    _require_values(path, raw, columns, merged)
+    values, targets, of_columns = _learnable(path, columns, merged)
+    targets = _with_units(targets, units)
+    unlabelled = np.isnan(values).all(axis=1)
+    lost = tuple(
+        raw.row(raw.molecules[m].rows[0], "no usable label is left")
+        for m in np.flatnonzero(unlabelled)
+    )
+    labelled = np.flatnonzero(~unlabelled)
+    if len(labelled) < MIN_MOLECULES:
+        raise ValueError(
+            f"{path} has {len(labelled)} different molecules with a label; at least "
+            f"{MIN_MOLECULES} are needed to train, calibrate and test (hundreds for a useful "
+            "model)."
+        )
+    values = values[labelled]
+    molecules = [raw.molecules[m] for m in labelled]
+    for molecule, row in zip(molecules, values, strict=True):
+        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+    findings += [*of_merging, *of_columns]
+    findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
+    findings += _suspicions(molecules, targets, values)
+    return CleanTable(
+        path,
+        smiles_column,
+        _digest(path),
+        raw.read,
+        targets,
+        tuple(molecule.graph for molecule in molecules),
+        tuple(molecule.canonical for molecule in molecules),
+        Findings(finding for finding in findings if finding.count),
+        standardise,
+    )
+
+
+def matching_columns(
+    path: str | Path, smiles_column: str, patterns: Sequence[str], exclude: Sequence[str] = ()
+) -> list[str]:
+    """Find the columns of a CSV file that patterns name: exact names, "NR-*", or "all".
+
+    Patterns are those of `fnmatch`; "all" and patterns skip the SMILES, the columns in `exclude`,
+    and columns without labels, with names for example. The order is the file's.
+
+    Raises:
+        ValueError: a pattern matches no column.
+    """
+    header = column_names(path, smiles_column)
+    found: list[str] = []
+    for pattern in patterns:
+        if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
+            found.append(pattern)  # a name that is not there is refused with the list of columns
+            continue
+        names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
+        names = [name for name in names if name not in (smiles_column, *exclude, *found)]
+        cells: dict[str, list[str]] = {name: [] for name in names}
+        for _, record in iter_records(path, (smiles_column, *names)):
+            for name in names:
+                cells[name].append(record[name])
+        usable = [name for name in names if _has_labels(name, cells[name])]
+        if not usable:
+            raise ValueError(
+                f"{pattern!r} matches no column with labels; the columns are"
+                f" {', '.join(repr(name) for name in header)}."
+            )
+        found += usable
+    return found
+
+
+def _has_labels(name: str, cells: Sequence[str]) -> bool:
+    try:
+        labels = read_labels(name, cells)
+    except ValueError:
+        return False
+    return len(np.unique(labels.values[~np.isnan(labels.values)])) > 1
+
+
+def _check_columns(
+    smiles_column: str, target_columns: Sequence[str], kinds: Mapping[str, str]
+) -> None:
+    if not target_columns:
+        raise ValueError("give at least one column to learn.")
+    if smiles_column in target_columns:
+        raise ValueError(f"column {smiles_column!r} cannot be both the SMILES and a target.")
+    for name in target_columns:
+        if list(target_columns).count(name) > 1:
+            raise ValueError(f"target column {name!r} is given twice.")
+    for name in kinds:
+        if name not in target_columns:
+            raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
+
+
+def _check_rows(path: Path, raw: Rows) -> None:
+    if not raw.read:
+        raise ValueError(f"{path} has no rows below its header.")
+    if not raw.molecules:
+        check, rows = next(iter(raw.left_out.items()))
+        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
+
+
+def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
+    """Return one label per molecule and column, (molecules, columns), and what was merged."""
+    values = np.full((len(raw.molecules), len(columns)), np.nan)
+    duplicates = tuple(
+        raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
+        for molecule in raw.molecules
+        for k in molecule.rows[1:]
+    )
+    findings = [Finding("duplicate molecules", len(duplicates), "merged", "", duplicates)]
+    for column, labels in enumerate(columns):
+        differing: list[RejectedRow] = []
+        largest = 0.0
+        for m, molecule in enumerate(raw.molecules):
+            found = labels.values[molecule.rows]
+            found = found[~np.isnan(found)]
+            if not found.size:
+                continue
+            spread = float(np.ptp(found))
+            if labels.kind == "regression" or spread == 0:
+                values[m, column] = np.median(found)
+            if spread > 0:
+                largest = max(largest, spread)
+                text = _told(labels, found)
+                differing += [raw.row(k, text) for k in molecule.rows]
+        findings += _label_findings(raw, column, labels, differing, largest)
+        findings.append(_bounds_finding(raw, column, labels, values[:, column]))
+    return values, findings
+
+
+def _label_findings(
+    raw: Rows, column: int, labels: Labels, differing: list[RejectedRow], largest: float
+) -> list[Finding]:
+    """Return the findings about the cells of one column."""
+    regression = labels.kind == "regression"
+    wanted = "number" if regression else "class"
+    bounds = {bound.position for bound in labels.bounds}
+    unusable = tuple(
+        raw.row(k, f"{raw.cells[k][column]!r} is not a {wanted}")
+        for k in labels.unusable
+        if k not in bounds
+    )
+    done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
+    check = f"duplicates with different {'values' if regression else 'classes'}"
+    return [
+        Finding("label not understood", len(unusable), "label not used", labels.name, unusable),
+        Finding(check, len(differing), done, labels.name, tuple(differing)),
+    ]
+
+
+def _bounds_finding(raw: Rows, column: int, labels: Labels, values: FloatArray) -> Finding:
+    """Return the finding about cells such as ">10", given the values learned, (molecules,)."""
+    of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
+    rows, contradicted = [], 0
+    for bound in labels.bounds:
+        cell, value = raw.cells[bound.position][column], values[of_row[bound.position]]
+        reason = f"{cell!r} is a bound, not a value"
+        if bound.excludes(value):
+            contradicted += 1
+            reason += f"; it contradicts {value:g}, learned for the same compound"
+        rows.append(raw.row(bound.position, reason))
+    done = "not used"
+    if rows:
+        example = raw.cells[labels.bounds[0].position][column]
+        done = f"not used, such as {example!r}; the training range ends there"
+    if contradicted:
+        verb = "contradicts" if contradicted == 1 else "contradict"
+        done += f"; {contradicted:,} {verb} the value learned for the same compound"
+    return Finding("bounds instead of values", len(rows), done, labels.name, tuple(rows))
+
+
+def _require_values(path: Path, raw: Rows, columns: Sequence[Labels], values: FloatArray) -> None:
+    """Refuse a table whose only column has one value because its other cells are no numbers."""
+    if len(columns) > 1 or columns[0].kind != "regression" or not columns[0].unusable:
+        return
+    labels, distinct = columns[0], np.unique(values[~np.isnan(values)])
+    if len(distinct) < 2:
+        cell = raw.cells[labels.unusable[0]][0]
+        raise ValueError(
+            f"{path}: nothing can be learned from {labels.name!r}: its only value is"
+            f" {distinct[0]:g}, and {len(labels.unusable):,} cells are not numbers, such as"
+            f" {cell!r}."
+        )
+
+
+def _told(labels: Labels, found: FloatArray) -> str:
+    """The labels of one molecule in words."""
+    if labels.kind == "regression":
+        return "values " + ", ".join(f"{value:g}" for value in found)
+    return "classes " + ", ".join(labels.classes[int(value)] for value in found)
+
+
+def _learnable(
+    path: Path, columns: Sequence[Labels], values: FloatArray
+) -> tuple[FloatArray, tuple[Target, ...], list[Finding]]:
+    """Return the columns (molecules, targets) with more than one class or value, and the rest."""
+    targets: list[Target] = []
+    kept: list[FloatArray] = []
+    findings: list[Finding] = []
+    for labels, column in zip(columns, values.T, strict=True):
+        distinct, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+        if len(distinct) < 2:
+            findings.append(
+                Finding("one class or value only", int(counts.sum()), "not learned", labels.name)
+            )
+            continue
+        target = Target(labels.name, labels.kind, (), labels.note, int(counts.sum()))
+        if labels.kind == "regression":
+            target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
+        else:  # a class whose every molecule was in conflict is gone
+            names = tuple(labels.classes[int(value)] for value in distinct)
+            target = replace(target, classes=names, counts=tuple(counts.tolist()))
+            column = np.where(np.isnan(column), column, np.searchsorted(distinct, column))
+        targets.append(target)
+        kept.append(column)
+    if not targets:
+        text = ", ".join(repr(labels.name) for labels in columns)
+        raise ValueError(
+            f"{path}: nothing can be learned from {text}: all molecules have the same class or"
+            " value (or contradictory ones)."
+        )
+    return np.stack(kept, axis=1), tuple(targets), findings
+
+
+def _with_units(targets: Sequence[Target], units: Mapping[str, str]) -> tuple[Target, ...]:
+    """The targets with the units given, or else those of their headers where names stay unique."""
+    found = []
+    for target in targets:
+        name, unit = name_and_unit(target.name)
+        alike = [other for other in targets if name_and_unit(other.name)[0] == name]
+        given = units.get(target.name)
+        if given and target.kind != "regression":
+            raise ValueError(f"{target.name!r} has classes: a unit is for numbers.")
+        if given not in (None, unit):
+            target = replace(target, unit=given or "")
+        elif target.kind == "regression" and len(alike) == 1:
+            target = replace(target, name=name, unit=unit)
+        found.append(target)
+    return tuple(found)
+
+
+def _suspicions(
+    molecules: Sequence[Molecule], targets: Sequence[Target], y: FloatArray
+) -> list[Finding]:
+    """Report what is kept but worth knowing."""
+
+    def rows(chosen: Iterable[tuple[int, str]]) -> tuple[RejectedRow, ...]:
+        return tuple(
+            RejectedRow(int(molecules[m].graph.row), molecules[m].graph.smiles, reason)
+            for m, reason in chosen
+        )
+
+    mixtures = rows(
+        (m, f"{molecule.parts} parts") for m, molecule in enumerate(molecules) if molecule.parts > 1
+    )
+    by_flat = defaultdict(list)
+    for m, molecule in enumerate(molecules):
+        by_flat[molecule.flat].append(m)
+    isomers = rows(
+        (m, f"differs from row {molecules[group[0]].graph.row} only in stereochemistry")
+        for group in by_flat.values()
+        for m in group[1:]
+    )
+    found = [
+        Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),
+        Finding("stereoisomers of another row", len(isomers), "kept", "", isomers),
+    ]
+    for target, column in zip(targets, y.T, strict=True):
+        if target.kind == "classification":
+            each = zip(target.classes, target.counts, strict=True)
+            rare = [f"{name!r}: {count}" for name, count in each if count < RARE_CLASS]
+            done = f"kept; {', '.join(rare)}"
+            found.append(Finding("class with few molecules", len(rare), done, target.name))
+            continue
+        far = rows((m, f"value {column[m]:g}") for m in _outliers(column))
+        found.append(Finding("values far from the rest", len(far), "kept", target.name, far))
+        low, high = target.limits
+        if low > 0 and high / low > SKEWED:
+            done = "kept; their logarithm is easier to learn"
+            check = "values span orders of magnitude"
+            found.append(Finding(check, target.measured, done, target.name))
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _outliers(values: FloatArray) -> list[int]:
+    """Positions more than `OUTLIER` robust standard deviations (1.4826 MAD) from the median."""
+    distance = np.abs(values - np.nanmedian(values))
+    scale = 1.4826 * np.nanmedian(distance)
+    return [] if scale == 0 else np.flatnonzero(distance > OUTLIER * scale).tolist()

@@ -1,0 +1,83 @@
+"""Train the network that draws hidden atoms: hide any share of them, predict their types."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.learning.loading import SizeBuckets
+from graphxai.models.graphormer import GraphormerConfig, collate
+from graphxai.models.graphormer.masked_atoms import Network, small_config
+from graphxai.runtime.progress import Tick
+
+BATCH = 32
+RATE, WEIGHT_DECAY = 2e-3, 0.01
+WARM_UP = 0.05  # of all steps
+SHARES = (0.1, 0.5, 1.0)  # of the atoms are hidden when the network is measured
+
+
+def train_masked_atoms(
+    config: GraphormerConfig, graphs: Sequence[Any], epochs: int, seed: int, tick: Tick
+) -> Network:
+    """Train a network on encoded graphs; config: of the model that it will draw for."""
+    types = torch.cat([graph.x for graph in graphs]).unique(dim=0)
+    network = Network(small_config(config), types.to(torch.int16))
+    generator = torch.Generator().manual_seed(seed)
+    epoch = 0
+    batches = SizeBuckets([len(g.x) for g in graphs], BATCH, seed=seed, epoch=lambda: epoch)
+    total = epochs * len(batches)
+    optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=WEIGHT_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, RATE, total_steps=total + 1, pct_start=WARM_UP
+    )
+    network.train()
+    for epoch in range(epochs):  # noqa: B007 - read by the batches
+        for chosen in batches:
+            batch = collate([graphs[k] for k in chosen])
+            shares = torch.rand(len(batch), 1, generator=generator)
+            hidden = batch.mask & (torch.rand(batch.mask.shape, generator=generator) < shares)
+            if not bool(hidden.any()):
+                continue
+            optimiser.zero_grad()
+            F.cross_entropy(
+                _logits(network, batch, hidden), _places(network, batch, hidden)
+            ).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            tick(len(chosen))
+    return network.eval()
+
+
+@torch.no_grad()
+def accuracy(network: Network, graphs: Sequence[Any], seed: int) -> dict[str, float]:
+    """How often the most probable type is the true one, by the share of atoms hidden at random."""
+    found: dict[str, float] = {}
+    for share in SHARES:
+        generator = torch.Generator().manual_seed(seed)
+        right = total = 0
+        for graph in graphs:
+            batch = collate([graph])
+            hidden = torch.rand(batch.mask.shape, generator=generator) < share
+            if bool(hidden.any()):
+                best = _logits(network, batch, hidden).argmax(-1)
+                right += int((best == _places(network, batch, hidden)).sum())
+                total += int(hidden.sum())
+        found[f"right with {share:.0%} hidden"] = round(right / max(total, 1), 4)
+    return found
+
+
+def _logits(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
+    """Logits of the hidden atoms, one row each."""
+    degrees = torch.stack([batch.in_degree, batch.out_degree])
+    found: Tensor = network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
+    return found
+
+
+def _places(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
+    """The true type of each hidden atom; -100, which the loss ignores, for one not seen before."""
+    same = (batch.x[hidden].to(network.types)[:, None] == network.types).all(-1)
+    return torch.where(same.any(-1), same.long().argmax(-1), -100)

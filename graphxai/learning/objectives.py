@@ -1,0 +1,120 @@
+"""The training loss (multi-task, missing labels masked) and the scores of a model's outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.tasks import Task
+from graphxai.learning.metrics import accuracy, r2, roc_auc
+from graphxai.models.graphormer import GraphormerConfig
+
+__all__ = ["Objective", "score_task", "scores"]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Tasks of one kind: their columns among the labels and among the outputs."""
+
+    labels: list[int]
+    outputs: list[slice]
+
+
+class Objective:
+    """The loss over all tasks of a model; labels that are NaN are ignored.
+
+    Binary tasks: cross-entropy with a sigmoid; a label may be any probability. Multi-class:
+    cross-entropy with a softmax. Regression: squared error in standardised units. The result is
+    the mean over the labels present, weighted by task.
+    """
+
+    def __init__(
+        self,
+        config: GraphormerConfig,
+        weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        tasks = config.tasks
+        if weights is not None and len(weights) != len(tasks):
+            raise ValueError(f"{len(weights)} task weights for {len(tasks)} tasks.")
+        self.weights = torch.tensor([1.0] * len(tasks) if weights is None else list(weights))
+        self.smoothing = label_smoothing
+        self.offset = torch.tensor([task.offset for task in tasks])
+        self.scale = torch.tensor([task.scale for task in tasks])
+        self.kinds = {
+            kind: _columns(tasks, kind) for kind in ("binary", "regression", "multiclass")
+        }
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of outputs (B, num_outputs) for labels y (B, tasks); 0 if all are NaN."""
+        outputs = outputs.float()
+        weights = self.weights.to(y.device) * ~y.isnan()  # (B, tasks)
+        target = y.nan_to_num()
+        losses = torch.zeros_like(target)
+        if (binary := self.kinds["binary"]).labels:
+            soft = target[:, binary.labels] * (1 - self.smoothing) + 0.5 * self.smoothing
+            logits = outputs[:, [part.start for part in binary.outputs]]
+            losses[:, binary.labels] = F.binary_cross_entropy_with_logits(
+                logits, soft, reduction="none"
+            )
+        if (regression := self.kinds["regression"]).labels:
+            k = regression.labels
+            standard = (target[:, k] - self.offset.to(y.device)[k]) / self.scale.to(y.device)[k]
+            values = outputs[:, [part.start for part in regression.outputs]]
+            losses[:, k] = F.mse_loss(values, standard, reduction="none")
+        multiclass = self.kinds["multiclass"]
+        for column, part in zip(multiclass.labels, multiclass.outputs, strict=True):
+            losses[:, column] = F.cross_entropy(
+                outputs[:, part],
+                target[:, column].long(),
+                reduction="none",
+                label_smoothing=self.smoothing,
+            )
+        return (losses * weights).sum() / weights.sum().clamp(min=1e-12)
+
+
+def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, float]:
+    """Score outputs (G, num_outputs) for labels y (G, tasks), by task name.
+
+    ROC-AUC for binary tasks, accuracy for multi-class, R squared for regression: higher is
+    better. A task without labels, or with a single class, is left out.
+    """
+    found = {}
+    start = 0
+    for k, task in enumerate(config.tasks):
+        columns = outputs[:, start : start + task.num_outputs]
+        start += task.num_outputs
+        present = ~y[:, k].isnan()
+        value = score_task(task, columns[present], y[present, k])
+        if value is not None:
+            found[task.name] = value
+    return found
+
+
+def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Score one task's outputs (G, columns) for labels y (G,); None if undefined."""
+    if not len(y):
+        return None
+    truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()
+    if task.kind == "multiclass":
+        return accuracy(outputs.numpy(), truth)
+    if task.kind == "binary":
+        value = roc_auc(outputs[:, 0].numpy(), truth)
+    else:
+        value = r2((task.offset + task.scale * outputs[:, 0]).numpy(), truth)
+    return None if math.isnan(value) else value
+
+
+def _columns(tasks: Sequence[Task], kind: str) -> _Columns:
+    labels, outputs, start = [], [], 0
+    for k, task in enumerate(tasks):
+        if task.kind == kind:
+            labels.append(k)
+            outputs.append(slice(start, start + task.num_outputs))
+        start += task.num_outputs
+    return _Columns(labels, outputs)

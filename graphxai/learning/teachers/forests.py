@@ -1,0 +1,153 @@
+"""Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.tasks import Task, TaskKind
+from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
+from graphxai.runtime.progress import Tick, unseen
+
+__all__ = ["Forest", "Forests", "forest_predictions", "reference_forest", "trees_for"]
+
+FloatArray = NDArray[np.float64]
+TREES = 500
+TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
+TREES_OF_TABLE = 2400  # all targets of a table together, but at least 100 for each
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """A forest fitted to the labels of one task.
+
+    out_of_bag (n,): for each training molecule, the prediction by the trees that did not see it: a
+    value, or the probability of the second class. NaN for a task with more classes, and if it was
+    not requested.
+    """
+
+    task: Task
+    trees: Any
+    out_of_bag: FloatArray
+
+    @classmethod
+    def fit(
+        cls,
+        task: Task,
+        inputs: NDArray[Any],
+        y: NDArray[Any],
+        *,
+        trees: int | None = None,
+        max_features: float = 0.2,
+        out_of_bag: bool = False,
+        seed: int = 0,
+    ) -> Forest:
+        """Learn class numbers or values y (n,) from inputs (n, F).
+
+        trees: by default 500, or 200 for a regression. max_features: for regression, the share of
+        the features that a split considers; classification considers the square root of their
+        number.
+        """
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        trees = trees or trees_for(task.kind)
+        options: dict[str, Any] = {"oob_score": out_of_bag, "random_state": seed, "n_jobs": 1}
+        unseen_by = np.full(len(y), np.nan)
+        if task.kind == "regression":
+            values = RandomForestRegressor(trees, max_features=max_features, **options)
+            values.fit(inputs, y)
+            return cls(task, values, values.oob_prediction_ if out_of_bag else unseen_by)
+        classes = RandomForestClassifier(trees, **options).fit(inputs, y)
+        if out_of_bag and task.kind == "binary":
+            unseen_by = _second_class(classes, classes.oob_decision_function_)
+        return cls(task, classes, unseen_by)
+
+    def predict(self, inputs: NDArray[Any]) -> FloatArray:
+        """Predict probabilities of the second class (m,) or all classes (m, C), or values (m,)."""
+        if self.task.kind == "regression":
+            return self.trees.predict(inputs)
+        probabilities = self.trees.predict_proba(inputs)
+        if self.task.kind == "binary":
+            return _second_class(self.trees, probabilities)
+        found = np.zeros((len(inputs), len(self.task.classes)))
+        found[:, self.trees.classes_.astype(int)] = probabilities
+        return found
+
+
+def trees_for(kind: TaskKind, targets: int = 1) -> int:
+    """Return the number of trees of a forest for one of a table's targets."""
+    most = TREES_OF_VALUES if kind == "regression" else TREES
+    return min(TREES, most, max(100, TREES_OF_TABLE // targets))
+
+
+def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
+    """Return the probability of class 1, even if the training molecules had only one class."""
+    return probabilities[:, np.flatnonzero(trees.classes_ == 1.0)].sum(1)
+
+
+def reference_forest(
+    smiles: Sequence[str], active: NDArray[Any], test: Sequence[str], seed: int = 0
+) -> NDArray[np.float32]:
+    """Predict the class probability of `test` with 500 trees on ECFP4, trained on `smiles`."""
+    task = Task("class", "binary", ("no", "yes"))
+    found = forest_predictions(task, ecfp4(smiles), active, ecfp4(test), seed)
+    return found.astype(np.float32)
+
+
+def forest_predictions(
+    task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any], seed: int = 0
+) -> FloatArray:
+    """Predict `test` with a forest trained on `features` and labels y (n,).
+
+    Shapes as for `Forest.predict`. A regression considers a third of the features per split, as
+    Breiman recommends.
+    """
+    return Forest.fit(task, features, y, max_features=1 / 3, seed=seed).predict(test)
+
+
+class Forests:
+    """Forests for every task of a table, averaged over two kinds of fingerprint.
+
+    `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are only the training molecules.
+    Multi-class tasks are not supported.
+
+    `tick` is called with 1 for every forest, two per task. `out_of_bag` (n, tasks): predictions by
+    the trees that did not see the molecule; NaN where its label is missing.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        smiles: Sequence[str],
+        y: NDArray[np.floating],
+        tick: Tick = unseen,
+    ) -> None:
+        if any(task.kind == "multiclass" for task in tasks):
+            raise ValueError("forests can teach binary and regression tasks, not multi-class ones.")
+        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        self._fitted: list[list[Forest]] = []
+        self.out_of_bag = np.full(y.shape, np.nan)
+        for k, task in enumerate(tasks):
+            known = ~np.isnan(y[:, k])
+            trees = None if task.kind == "binary" else 200
+            forests = []
+            for features in inputs:
+                forests.append(
+                    Forest.fit(task, features[known], y[known, k], trees=trees, out_of_bag=True)
+                )
+                tick(1)
+            self._fitted.append(forests)
+            self.out_of_bag[known, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+
+    def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
+        """Predict probabilities (binary) and values (regression), (n, tasks)."""
+        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        columns = [
+            np.mean([f.predict(x) for f, x in zip(forests, inputs, strict=True)], axis=0)
+            for forests in self._fitted
+        ]
+        return np.stack(columns, axis=1).astype(np.float32)

@@ -1,0 +1,158 @@
+"""Store a table's teacher beside its network, and read it back: arrays and JSON, no pickles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from graphxai.contract.tasks import Task
+from graphxai.learning.teachers.forests import Forest
+from graphxai.learning.teachers.gaussian_process import Process
+from graphxai.learning.teachers.stacking import Forests, Processes, Stack
+from graphxai.runtime.writing import replacing
+
+__all__ = ["kept_teacher", "save_teacher"]
+
+FILE = "teacher.safetensors"
+Arrays = dict[str, NDArray[Any]]
+NODES = ("feature", "threshold", "left", "right", "value")
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """The trees of a forest as arrays over all their nodes; a leaf is its own child.
+
+    roots (T,), feature, threshold, left and right (nodes,), value (nodes, columns); classes_ (C,).
+    """
+
+    roots: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    value: NDArray[np.float64]
+    classes_: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, forest: Any) -> Trees:
+        """Take the arrays of a forest of scikit-learn."""
+        trees = [each.tree_ for each in forest.estimators_]
+        starts = np.cumsum([0, *(tree.node_count for tree in trees)])
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in NODES}
+        for start, tree in zip(starts, trees, strict=False):
+            own = np.arange(tree.node_count)
+            leaf = tree.children_left < 0
+            parts["feature"].append(np.where(leaf, 0, tree.feature))
+            parts["threshold"].append(tree.threshold)
+            parts["left"].append(start + np.where(leaf, own, tree.children_left))
+            parts["right"].append(start + np.where(leaf, own, tree.children_right))
+            value = tree.value[:, 0]  # (nodes, classes), or (nodes, 1)
+            shares = hasattr(forest, "classes_")
+            parts["value"].append(value / value.sum(1, keepdims=True) if shares else value)
+        joined = {name: np.concatenate(part) for name, part in parts.items()}
+        classes = np.asarray(getattr(forest, "classes_", []), dtype=np.float64)
+        return cls(starts[:-1], classes_=classes, **joined)
+
+    def predict_proba(self, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the mean over trees of what the leaves of inputs (n, F) hold, (n, columns)."""
+        inputs = np.asarray(inputs, dtype=np.float32)  # as scikit-learn compares them
+        total = np.zeros((len(inputs), self.value.shape[1]))
+        rows = np.arange(len(inputs))
+        for root in self.roots:
+            node = np.full(len(inputs), root)
+            while (self.left[node] != node).any():
+                lower = inputs[rows, self.feature[node]] <= self.threshold[node]
+                node = np.where(lower, self.left[node], self.right[node])
+            total += self.value[node]
+        return total / len(self.roots)
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the values of a regression, (n,)."""
+        return self.predict_proba(inputs)[:, 0]
+
+
+def save_teacher(stack: Stack, folder: Path) -> Path:
+    """Write `teacher.safetensors` into a checkpoint's folder; returns its path.
+
+    It has the sources with a weight: the trees, and the training fingerprints of the processes.
+    """
+    arrays: Arrays = {}
+    tasks: dict[str, list[int]] = {}
+    for name in sorted({name for weights in stack.weights for name in weights or ()}):
+        source = stack.sources[name]
+        wanted = [k for k, weights in enumerate(stack.weights) if name in (weights or {})]
+        if isinstance(source, Forests):
+            for k in wanted:
+                trees = Trees.of(source.forests[k].trees)
+                arrays |= {f"{name}/{k}/{field}": v for field, v in vars(trees).items()}
+        else:
+            wanted = list(source.tasks)
+            arrays[f"{name}/weights"] = source.process.weights
+            arrays[f"{name}/means"] = source.process.means
+            arrays[f"{name}/width"] = np.array([source.width])
+            for i, part in enumerate(source.carriers):
+                arrays[f"{name}/carriers/{i}"] = part
+        tasks[name] = wanted
+    about: dict[str, Any] = {"tasks": [asdict(task) for task in stack.tasks], "sources": tasks}
+    about |= {"weights": stack.weights, "metrics": stack.metrics}
+    path = folder / FILE
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    with replacing(path, "wb") as file:
+        file.write(save(contiguous, metadata={"teacher": json.dumps(about)}))
+    return path
+
+
+def kept_teacher(folder: Path | None) -> Stack | None:
+    """Read the teacher beside a checkpoint; None if there is none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = None if folder is None else folder / FILE
+    if path is None or not path.is_file():
+        return None
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, modified: int) -> Stack:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = json.loads(file.metadata()["teacher"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tasks = tuple(Task(**task) for task in about["tasks"])
+        sources = {
+            name: _processes(name, {k: tasks[k] for k in wanted}, arrays)
+            if f"{name}/weights" in arrays
+            else _forests(name, {k: tasks[k] for k in wanted}, arrays)
+            for name, wanted in about["sources"].items()
+        }
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}): delete it, or train again.") from error
+    return Stack(tasks, sources, tuple(about["weights"]), (), tuple(about["metrics"]))
+
+
+def _forests(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> Forests:
+    fields = Trees.__dataclass_fields__
+    forests = {
+        k: Forest(task, Trees(**{f: arrays[f"{name}/{k}/{f}"] for f in fields}), np.empty(0))
+        for k, task in tasks.items()
+    }
+    return Forests(name, forests, {})
+
+
+def _processes(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> Processes:
+    weights = arrays[f"{name}/weights"]
+    process = Process(weights, arrays[f"{name}/means"], np.empty((0, weights.shape[1])))
+    count = sum(key.startswith(f"{name}/carriers/") for key in arrays)
+    carriers = tuple(arrays[f"{name}/carriers/{i}"] for i in range(count))
+    return Processes(name, tasks, process, carriers, float(arrays[f"{name}/width"][0]))

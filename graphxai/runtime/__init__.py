@@ -1,0 +1,1 @@
+"""Serve every room: processes, threads, files, downloads, progress and devices."""

@@ -1,0 +1,26 @@
+"""Read files that may be anything: pipes, devices, or far too large."""
+
+from pathlib import Path
+
+import torch
+
+# The types of tensors that a file of weights may hold.
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SMALL_FILE = 1 << 24  # bytes of the files beside the weights
+
+
+def regular_file(path: Path) -> Path:
+    """Return the path of a regular file; OSError for a pipe, which would wait, or a device."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
+    return path
+
+
+def small_file(path: Path) -> bytes:
+    """Return the content of a file of up to `SMALL_FILE` bytes.
+
+    Raises OSError if it is not a regular file or cannot be read, ValueError if it is larger.
+    """
+    if regular_file(path).stat().st_size > SMALL_FILE:
+        raise ValueError(f"it is larger than {SMALL_FILE} bytes")
+    return path.read_bytes()

@@ -1,0 +1,612 @@
+"""A model of your own table: trained, calibrated, compared with a forest, usable."""
+
+import csv
+import hashlib
+import json
+import math
+import re
+import signal
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+
+import graphxai as gx
+from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.splits import Split
+from graphxai.learning import scores as training_scores
+from graphxai.learning import table as recipes_table
+from graphxai.learning.cleaning import clean_table, matching_columns
+from graphxai.learning.recipes.molecules import molecule_config, start_at_frequencies
+from graphxai.learning.scores import (
+    METRICS,
+    dummy_predictions,
+    measure,
+    readings,
+    task_temperature,
+    useless_tasks,
+    verdicts,
+)
+from graphxai.learning.table import table_split, table_tasks, train_table
+from graphxai.learning.table_files import score_rows, shares_text
+from graphxai.learning.teachers import forests, stacking
+from graphxai.learning.teachers.forests import forest_predictions
+from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
+
+pytest.importorskip("lightning")
+_lightning = pytest.importorskip("graphxai.learning.lightning")
+metrics = pytest.importorskip("sklearn.metrics")
+
+CORES = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1", "C1CCNCC1", "c1ccsc1", "C1CCOCC1"]
+CHAINS = ["", "C", "CC", "OC", "NC", "ClC", "FC"]
+MOLECULES = [chain + core for core in CORES for chain in CHAINS]  # 49
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A class in words, a value, three classes, gaps; two rows that cannot be used."""
+    path = tmp_path_factory.mktemp("data") / "own.csv"
+    lines = ["id;SMILES;nitrogen;size;ring"]
+    for k, smiles in enumerate(MOLECULES):
+        nitrogen = "" if k % 7 == 3 else "yes" if "n" in smiles.lower() else "no"
+        size = "" if k % 5 == 4 else len(smiles) + 0.5
+        lines.append(f"{k};{smiles};{nitrogen};{size};{'ABC'[k % 3]}")
+    lines += ["x;C1CC;yes;1;A", "y;c1ccccc1;no;8.5;A"]
+    path.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8-sig", newline="")
+    return path
+
+
+COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-column", "ring")
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch, request):
+    """Trainings also have intervals from few resamples, of which only the ends depend on them."""
+    if "run" in request.fixturenames:
+        monkeypatch.setattr(training_scores, "RESAMPLES", 50)
+    monkeypatch.setattr(forests, "TREES", 20)
+    monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
+    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_scores_are_those_of_scikit_learn():
+    truth = RNG.integers(2, size=200).astype(float)
+    p = np.round(np.clip(truth * 0.3 + RNG.random(200) * 0.7, 0, 1), 2)  # with ties
+    found = METRICS["binary"]
+    assert found["ROC-AUC"](p, truth) == pytest.approx(metrics.roc_auc_score(truth, p))
+    assert found["PR-AUC"](p, truth) == pytest.approx(metrics.average_precision_score(truth, p))
+    assert found["Brier"](p, truth) == pytest.approx(metrics.brier_score_loss(truth, p))
+    classes = RNG.integers(3, size=200).astype(float)
+    three = RNG.dirichlet([1, 1, 1], size=200)
+    expected = metrics.roc_auc_score(classes, three, multi_class="ovr")
+    assert METRICS["multiclass"]["ROC-AUC"](three, classes) == pytest.approx(expected)
+    expected = metrics.accuracy_score(classes, three.argmax(1))
+    assert METRICS["multiclass"]["accuracy"](three, classes) == expected
+    values = RNG.normal(size=200)
+    guess = values + RNG.normal(size=200)
+    found = METRICS["regression"]
+    assert found["R2"](guess, values) == pytest.approx(metrics.r2_score(values, guess))
+    rmse = metrics.root_mean_squared_error(values, guess)
+    assert found["RMSE"](guess, values) == pytest.approx(rmse)
+    assert found["MAE"](guess, values) == pytest.approx(metrics.mean_absolute_error(values, guess))
+
+
+def test_calibration_error_counts_the_gap_in_each_bin():
+    p, truth = np.array([0.05, 0.05, 0.95, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    expected = (2 * abs(0.05 - 0.5) + 2 * abs(0.975 - 1)) / 4
+    assert METRICS["binary"]["ECE"](p, truth) == pytest.approx(expected)
+    three = np.array([[0.8, 0.2, 0.0], [0.1, 0.2, 0.7]])
+    expected = (abs(0.8 - 1) + abs(0.7 - 0)) / 2
+    assert METRICS["multiclass"]["ECE"](three, np.array([0.0, 1.0])) == pytest.approx(expected)
+
+
+def test_the_interval_of_a_mean_error_is_the_theoretical_one():
+    """MAE is a mean, so its bootstrap interval is the value plus or minus 1.96 standard errors."""
+    truth = np.zeros(400)
+    error = RNG.exponential(size=400)
+    found = measure("regression", {"model": error, "other": error + 1.0}, truth, resamples=4000)
+    value, low, high = found["scores"]["model"]["MAE"]
+    standard_error = error.std() / 20
+    assert value == pytest.approx(error.mean())
+    assert low == pytest.approx(value - 1.96 * standard_error, abs=0.15 * standard_error)
+    assert high == pytest.approx(value + 1.96 * standard_error, abs=0.15 * standard_error)
+    # The same resamples for both: a constant difference has no width.
+    assert found["differences"]["other"]["MAE"] == pytest.approx([-1.0, -1.0, -1.0])
+    assert found["n"] == 400
+
+
+def test_what_one_class_leaves_undefined_is_none():
+    found = measure("binary", {"model": np.full(5, 0.5), "dummy": np.full(5, 0.2)}, np.zeros(5))
+    assert found["scores"]["model"]["ROC-AUC"] == [None, None, None]
+    assert found["scores"]["model"]["Brier"][0] == 0.25
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_temperature_undoes_overconfidence():
+    """Labels drawn from softmax(logits) are fitted best by dividing 3 x logits by 3."""
+    torch.manual_seed(0)
+    logits = torch.randn(4000, 3)
+    y = torch.distributions.Categorical(logits=logits).sample().double()
+    y[:100] = math.nan
+    task = Task("y", "multiclass", ("a", "b", "c"))
+    assert task_temperature(task, 3 * logits, y) == pytest.approx(3, rel=0.1)
+    assert task_temperature(task, logits[:110], y[:110]) is None  # ten labels are too few
+    assert task_temperature(Task("y", "regression"), logits[:, :1], y) is None
+
+
+def test_the_dummy_knows_only_the_training_labels():
+    y = np.array([0.0, 0.0, 1.0, 2.0])
+    three = dummy_predictions(Task("y", "multiclass", ("a", "b", "c")), y, 2)
+    np.testing.assert_allclose(three, [[0.5, 0.25, 0.25]] * 2)
+    np.testing.assert_allclose(dummy_predictions(Task("y", "regression"), y, 3), [0.75] * 3)
+
+
+def test_a_forest_gives_every_class_a_column_even_one_it_never_saw():
+    x = np.eye(4, dtype=np.float32).repeat(5, 0)
+    y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(5)
+    found = forest_predictions(Task("y", "multiclass", ("a", "b", "c")), x, y, np.eye(4))
+    assert found.argmax(1).tolist() == [0, 2, 0, 2]
+    assert not found[:, 1].any()
+    np.testing.assert_allclose(found.sum(1), 1)
+    one_class = forest_predictions(Task("y", "binary", ("a", "b")), x, np.ones(20), np.eye(4))
+    assert one_class.tolist() == [1.0] * 4
+
+
+def test_a_model_worse_than_another_predictor_is_reported():
+    truth = np.arange(40.0)
+    forest, mean = truth + RNG.normal(0, 1, 40), np.full(40, 5.0)
+    far = measure("regression", {"graphormer": -truth, "forest": forest, "dummy": mean}, truth)
+    (printed_text,) = verdicts({"logS": far | {"kind": "regression"}})
+    squares = np.sum((truth - truth.mean()) ** 2)
+    own, other = 1 - np.sum((2 * truth) ** 2) / squares, 1 - np.sum((truth - 5) ** 2) / squares
+    assert printed_text == (
+        "this model is worse than predicting the training mean of logS"
+        f" (R2 {own:.2f} against {other:.2f} on test molecules): do not use it"
+    )
+    noisy = truth + RNG.normal(0, 6, 40)
+    near = measure("regression", {"graphormer": noisy, "forest": forest, "dummy": mean}, truth)
+    (printed_text,) = verdicts({"logS": near | {"kind": "regression"}})
+    assert "worse than a random forest for logS" in printed_text
+    assert "chance" not in printed_text
+    best = measure("regression", {"graphormer": truth, "forest": forest, "dummy": mean}, truth)
+    assert verdicts({"logS": best | {"kind": "regression"}}) == []
+
+
+def test_the_better_of_two_forests_is_the_opponent():
+    truth = np.arange(40.0)
+    predictions = {
+        "graphormer": truth + RNG.normal(0, 6, 40),
+        "forest": truth + RNG.normal(0, 9, 40),
+        "descriptor_forest": truth + RNG.normal(0, 1, 40),
+        "dummy": np.full(40, 5.0),
+    }
+    found = {"logS": measure("regression", predictions, truth) | {"kind": "regression"}}
+    (printed_text,) = verdicts(found)
+    assert "worse than a random forest with descriptors for logS" in printed_text
+    assert [row[0] for row in score_rows("logS", found["logS"])[1:]] == [
+        "this model",
+        "forest, ECFP4",
+        "forest, + descriptors",
+        "dummy",
+        "minus forest, ECFP4",
+        "minus forest, + descriptors",
+    ]
+
+
+def test_a_share_of_zero_is_stated():
+    assert shares_text({"logS": 0.0, "a": 0.25, "rare": None}) == (
+        "logS 0.00, a 0.25, rare none (too few labels)"
+    )
+
+
+def test_a_small_lead_of_the_forest_may_be_chance():
+    truth = np.array([0.0, 1.0] * 10)
+    own = np.linspace(0.0, 0.9, 20)
+    forest = own.copy()
+    forest[1] = 1.0  # one molecule, which every third resample lacks, makes all the difference
+    dummy = np.full(20, 0.5)
+    found = measure("binary", {"graphormer": own, "forest": forest, "dummy": dummy}, truth)
+    (printed_text,) = verdicts({"toxic": found | {"kind": "binary"}})
+    low, high = found["differences"]["forest"]["ROC-AUC"][1:]
+    assert low <= 0 <= high
+    assert printed_text.endswith("the difference may be due to chance)")
+    swapped = measure("binary", {"graphormer": 1 - own, "forest": forest, "dummy": dummy}, truth)
+    (printed_text,) = useless_tasks({"toxic": swapped | {"kind": "binary"}})
+    assert "the class frequencies of toxic (ROC-AUC 0.45 against 0.50" in printed_text
+
+
+@pytest.mark.parametrize(
+    "scores", [None, 3, {"graphormer": {"roc_auc": 0.8}}, {"a": {"n": 0, "scores": {}}}, {"a": 1}]
+)
+def test_metadata_of_another_shape_are_ignored(scores):
+    assert useless_tasks(scores) == []
+
+
+def test_tasks_are_standardised_on_the_training_part_only(table):
+    clean = clean_table(table, "SMILES", ["nitrogen", "size", "ring"])
+    split = table_split(clean, "random", 1)
+    y = clean.y[list(split.train)]
+    tasks = table_tasks(clean.targets, y)
+    assert [task.kind for task in tasks] == ["binary", "regression", "multiclass"]
+    measured = y[~np.isnan(y[:, 1]), 1]
+    assert tasks[1].offset == pytest.approx(measured.mean())
+    assert tasks[1].scale == pytest.approx(measured.std())
+    outputs = torch.tensor([[2.0]])
+    expected = measured.mean() + 2 * measured.std()
+    assert readings(tasks[1], outputs)[0] == pytest.approx(expected)
+
+
+def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path):
+    out = tmp_path / "run"
+    arguments = ("train", table, "--smiles-column", "SMILES", *COLUMNS, "--out", out)
+    arguments += ("--units", "size=characters")
+    options = ("--split", "random", "--epochs", 1, "--seed", 3)
+    code, text, error = run(*arguments, *options)
+    assert code == 0, error
+    assert "size (characters), n = " in text
+    assert "nitrogen: classification (inferred from words): 'no'" in text
+    assert "size: regression" in text
+    assert "ring: classification" in text
+    assert "duplicate molecules" in text
+    assert "written:" in text
+
+    metadata = load_checkpoint(out / "model").origin.metadata
+    assert metadata["sha256"] == hashlib.sha256(table.read_bytes()).hexdigest()
+    assert metadata["smiles_column"] == "SMILES"
+    assert metadata["seed"] == 3
+    split = metadata["split"]
+    parts = [set(split[f"{name}_rows"]) for name in ("train", "valid", "test")]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 49
+    assert 50 not in set.union(*parts)  # the row that cannot be read
+
+    training = read(out / "model" / "training.csv")
+    assert {int(row["row"]) for row in training} == parts[0]
+    for row in training:
+        written = MOLECULES[int(row["row"]) - 1]
+        assert row["smiles"] == Chem.CanonSmiles(written)
+        assert row["ring"] == "ABC"[(int(row["row"]) - 1) % 3]
+
+    scores = json.loads((out / "model" / "scores.json").read_text())["scores"]
+    test = read(out / "test.csv")
+    assert {int(row["row"]) for row in test} == parts[2]
+    judged = [row for row in test if row["size (characters)"]]
+    errors = [
+        float(row["size (characters)"]) - float(row["size: predicted (characters)"])
+        for row in judged
+    ]
+    expected = math.sqrt(np.mean(np.square(errors)))
+    assert scores["size"]["n"] == len(judged)
+    assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
+    opponents = ("forest", "descriptor_forest")
+    assert set(scores["size"]["scores"]) == {"graphormer", "teacher", *opponents, "dummy"}
+    for name in opponents:  # both are printed, with their differences
+        score = scores["size"]["scores"][name]["R2"][0]
+        words = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}[name]
+        assert re.search(rf"│ {re.escape(words)} +│ {score:.3f} ", text)
+        assert f"minus {words}" in text
+    shares = metadata["teacher_share"]
+    assert set(shares) == {"nitrogen", "size", "ring"}
+    assert all(0 <= share <= 1 for share in shares.values())
+    card = (out / "model" / "README.md").read_text()
+    stated = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+    assert f"the teacher's share, the rest is the network's own: {stated}" in text
+    assert f"chosen on the calibration molecules: {stated}." in " ".join(card.split())
+    held_out = read(out / "model" / "held_out.csv")
+    names = {"validation": parts[1], "test": parts[2]}
+    for part, rows in names.items():
+        expected = {Chem.CanonSmiles(MOLECULES[row - 1]) for row in rows}
+        assert {row["smiles"] for row in held_out if row["part"] == part} == expected
+    assert f"{metadata['recombined']} molecules recombined from the training molecules" in card
+
+    code, text, error = run("predict", table, "--smiles-column", "SMILES", "--model", out)
+    assert code == 0, error
+    predicted = {row["row"]: row for row in csv.DictReader(text.splitlines())}
+    for row in test:
+        value = float(predicted[row["row"]]["size (characters)"])
+        assert value == pytest.approx(float(row["size: predicted (characters)"]), abs=1e-3)
+        probability = float(predicted[row["row"]]["nitrogen: yes"])
+        printed_text = float(row["nitrogen: probability of yes"])
+        assert probability == pytest.approx(printed_text, abs=1e-3)
+    ends = [
+        [predicted[row["row"]][f"size_{e} (characters)"] for e in ("low", "high")] for row in judged
+    ]
+    held = [
+        float(low) <= float(row["size (characters)"]) <= float(high)
+        for (low, high), row in zip(ends, judged, strict=True)
+    ]
+    coverage = metadata["coverage"]["size"]
+    assert (coverage["held"], coverage["n"]) == (np.mean(held), len(held))
+    assert f"size: 90 % intervals held {100 * np.mean(held):.0f} % of {len(held)}" in card
+    assert len(coverage["made_from"]) == 1  # a random split: from the calibration molecules alone
+    assert all(row["nitrogen"] in row["nitrogen_set"] for row in predicted.values())
+    picture = tmp_path / "a.svg"
+    code, text, error = run(
+        "explain", "NCc1ccccc1", "--model", out, "--target", "size", "--out", picture
+    )
+    assert code == 0, error
+    assert picture.read_text().startswith("<")
+
+    code, _, error = run(*arguments, *options)
+    assert code == 1
+    assert "already contains a run: continue it with --resume" in error
+    before = scores
+    code, _, error = run(*arguments, *options, "--resume")
+    assert code == 0, error
+    assert json.loads((out / "model" / "scores.json").read_text())["scores"] == before
+    code, _, error = run(*arguments, "--split", "random", "--epochs", 1, "--resume")
+    assert code == 1
+    assert "different settings (seed)" in error
+
+
+def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_columns(run, tmp_path):
+    """A pattern, a time column, rare classes, salts and a kept teacher, in one run of two."""
+    path, out = tmp_path / "many.csv", tmp_path / "run"
+    lines = ["name,smiles,year,a-1,a-2,a-3,a-4,b"]
+    for k, smiles in enumerate(MOLECULES):
+        salt = smiles + ".Cl" if k % 2 and "N" in smiles else smiles
+        odd, rare = k % 2, int(k in (5, 17, 29, 48))
+        lines.append(f"m{k},{salt},{1990 + k},{len(smiles)},{odd},{rare},{k / 7:.3f},{k % 3}")
+    path.write_text("\n".join(lines) + "\n")
+    code, text, error = run(
+        "train", path, "--target-column", "a-*", "--time-column", "year", "--epochs", 1,
+        "--standardise", "--keep-teacher", "--replicates", 2, "--out", out,
+    )  # fmt: skip
+    assert code == 0, error
+    assert "a-3: only 7.7% of the training molecules (3) are '1'" in text
+    assert "mean of 2 targets" in text
+    assert "mean and spread of 2 replicates" in text
+    assert "±" in text
+    metadata = load_checkpoint(out / "model").origin.metadata
+    names = ["a-1", "a-2", "a-3", "a-4"]
+    assert [target["name"] for target in metadata["targets"]] == names
+    assert metadata["summary"].startswith("mean of 2 targets: R2")
+    assert metadata["split"]["test_rows"] == [45, 46, 47, 48, 49]  # the newest years
+    assert (out / "replicates" / "1" / "model" / "config.json").exists()
+
+    scores = metadata["scores"]
+    values = [scores[name]["scores"]["graphormer"]["R2"][0] for name in ("a-1", "a-4")]
+    card = (out / "model" / "README.md").read_text()
+    assert f"| mean of 2 targets |  | R2 | {np.mean(values):.3f} |" in card
+    assert "every molecule to predict is" in card
+    for name in names:
+        weights = metadata["teacher"][name]["weights"]
+        assert sum(weights.values()) == pytest.approx(1)
+        assert f"teacher of {name}: " in text
+    assert metadata["coverage"]  # new molecules: errors of the teacher count where it taught
+    for name, found in metadata["coverage"].items():
+        assert (len(found["made_from"]) == 2) == bool(metadata["teacher_share"][name])
+    known = load_checkpoint(out / "model").conformal
+    for name, each in (("a-2", lambda k: k % 2), ("a-3", lambda k: k in (5, 17, 29, 48))):
+        rows = [*metadata["split"]["valid_rows"]]
+        rows += metadata["split"]["train_rows"] if metadata["teacher_share"][name] else []
+        counts = {c: sum(each(row - 1) == int(c) for row in rows) for c in "01"}
+        assert {c: len(scores) for c, scores in known[name].scores.items()} == counts
+    assert any(metadata["teacher_share"].values()) == ("as the teacher predicted them" in card)
+
+    code, text, error = run("predict", path, "--model", out)
+    assert code == 0, error
+    predicted = list(csv.DictReader(text.splitlines()))
+    assert {"a-1: teacher", "a-3: teacher: 1"} <= set(predicted[0])
+    truth = [len(MOLECULES[k]) for k in range(44, 49)]
+    errors = np.array([float(predicted[k]["a-1: teacher"]) for k in range(44, 49)]) - truth
+    expected = scores["a-1"]["scores"]["teacher"]["RMSE"][0]
+    assert np.sqrt((errors**2).mean()) == pytest.approx(expected, rel=1e-3)
+    code, text, error = run("predict", MOLECULES[46], "--model", out)
+    assert code == 0, error
+    assert f"a-1: teacher: {predicted[46]['a-1: teacher']}" in text
+    salted = next(k for k, smiles in enumerate(MOLECULES) if k % 2 and "N" in smiles)
+    assert predicted[salted]["smiles"] == Chem.CanonSmiles(MOLECULES[salted])
+
+
+def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_path, monkeypatch):
+    chosen, fit = [], stacking.Stack.fit
+    monkeypatch.setattr(stacking.Stack, "fit", lambda *a, **o: chosen.append(1) or fit(*a, **o))
+    out = tmp_path / "run"
+    code, text, error = run(
+        "train", table, "--smiles-column", "SMILES", "--target-column", "size", "--epochs", 1,
+        "--split", "random", "--ensemble", 2, "--out", out,
+    )  # fmt: skip
+    assert code == 0, error
+    assert len(chosen) == 1
+    assert "network 2 of 2, seed 1" in text
+    model = gx.load(out)
+    assert len(model.members) == 2
+    assert "mean of 2 networks, trained with the seeds 0 to 1" in (
+        (out / "model" / "README.md").read_text()
+    )
+    first, second = (p["size"].value for p in (gx.predict(m, "CCO") for m in model.members))
+    assert first != second
+    prediction = gx.predict(model, "CCO")["size"]
+    assert prediction.value == pytest.approx((first + second) / 2, rel=1e-5)
+    assert prediction.interval is not None
+    for row in read(out / "test.csv"):
+        value = gx.predict(model, row["smiles"])["size"].value
+        assert float(row["size: predicted"]) == pytest.approx(value, abs=1e-3)
+    code, text, error = run("explain", "CCO", "--model", out)
+    assert code == 0, error
+    assert "standard deviation over 2 models" in text
+
+
+def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
+    class Teacher:
+        def predict(self, features):
+            return [np.arange(30.0)]
+
+    graphs = [molecule_to_data(smiles) for smiles in MOLECULES[:30]]
+    task = Task("size", "regression")
+    model = Graphormer(molecule_config([task])).eval()
+    fitting = recipes_table._Fitting(
+        graphs, np.arange(30.0)[:, None], (), (task,), None, None, True, False, print
+    )
+    found = recipes_table.Distilled(model, 0, {"size": 1.0}, Teacher())
+    parts = Split((), tuple(range(30)), ())
+    (line,) = fitting.behind(found, parts, kept=False)
+    assert line.startswith("the teacher predicts size better than this model on the calibration")
+    assert "--resume --keep-teacher" in line
+    assert "beside the model's" in fitting.behind(found, parts, kept=True)[0]
+
+
+def test_a_rare_class_is_where_a_new_head_starts():
+    model = Graphormer(
+        molecule_config([Task("y", "binary", ("no", "yes")), Task("v", "regression")])
+    )
+    y = torch.tensor([[1.0, 2.0]] + [[0.0, 2.0]] * 97 + [[math.nan, 2.0]] * 5)
+    before = model.head.bias[1].item()
+    start_at_frequencies(model, y)
+    assert model.head.bias[0].sigmoid().item() == pytest.approx(2 / 100)
+    assert model.head.bias[1].item() == before
+
+
+def test_a_pattern_names_the_columns_with_labels(table):
+    assert matching_columns(table, "SMILES", ["all"]) == ["id", "nitrogen", "size", "ring"]
+    assert matching_columns(table, "SMILES", ["ring", "*i*e"]) == ["ring", "size"]
+    with pytest.raises(ValueError, match=r"'x\*' matches no column with labels; .*'nitrogen'"):
+        matching_columns(table, "SMILES", ["x*"])
+
+
+def test_parts_and_times_come_from_columns(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [
+        f"{m},{k},{('Train', 'val', 'test')[min(k % 5, 2)]},2024-01-{k % 28 + 1:02d}"
+        for k, m in enumerate(MOLECULES)
+    ]
+    path.write_text("smiles,y,fold,day\n" + "\n".join(rows) + "\n")
+    clean = clean_table(path, "smiles", ["y"])
+    split = table_split(clean, "column", column="fold")
+    assert set(split.train) == {k for k in range(49) if k % 5 == 0}
+    assert set(split.valid) == {k for k in range(49) if k % 5 == 1}
+    split = table_split(clean, "time", column="day")
+    assert max(k % 28 for k in split.train) <= min(k % 28 for k in split.test)
+    with pytest.raises(ValueError, match="'2024-01-01' is not a part of a split"):
+        table_split(clean, "column", column="day")
+    with pytest.raises(ValueError, match="no column 'when'"):
+        table_split(clean, "time", column="when")
+    with pytest.raises(ValueError, match="a column is needed"):
+        table_split(clean, "time")
+
+
+def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt  # as Ctrl-C in the middle of an epoch
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_lightning.GraphormerModule, "training_step", interrupted)
+        arguments = ("--smiles-column", "SMILES", "--target-column", "size", "--epochs", 1)
+        arguments = ("train", table, *arguments, "--split", "random", "--out", tmp_path / "out")
+        before = signal.getsignal(signal.SIGINT)
+        code, _, error = run(*arguments)
+        signal.signal(signal.SIGINT, before)  # Lightning ignores further ones
+    assert code == 130
+    assert "continue a table, benchmark or training run with --resume" in error
+    assert run(*arguments, "--resume")[0] == 0
+
+
+def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):
+    clean = clean_table(table, "SMILES", ["size"])
+    folder = train_table(
+        clean, tmp_path, split="random", epochs=1, start=None, distil=False, learning_curve=True,
+        progress=False,
+    )  # fmt: skip
+    assert not list(tmp_path.rglob("distilled"))
+    assert "recombined" not in (folder / "README.md").read_text()
+    points = json.loads((folder / "scores.json").read_text())["learning_curve"]
+    assert [point["share"] for point in points] == [0.125, 0.25, 0.5, 1.0]
+    trained = [point["targets"]["size"]["trained"] for point in points]
+    assert trained == sorted(trained)
+    assert len({point["targets"]["size"]["n"] for point in points}) == 1
+    dummies = [point["targets"]["size"]["scores"]["dummy"]["RMSE"][0] for point in points]
+    assert len(set(dummies)) == len(dummies)  # each knows its own training molecules alone
+
+
+def test_weights_trained_on_a_column_of_that_name_are_reported(table, tmp_path):
+    start = save_checkpoint(
+        Graphormer(molecule_config([Task("size", "regression")])), tmp_path / "start"
+    )
+    clean = clean_table(table, "SMILES", ["size"])
+    said = []
+    folder = train_table(
+        clean, tmp_path / "out", split="random", epochs=1, start=start, progress=False,
+        say=said.append,
+    )  # fmt: skip
+    assert "trained on these labels: 'size' (a label of that name)" in said[0]
+    assert "too good" in (folder / "README.md").read_text()
+
+
+def test_a_scaffold_is_never_in_both_training_and_test(table):
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+
+    clean = clean_table(table, "SMILES", ["size"])
+    split = table_split(clean)
+    scaffolds = [
+        {MurckoScaffoldSmiles(clean.canonical[k]) for k in part}
+        for part in (split.train, split.valid, split.test)
+    ]
+    assert not scaffolds[0] & (scaffolds[1] | scaffolds[2])
+
+
+@pytest.mark.parametrize("others", [0, 6])
+def test_a_congeneric_series_is_not_split_by_scaffold(others, tmp_path):
+    series = [f"c1ccccc1{'C' * k}O" for k in range(1, 48)] + MOLECULES[:others]
+    path = tmp_path / "series.csv"
+    rows = [f"{smiles},{k}.5" for k, smiles in enumerate(series)]
+    path.write_text("smiles,pIC50\n" + "\n".join(rows) + "\n")
+    clean = clean_table(path, "smiles", ["pIC50"])
+    with pytest.raises(ValueError, match=r"most share one scaffold.*Try --split random"):
+        table_split(clean)
+    assert table_split(clean, "random").test
+
+
+def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
+    """All positives share the rarest scaffold, which goes to the test part."""
+    path = tmp_path / "t.csv"
+    rows = [f"{m},{int(m.endswith('C1CCOCC1'))}" for m in MOLECULES if m != "C1CCOCC1"]
+    path.write_text("smiles,y\n" + "\n".join(rows) + "\n")
+    clean = clean_table(path, "smiles", ["y"])
+    with pytest.raises(ValueError, match="try --split random"):
+        table_split(clean)
+    assert table_split(clean, "random").kind == "random"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.csv", "--target-column", "y"), "no such file; give a CSV table or one of bace"),
+        ((None,), "name the column to learn"),
+        ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
+        ((None, "--target-column", "size", "--kind", "size=value"), "write COLUMN=classification"),
+        (
+            (None, "--target-column", "size", "--kind", "x=regression"),
+            "'x' is not a --target-column",
+        ),
+        ((None, "--target-column", "size", "--units", "x=nM"), "write COLUMN=UNIT"),
+        ((None, *COLUMNS, "--units", "nM"), "write COLUMN=UNIT"),
+        (("bace", "--units", "nM"), "are for a table"),
+        ((None, "--target-column", "size", "--start", "nothing"), "neither a folder nor the name"),
+        ((None, "--target-column", "size", "--epochs", "0"), "greater than or equal to 1"),
+        ((None, "--target-column", "SMILES"), "cannot be both"),
+        (("bace", "--target-column", "y"), "are for a table"),
+        (("bace", "--fast"), "are for a table"),
+        (("bace", "--split", "clusters"), "split by scaffold or at random"),
+        ((None, "--target-column", "size", "--fast", "--keep-teacher"), "no teacher to keep"),
+        (
+            (None, "--target-column", "size", "--split", "random", "--time-column", "id"),
+            "cannot be combined",
+        ),
+        (("mnist-superpixels", "--split", "random"), "official test set"),
+    ],
+)
+def test_a_mistake_is_one_readable_line(run, table, tmp_path, arguments, message):
+    source, *rest = (table if value is None else value for value in arguments)
+    extra = ("--smiles-column", "SMILES") if source == table else ()
+    code, _, error = run("train", source, *rest, *extra, "--out", tmp_path / "out")
+    assert code != 0
+    assert message in " ".join(error.replace("│", " ").split())
+    assert "Traceback" not in error

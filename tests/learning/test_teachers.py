@@ -1,0 +1,178 @@
+"""Sources that teach a network, and labels that the starting weights have seen."""
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem
+from rdkit.Chem import Descriptors
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.splits import Split, random_split
+from graphxai.learning import table as recipes_table
+from graphxai.learning.cleaning import Target, clean_table
+from graphxai.learning.fit import initialise, predict
+from graphxai.learning.leaks import labels_met
+from graphxai.learning.loading import encode_all
+from graphxai.learning.recipes.distillation import distil_table
+from graphxai.learning.recipes.molecules import molecule_config
+from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.table import train_table
+from graphxai.learning.teachers import forests, stacking
+from graphxai.learning.teachers.labels import (
+    forest_inputs,
+    mixed_labels,
+    soft_labels,
+    stacking_share,
+)
+from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
+
+pytest.importorskip("lightning")
+pytest.importorskip("sklearn")
+
+RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccsc1", "C1CCOCC1", "c1cc(F)ccc1", "C1CCNC1"]
+RINGS += ["c1ccoc1", "c1cc(Cl)ccc1"]
+ARMS = ["CCC(=O)N", "CCCO", "NC(=O)", "CC(=O)O", "CS(=O)(=O)N", "COCC"]
+MOLECULES = [  # 36 of the 54 pairs: the others are new molecules
+    Chem.CanonSmiles(arm + ring)
+    for r, ring in enumerate(RINGS)
+    for a, arm in enumerate(ARMS)
+    if (r + a) % 3
+]
+BINARY = Task("y", "binary", ("no", "yes"))
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch):
+    monkeypatch.setattr(forests, "TREES", 50)
+    monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
+    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
+
+
+def encoded(smiles, config):
+    return encode_all([molecule_to_data(text) for text in smiles], config)
+
+
+def test_a_forest_reads_bits_and_descriptors_whatever_the_order_of_atoms():
+    inputs = forest_inputs(MOLECULES)
+    assert set(np.unique(inputs[:, :2048])) == {0, 1}
+    weights = [Descriptors.ExactMolWt(Chem.MolFromSmiles(s)) for s in MOLECULES]
+    assert any(np.allclose(column, weights, rtol=1e-6) for column in inputs[:, 2048:].T)
+    shuffled = [
+        Chem.MolToSmiles(Chem.MolFromSmiles(s), canonical=False, doRandom=True) for s in MOLECULES
+    ]
+    # RDKit rounds autocorrelations to three decimals.
+    np.testing.assert_allclose(forest_inputs(shuffled), inputs, rtol=1e-4, atol=1.1e-3)
+    assert np.isfinite(forest_inputs(["[Na+].[Cl-]", "[He]"])).all()
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_share_of_the_forest_is_the_best_of_a_fine_grid(classes):
+    """Brute force over 1,001 shares, for probabilities of two classes and of three."""
+    y = RNG.integers(max(2, classes), size=80).astype(float)
+    forest, network = (RNG.dirichlet([1.0] * 3, size=80) for _ in range(2))
+    truth = np.eye(3)[y.astype(int)]
+    forest, network = forest + 0.3 * truth, network + 0.3 * truth
+    if classes == 1:
+        forest, network, truth = forest[:, 1], network[:, 1], y
+    errors = [
+        ((s * forest + (1 - s) * network - truth) ** 2).sum() for s in np.linspace(0, 1, 1001)
+    ]
+    share = stacking_share(forest, network, y)
+    assert share == pytest.approx(np.argmin(errors) / 1000, abs=6e-4)
+    assert 0 < share < 1
+
+
+def test_a_perfect_predictor_is_the_whole_teacher_and_few_labels_give_one_half():
+    y = RNG.normal(size=50)
+    noise = RNG.normal(size=50)
+    assert stacking_share(y, y + noise, y) == 1
+    assert stacking_share(y + noise, y, y) == 0
+    y[:40] = np.nan
+    assert stacking_share(noise, noise + 1, y) == 0.5
+
+
+def test_a_measured_label_moves_towards_the_teacher_by_half_its_share():
+    y, text = np.array([1.0, 0.0, 1.0, np.nan]), np.array([0.6, 0.2, np.nan, np.nan])
+    np.testing.assert_allclose(mixed_labels(y, text, 0.5), [0.9, 0.05, 1.0, np.nan])
+    np.testing.assert_array_equal(mixed_labels(y, text, 0.0), y)
+
+
+def test_drawn_classes_have_the_probabilities_they_teach():
+    p = np.array([0.5, 0.2, 0.3])
+    drawn = soft_labels(np.tile(p, (20_000, 1)))
+    shares = np.bincount(drawn.astype(int), minlength=3) / 20_000
+    np.testing.assert_allclose(shares, p, atol=4 * np.sqrt(0.25 / 20_000))
+    assert set(soft_labels(np.eye(3))) == {0, 1, 2}
+    np.testing.assert_array_equal(soft_labels(np.array([0.2, 0.7])), [0.2, 0.7])
+
+
+def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
+    """An untrained head knows nothing: the teacher is nearly all that is taught."""
+    heavy = np.array([Chem.MolFromSmiles(s).GetNumHeavyAtoms() for s in MOLECULES], dtype=float)
+    tasks = [Task("size", "regression", offset=float(heavy.mean()), scale=float(heavy.std()))]
+    torch.manual_seed(0)
+    model = Graphormer(molecule_config(tasks, dropout=0.0, attention_dropout=0.0)).eval()
+    initialise(model, load_checkpoint(locate("molecules")))
+    graphs = encoded(MOLECULES * 2, model.config)
+    y = np.tile(heavy, 2)[:, None]
+    y[:10] = np.nan  # gaps that the teacher fills
+    split = Split(tuple(range(36)), tuple(range(36, 72)), ())
+    before = predict(model, graphs)
+    found = distil_table(
+        model, graphs, y, split, tmp_path, molecules=30,
+        settings=TrainingSettings(epochs=10, batch_size=16, progress=False),
+    )  # fmt: skip
+    assert found.shares["size"] > 0.9
+    assert 0 < found.molecules <= 30
+    values = tasks[0].offset + tasks[0].scale * predict(found.model, graphs)[:36, 0].double()
+    assert np.corrcoef(values[:10], heavy[:10])[0, 1] > 0.7
+    assert torch.equal(predict(model, graphs), before)  # the given network is left as it is
+    assert np.isnan(y[:10]).all()
+
+
+def test_nothing_learns_from_test_labels(tmp_path):
+    """Different labels for the test molecules give exactly the same model."""
+    models = []
+    for number, test_label in enumerate((3.5, -70.0)):
+        path = tmp_path / f"{number}.csv"
+        labels = [float(len(s)) for s in MOLECULES]
+        for k in random_split(len(MOLECULES), 0).test:
+            labels[k] = test_label + k
+        rows = [f"{s},{value}" for s, value in zip(MOLECULES, labels, strict=True)]
+        path.write_text("smiles,y\n" + "\n".join(rows) + "\n")
+        table = clean_table(path, "smiles", ["y"])
+        out = tmp_path / f"run-{number}"
+        folder = train_table(table, out, split="random", epochs=1, start=None, progress=False)
+        models.append((folder / "model.safetensors").read_bytes())
+        assert (out / "distilled" / "state").exists()
+    assert models[0] == models[1]
+
+
+def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
+    """Its own read-out as a column is recognised; noise, a near miss and a rank order are not."""
+    torch.manual_seed(0)
+    tasks = [Task("seen", "regression"), BINARY]
+    model = Graphormer(molecule_config(tasks)).eval()
+    graphs = encoded(MOLECULES * 2, model.config)
+    outputs = predict(model, graphs).double().numpy()
+    values, logits = outputs.T
+    noise = RNG.normal(size=len(values))
+    columns = {
+        "renamed": 3 - 2 * values,
+        "a class": (logits > np.median(logits)).astype(float),
+        "noise": noise,
+        "related": values / values.std() + 0.8 * noise,  # r2 about 0.6
+    }
+    targets = [
+        Target(name, "classification" if name == "a class" else "regression",
+               ("0", "1") if name == "a class" else (), "", len(values))
+        for name in columns
+    ]  # fmt: skip
+    found = labels_met(model, graphs, np.stack(list(columns.values()), axis=1), targets)
+    assert len(found) == 2
+    assert found[0].startswith("'renamed' (its read-out 'seen' predicts it with r2 1.000")
+    assert found[1].startswith("'a class' (its read-out 'y' predicts it with ROC-AUC 1.000")
+    named = [Target("seen", "regression", (), "", len(values))]
+    assert labels_met(model, graphs, noise[:, None], named) == ["'seen' (a label of that name)"]

@@ -1,0 +1,260 @@
+"""Training learns, resumes after an interruption as if there had been none, and is reproducible."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.learning.calibration import fit_temperature, scale_logits
+from graphxai.learning.fit import FitResult, evaluate, fit, initialise, predict
+from graphxai.learning.loading import SizeBuckets, encode_all
+from graphxai.learning.objectives import Objective, score_task
+from graphxai.learning.scores import report_classifier
+from graphxai.learning.settings import TrainingSettings
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, collate
+
+OXYGEN = Task("oxygen", "binary", ("without", "with"))
+SIZE = Task("size", "regression", offset=4.0, scale=2.0)
+KIND = Task("kind", "multiclass", ("a", "b", "c"))
+
+
+def twenty_molecules() -> list[Data]:
+    graphs = []
+    for length in range(1, 6):
+        for end in ("O", "N", "Cl", "C=O"):
+            data = molecule_to_data("C" * length + end)
+            oxygen = float("O" in end)
+            data.y = torch.tensor([[oxygen, math.nan if length == 3 else data.num_nodes]])
+            graphs.append(data)
+    return graphs
+
+
+def tiny(seed: int = 0, dropout: float = 0.0) -> Graphormer:
+    torch.manual_seed(seed)
+    return Graphormer(
+        GraphormerConfig(
+            (OXYGEN, SIZE),
+            num_layers=1,
+            hidden_dim=16,
+            ffn_dim=32,
+            num_heads=2,
+            node_cardinalities=ATOM_CARDINALITIES,
+            edge_cardinalities=BOND_CARDINALITIES,
+            dropout=dropout,
+            attention_dropout=0.0,
+        )
+    )
+
+
+def settings(**changes: object) -> TrainingSettings:
+    values = {
+        "epochs": 6,
+        "batch_size": 8,
+        "learning_rate": 5e-3,
+        "ema_decay": 0.9,
+        "accelerator": "cpu",
+        "progress": False,
+    }
+    return TrainingSettings(**(values | changes))  # type: ignore[arg-type]
+
+
+def same_weights(a: Graphormer, b: Graphormer) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_a_tiny_model_overfits_twenty_molecules(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    result = fit(tiny(), graphs, graphs, settings(epochs=40, learning_rate=1e-2), tmp_path)
+    assert result.scores["oxygen"] == 1.0
+    assert result.scores["size"] > 0.95
+    assert evaluate(result.model, graphs) == pytest.approx(result.scores, abs=1e-5)
+    assert (tmp_path / "metrics.csv").exists()
+    assert "bag_codes" not in graphs[0]
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    graphs = twenty_molecules()
+    whole = fit(tiny(dropout=0.0), graphs, graphs, settings(), tmp_path / "whole")
+
+    original = GraphormerModule.training_step
+
+    def killed(self: GraphormerModule, batch: object, index: int) -> torch.Tensor:
+        if self.current_epoch == 3 and index == 1:
+            raise RuntimeError("killed")
+        return original(self, batch, index)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GraphormerModule, "training_step", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="already contains a run"):
+        fit(tiny(), graphs, graphs, settings(), tmp_path / "broken", resume=False)
+    resumed = fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+    assert same_weights(whole.model, resumed.model)
+    assert (whole.epoch, whole.scores) == (resumed.epoch, resumed.scores)
+    again = fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+    assert same_weights(resumed.model, again.model)
+    rows = [(tmp_path / name / "metrics.csv").read_text() for name in ("whole", "broken")]
+    assert rows[0] == rows[1]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+
+    def run(name: str, seed: int) -> FitResult:
+        return fit(tiny(dropout=0.1), graphs, [], settings(epochs=2, seed=seed), tmp_path / name)
+
+    first, second, third = run("a", 0), run("b", 0), run("c", 1)
+    assert same_weights(first.model, second.model)
+    assert not same_weights(first.model, third.model)
+
+
+def test_several_devices_wait_for_no_gradient_that_never_comes(tmp_path: Path) -> None:
+    """One process is enough: PyTorch refuses the second step if a gradient of the first is due."""
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    module = GraphormerModule(tiny(), settings(), tmp_path)
+    module.log = lambda *args, **options: None  # type: ignore[method-assign]
+    module.forward = lambda batch: module.training_step(batch, 0)  # type: ignore[method-assign]
+    batch = collate(encode_all(twenty_molecules(), module.model.config))
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        shared = torch.nn.parallel.DistributedDataParallel(module)
+        for _ in range(2):
+            shared(batch).backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert all(parameter.grad is not None for parameter in module.model.parameters())
+
+
+def test_bf16_trains_weights_in_single_precision(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs, losses = twenty_molecules(), {}
+    for precision in ("32-true", "bf16-mixed"):
+        used = settings(epochs=3, precision=precision)
+        result = fit(tiny(), graphs, graphs, used, tmp_path / precision)
+        assert {p.dtype for p in result.model.parameters()} == {torch.float32}
+        losses[precision] = result.loss
+    assert losses["bf16-mixed"] != losses["32-true"]
+    assert losses["bf16-mixed"] == pytest.approx(losses["32-true"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accelerator": "abacus"}, "'abacus'.*cpu"),
+        ({"devices": 0}, "devices 0"),
+        ({"precision": "7-true"}, "'7-true'.*bf16-mixed"),
+    ],
+)
+def test_hardware_that_is_not_there_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    pytest.importorskip("lightning")
+    with pytest.raises(ValueError, match=f"^cannot train with .*{words}"):
+        fit(tiny(), twenty_molecules(), [], settings(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU was found; nor is explaining on one tested"
+)
+def test_a_gpu_learns_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    used = settings(epochs=40, learning_rate=1e-2, accelerator="gpu")
+    assert fit(tiny(), graphs, graphs, used, tmp_path).scores["oxygen"] == 1.0
+
+
+def test_other_settings_for_a_run_that_exists_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()[:4]
+    fit(tiny(), graphs, [], settings(epochs=1), tmp_path)
+    with pytest.raises(ValueError, match=r"different settings \(learning_rate\)"):
+        fit(tiny(), graphs, [], settings(epochs=1, learning_rate=1.0), tmp_path)
+    with pytest.raises(ValueError, match="no graphs to train on"):
+        fit(tiny(), [], [], settings(), tmp_path / "new")
+
+
+def test_training_stops_when_nothing_improves(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    quiet = settings(epochs=50, patience=2, learning_rate=1e-9, ema_decay=None)
+    fit(tiny(), graphs, graphs, quiet, tmp_path)
+    epochs = [line.split(",")[0] for line in (tmp_path / "metrics.csv").read_text().splitlines()]
+    assert int(epochs[-1]) < 10
+
+
+def test_the_loss_is_the_textbook_one_and_missing_labels_are_ignored() -> None:
+    config = GraphormerConfig((OXYGEN, SIZE, KIND), num_node_features=1)
+    outputs = torch.tensor([[0.5, 1.0, 0.0, 2.0, 0.0], [9.0, 0.5, 0.0, 0.0, 9.0]])
+    y = torch.tensor([[1.0, 4.0, 1.0], [math.nan, 7.0, math.nan]])
+    kind = -torch.log_softmax(torch.tensor([0.0, 2.0, 0.0]), 0)[1]
+    binary = math.log1p(math.exp(-0.5))
+    expected = (2.0 * binary + 1.0 + 1.0 + 3.0 * float(kind)) / (2 + 1 + 1 + 3)
+    assert float(Objective(config, (2.0, 1.0, 3.0))(outputs, y)) == pytest.approx(expected)
+    assert float(Objective(config)(outputs, y * math.nan)) == 0.0
+
+
+def test_roc_auc_and_the_other_scores_equal_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    values = torch.tensor([0.1, 0.4, 0.4, 0.8, 0.9, 0.2])
+    positive = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    active = Task("active", "binary", ("no", "yes"))
+    expected = metrics.roc_auc_score(positive, values)
+    assert score_task(active, values[:, None], positive) == pytest.approx(expected)
+    assert score_task(active, values[:, None], torch.ones(6)) is None
+    y = torch.arange(6.0)
+    found = score_task(SIZE, values[:, None], y)
+    assert found == pytest.approx(metrics.r2_score(y, 4 + 2 * values))
+
+
+def test_batches_contain_every_graph_once_and_similar_sizes_together() -> None:
+    sizes = [k % 50 for k in range(1000)]
+    batches = list(SizeBuckets(sizes, 16, seed=1))
+    assert sorted(k for batch in batches for k in batch) == list(range(1000))
+    spread = [max(sizes[k] for k in b) - min(sizes[k] for k in b) for b in batches]
+    assert sum(spread) / len(spread) < 5
+    shares = [SizeBuckets(sizes, 16, seed=1, share=lambda r=r: (r, 3)) for r in range(3)]
+    assert {len(list(share)) for share in shares} == {len(shares[0])}
+    assert {k for share in shares for batch in share for k in batch} == set(range(1000))
+
+
+def test_the_body_is_copied_and_the_head_stays() -> None:
+    source, model = tiny(1), tiny(2)
+    head = model.head.weight.clone()
+    initialise(model, source)
+    assert torch.equal(model.head.weight, head)
+    assert torch.equal(model.graph_token, source.graph_token)
+
+
+def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, generator=generator)
+    active = (torch.rand(4000, generator=generator) < logits.sigmoid()).float()
+    assert fit_temperature(3 * logits, active) == pytest.approx(3.0, rel=0.1)
+    calibrated = report_classifier(logits.sigmoid(), active, resamples=50)
+    overconfident = report_classifier((3 * logits).sigmoid(), active, resamples=50)
+    assert calibrated.roc_auc_low < calibrated.roc_auc < calibrated.roc_auc_high
+    assert calibrated.ece < 0.03 < overconfident.ece
+    assert calibrated.brier < overconfident.brier
+    model, graphs = tiny().eval(), twenty_molecules()[:3]
+    before = predict(model, graphs)
+    scale_logits(model, "oxygen", 2.0)
+    after = predict(model, graphs)
+    assert torch.allclose(after[:, 0], before[:, 0] / 2)
+    assert torch.equal(after[:, 1], before[:, 1])

@@ -1,0 +1,195 @@
+"""Work in several processes gives what one gives, in order, whatever happens to a process."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import graphxai
+from graphxai.runtime import workers
+from graphxai.runtime.workers import Lost, free_cores, in_workers, work_through
+from toiling import DiesOn, DiesSending, doubled, odd, slowly, strict, where
+
+PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
+posix = pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
+
+
+def found(parts):
+    return [(list(part.items), part.found) for one in parts for part in one]
+
+
+def test_results_come_in_the_order_of_the_pieces():
+    pieces = [[3], [0], [2], [0], [1]]
+    with closing(in_workers(slowly, pieces, 2)) as parts:
+        assert found(parts) == [(piece, piece) for piece in pieces]
+    assert multiprocessing.active_children() == []
+
+
+def test_processes_have_one_thread_each_and_are_other_ones():
+    pids, threads, _ = zip(*(r for _, r in found(in_workers(where, [[1], [2]], 2))), strict=True)
+    assert os.getpid() not in pids
+    assert threads == ("1", "1")
+
+
+def test_errors_and_warnings_come_as_if_the_work_was_done_here():
+    done = []
+    with (
+        pytest.warns(UserWarning, match="item") as caught,
+        pytest.raises(LookupError, match="no item 4"),
+    ):
+        done.extend(in_workers(strict, PIECES, 2))
+    assert found(done) == [([1, 2], [1, 2]), ([3], [3])]
+    assert [str(w.message) for w in caught] == [f"item {k} is odd" for k in (1, 2, 3, 4)]
+    assert caught[0].filename == sys.modules["toiling"].__file__
+    with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
+        list(in_workers(odd, [[1, 2]], 1))
+
+
+@posix
+def test_a_process_that_is_killed_is_replaced_and_its_piece_done_whole(tmp_path):
+    work = DiesOn([5], tmp_path / "once")
+    parts = found(in_workers(work, PIECES, 2))
+    assert parts == [(piece, work(piece)) for piece in PIECES if piece]
+
+
+@posix
+def test_a_process_that_is_killed_while_it_sends_costs_nothing(tmp_path):
+    """The pools of `concurrent.futures` and loky wait forever for the rest of the answer."""
+    work = DiesSending(5, tmp_path / "once")
+    assert found(in_workers(work, PIECES, 2)) == [(piece, piece) for piece in PIECES if piece]
+
+
+@posix
+def test_an_item_that_ends_its_process_twice_is_named_and_costs_no_other():
+    (one, other), (rest,) = in_workers(DiesOn([5]), [[4, 5, 6], [7]], 1)
+    assert one == ([4, 6], [0, 2], [(4, 2), (6, 2)])  # done together, without it
+    assert other[:2] == ([5], [1])
+    assert isinstance(other.found, Lost)
+    assert "ended its process twice (SIGKILL)" in other.found.reason
+    assert rest.found == [(7, 1)]
+
+
+@posix
+def test_leaving_early_ends_a_process_at_once():
+    start = time.monotonic()
+    with closing(in_workers(slowly, [[0], [10_000], [10_000]], 2)) as parts:
+        next(parts)
+    assert multiprocessing.active_children() == []
+    assert time.monotonic() - start < 10
+
+
+def here(items):
+    return items
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [(lambda items: items, "lambda"), (here, None), (type("Own", (), {})(), "Own")],
+)
+def test_what_no_process_could_rebuild_is_refused_in_a_sentence(function, message, monkeypatch):
+    if message is None:
+        monkeypatch.setattr(here, "__module__", "__main__")
+        message = "here is defined in the running script"
+    with pytest.raises(ValueError, match=rf"cannot be sent.*{message}.*: give workers=1, or "):
+        next(in_workers(function, [[1]], 2))
+
+
+def test_a_generator_of_random_numbers_is_refused():
+    import torch
+
+    from graphxai.explainers.control import Random
+
+    with pytest.raises(ValueError, match="a seed does not"):
+        next(in_workers(Random(generator=torch.Generator()), [[1]], 2))
+
+
+def test_small_work_stays_in_this_process(monkeypatch):
+    monkeypatch.setattr(workers, "free_cores", lambda: 2)
+    pieces = [[0], [1], [1]]
+    pids = {result[0] for _, result in found(work_through(where, pieces, None, 3))}
+    assert pids == {os.getpid()}
+    monkeypatch.setattr(workers, "STARTING", 0.0)
+    first, *rest = (r[0] for _, r in found(work_through(where, pieces, None, 3)))
+    assert first == os.getpid()
+    assert os.getpid() not in rest
+
+
+def test_one_worker_is_this_process():
+    assert {r[0] for _, r in found(work_through(where, PIECES, 1, 7))} == {os.getpid()}
+    assert free_cores() >= 1
+
+
+def in_daemon(pipe):
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parts = list(work_through(doubled, [[1], [2]], 2, 2))
+    pipe.send(([part.found for one in parts for part in one], [str(w.message) for w in caught]))
+
+
+def test_a_daemon_works_alone_and_says_so():
+    context = multiprocessing.get_context("spawn")
+    mine, other = context.Pipe()
+    process = context.Process(target=in_daemon, args=(other,), daemon=True)
+    process.start()
+    results, (warning,) = mine.recv()
+    process.join()
+    assert results == [[2], [4]]
+    assert "daemon" in warning
+
+
+ENDLESS = """
+from itertools import repeat
+from toiling import where
+from graphxai.runtime.workers import in_workers
+
+for (part,) in in_workers(where, repeat([1]), 2):
+    print(part.found[0], flush=True)
+"""
+
+
+@posix
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_one_that_started_it(how):
+    root = Path(graphxai.__file__).parents[1]
+    path = os.pathsep.join([str(root), str(root / "tests" / "helpers")])
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # the signal reaches all its processes, as Ctrl-C does
+        # what a shell starts in the background ignores Ctrl-C, and so does all that it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        pids = {int(process.stdout.readline()) for _ in range(200)}
+        if how == signal.SIGINT:
+            os.killpg(process.pid, how)
+        else:
+            process.send_signal(how)
+        process.communicate(timeout=30)
+    stop = time.monotonic() + 10
+    while running(pids) and time.monotonic() < stop:
+        time.sleep(0.05)
+    assert not running(pids)
+
+
+def running(pids):
+    found = []
+    for pid in pids:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            continue
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+            found.append(pid)
+    return found

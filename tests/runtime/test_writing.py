@@ -1,0 +1,67 @@
+"""Files are written whole, through links, and to nothing but files."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from graphxai.runtime.writing import folder_at, json_text, place_of, replacing, write_whole
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, pipes and modes of POSIX")
+
+
+def test_a_file_is_written_through_a_link(tmp_path):
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    (tmp_path / "ahead.csv").symlink_to(tmp_path / "later.csv")
+    for name in ("link.csv", "ahead.csv"):
+        write_whole(tmp_path / name, "new")
+        assert (tmp_path / name).is_symlink()
+    assert (tmp_path / "real.csv").read_text() == (tmp_path / "later.csv").read_text() == "new"
+
+
+def test_what_is_not_a_file_is_refused_with_the_reason(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "astray").symlink_to(tmp_path / "nowhere" / "x")
+    for place, reason in (
+        (tmp_path / "pipe", "is a device, a pipe or a socket"),
+        ("/dev/null", "is a device, a pipe or a socket"),
+        (tmp_path, "is a folder: name a file"),
+        (tmp_path / "loop", "cannot be written"),
+        (tmp_path / "astray", "a link into a folder that does not exist"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            place_of(place)
+    with pytest.raises(NotADirectoryError, match="is not a folder"):
+        folder_at(tmp_path / "pipe")
+
+
+def test_an_error_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path):
+    path = write_whole(tmp_path / "a.csv", "old")
+    path.chmod(0o640)
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.writelines(["new" * 10_000, None])
+    assert path.read_text() == "old"
+    write_whole(path, "newer")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_json_has_an_entry_a_line_and_lists_of_numbers_on_one():
+    content = {
+        "rows": [2, -3, 1e-5, 4.25],
+        "names": ["a, b", "[\n 1,\n 2\n]"],
+        "pairs": [[1, 2], [3]],
+        "nothing": [],
+        "flags": [True, None],
+        "deep": [{"interval": [0.5, 1]}],
+    }
+    text = json_text(content)
+    assert json.loads(text) == content
+    lines = text.splitlines()
+    assert ' "rows": [2, -3, 1e-05, 4.25],' in lines
+    assert "  [1, 2]," in lines
+    assert '   "interval": [0.5, 1]' in lines
+    assert json_text({"rows": list(range(10_000))}).count("\n") == 3
