@@ -61,7 +61,7 @@ def per_row(model: Any, smiles: list[str], workers: int, **options: Any) -> tupl
 
     rows, at, peak = 0, [(0, 0.0)], 0
 
-    def tick(count: int) -> None:
+    def advance(count: int) -> None:
         nonlocal rows, peak
         rows, peak = rows + count, max(peak, peak_memory())
         if rows >= len(smiles) / 2:
@@ -72,7 +72,7 @@ def per_row(model: Any, smiles: list[str], workers: int, **options: Any) -> tupl
         table.write_text("smiles\n" + "\n".join(smiles) + "\n")
         lrp = get_explainer("lrp")
         explain_table(
-            model, table, Path(folder) / "out", lrp, workers=workers, tick=tick, **options
+            model, table, Path(folder) / "out", lrp, workers=workers, progress=advance, **options
         )
     (first, begun), (last, ended) = at[1], at[-1]
     return (ended - begun) / (last - first) * 1e3, peak

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
-from graphxai.runtime.progress import Tick, unseen
+from graphxai.runtime.progress import Progress, unseen
 
 __all__ = ["recombine"]
 
@@ -28,7 +28,7 @@ def recombine(
     exclude: Sequence[str] = (),
     min_fragment: int = 3,
     max_atoms: int = 70,
-    tick: Tick = unseen,
+    progress: Progress = unseen,
 ) -> list[str]:
     """Return up to `count` new molecules, canonical SMILES, none of them in `smiles` or `exclude`.
 
@@ -41,7 +41,7 @@ def recombine(
         exclude: molecules that must not be made.
         min_fragment: smallest number of atoms in a half.
         max_atoms: largest number of atoms in a product.
-        tick: called with 1 for every new molecule.
+        progress: called with 1 for every new molecule.
     """
     chance = random.Random(seed)
     with rdBase.BlockLogs():
@@ -58,7 +58,7 @@ def recombine(
             product = _join(first, second)
             if product and product not in known and product not in products:
                 products[product] = None
-                tick(1)
+                progress(1)
             if len(products) == count:
                 break
     return list(products)

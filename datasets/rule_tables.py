@@ -126,8 +126,8 @@ def rule_table(
     random.Random(seed).shuffle(order)
     chosen: list[str] = []
     others: list[str] = []
-    with rdBase.BlockLogs(), progress_bar("reading", len(order), show=progress) as tick:
-        for text, mol in _distinct(order, max_atoms, tick):
+    with rdBase.BlockLogs(), progress_bar("reading", len(order), show=progress) as advance:
+        for text, mol in _distinct(order, max_atoms, advance):
             scarce = any(task.truth(mol).any() for task in enriched)
             (chosen if scarce and len(chosen) < size // 2 else others).append(text)
     chosen += others[: size - len(chosen)]
@@ -135,20 +135,20 @@ def rule_table(
         raise ValueError(f"too few molecules for a table of rules: {len(chosen)}.")
     random.Random(seed).shuffle(chosen)
     labels = np.empty((len(chosen), len(tasks)), dtype=np.float32)
-    with rdBase.BlockLogs(), progress_bar("labelling", len(chosen), show=progress) as tick:
+    with rdBase.BlockLogs(), progress_bar("labelling", len(chosen), show=progress) as advance:
         for row, text in zip(labels, chosen, strict=True):
             row[:] = [task.label(Chem.MolFromSmiles(text)) for task in tasks]
-            tick(1)
+            advance(1)
     return RuleTable(tasks, tuple(chosen), labels, random_split(len(chosen), seed, fractions))
 
 
 def _distinct(
-    smiles: Iterable[str], max_atoms: int, tick: Callable[[int], object]
+    smiles: Iterable[str], max_atoms: int, progress: Callable[[int], object]
 ) -> Iterator[tuple[str, Chem.Mol]]:
     """Each readable molecule once, as canonical SMILES and in the order of atoms of that SMILES."""
     seen: set[str] = set()
     for text in smiles:
-        tick(1)
+        progress(1)
         mol = Chem.MolFromSmiles(text) if text else None
         if mol is None or not 0 < mol.GetNumAtoms() <= max_atoms:
             continue

@@ -53,7 +53,7 @@ def read_rows(
     smiles_column: str,
     target_columns: Sequence[str],
     max_atoms: int,
-    tick: Callable[[int], None],
+    progress: Callable[[int], None],
     standardise: bool = False,
 ) -> Rows:
     """Sort every row into `Rows`; a molecule is kept once, at its first row.
@@ -65,7 +65,7 @@ def read_rows(
     with rdBase.BlockLogs():
         for number, record in iter_records(path, (smiles_column, *target_columns)):
             raw.read += 1
-            tick(1)
+            progress(1)
             text = record[smiles_column]
             cells = tuple(record[name] for name in target_columns)
             problem = _place(raw, index, number, text, cells, max_atoms, standardise)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.runtime.writing import replacing
+from graphxai.runtime.writing import atomic_write
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -182,7 +182,7 @@ def training_set_of(model: Any) -> TrainingSet | None:
 def write_held_out(folder: str | Path, parts: Mapping[str, Iterable[str]]) -> Path:
     """Write the compounds held out in training, canonical SMILES by part, beside a checkpoint."""
     path = Path(folder) / HELD_OUT
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["smiles", "part"])
         writer.writerows([smiles, part] for part, chosen in parts.items() for smiles in chosen)

@@ -46,9 +46,9 @@ from graphxai.models.graphormer import (
     require_purpose,
 )
 from graphxai.runtime.device import on_device
-from graphxai.runtime.progress import Tick, progress_bar
+from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import Lost, work_through
+from graphxai.runtime.workers import Lost, map_in_processes
 
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
@@ -98,7 +98,7 @@ def explain(
     method: Method = "lrp",
     *,
     target: Any = None,
-    of: str | Sequence[str] = ("x",),
+    wrt: str | Sequence[str] = ("x",),
     node: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
@@ -112,13 +112,13 @@ def explain(
     or array, a PyG `Data` or `Batch`, a `DataLoader`, or a list of these. method: see `methods()`,
     or your own function `(model, batch, target) -> scores`; options go to the method's constructor.
     target: see `Target`; by default the predicted class, for two classes the second one, for a
-    regression its value. of: the inputs of a wrapped model that get relevance, by the names of the
+    regression its value. wrt: the inputs of a wrapped model that get relevance, by the names of the
     graph's attributes, such as ("x", "edge_attr", "pe"); see `Explanation.relevance_of`. node: for
     wrapped models with one output per node, the number of the node to explain (for `HeteroData`
     its type and number), or a list with one for each input. progress: whether to show a bar on
     stderr; by default only on a terminal.
     workers: processes for a list of more than 512 inputs; None takes the free cores if that is
-    faster (see `runtime.workers.work_through`). Each computes with one thread, as this process
+    faster (see `runtime.workers.map_in_processes`). Each computes with one thread, as this process
     does during the call, and the result is the same for any number of them. Model, method and
     inputs are sent to them, so your own must be defined in a module; ValueError if they cannot be
     sent. device: where to compute, such as "cuda"; the model is moved there and stays there.
@@ -128,14 +128,14 @@ def explain(
     instead. A single unusable input always raises ValueError.
     """
     model, explainer = on_device(_loaded(model), device), get_explainer(method, **options)
-    of = (of,) if isinstance(of, str) else tuple(of)
+    wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     inputs = inputs if node is None else _at_node(model, inputs, node)
-    each = partial(_explained, explainer=explainer, target=target, of=of)
+    each = partial(_explained, explainer=explainer, target=target, wrt=wrt)
     found, several = _for_each(model, inputs, each, "explaining", on_error, progress, workers)
     training = training_set_of(model)
     for one in found:
         if one is not None:
-            tell_nearness(one, training)
+            set_nearness(one, training)
     return Explanations(found) if several else found[0]
 
 
@@ -146,10 +146,10 @@ def _explained(
     *,
     explainer: Explainer,
     target: Any,
-    of: tuple[str, ...],
+    wrt: tuple[str, ...],
 ) -> Iterator[tuple[int, Explanation]]:
     """Explanations that do not know yet how near their molecules are to the training set."""
-    return explain_prepared(model, chunk, explainer, target=target, of=of, refuse=refuse)
+    return explain_prepared(model, chunk, explainer, target=target, wrt=wrt, refuse=refuse)
 
 
 def compare(
@@ -184,7 +184,7 @@ def pairs(
     method: Method = "lrp",
     *,
     target: Any = None,
-    through: int | None = None,
+    num_layers: int | None = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
@@ -195,7 +195,7 @@ def pairs(
     also flows through queries and keys, which is not a sum over pairs: ValueError. The model, from
     `load` or `wrap`, needs attention between nodes; ValueError if it has none.
 
-    through: instead of what was read in each layer, follow walks through this many layers of a
+    num_layers: instead of what was read in each layer, follow walks through this many layers of a
     Graphormer: relevance that began at one token and is then in another (GNN-LRP, Schnake 2021).
     Summed over the latter, it is the relevance of the former, exactly.
     """
@@ -207,17 +207,17 @@ def pairs(
         explained = dict(explain_prepared(model, chunk, explainer, **options))
         for part in batches_for(model, [item for item in chunk if item[0] in explained]):
             batch = collated(model, part)
-            if through is None:
+            if num_layers is None:
                 relevance = pair_relevance(model, batch, target, rules).cpu()
             else:
-                relevance = walk_relevance(model, batch, through, target, rules)[:, None].cpu()
+                relevance = walk_relevance(model, batch, num_layers, target, rules)[:, None].cpu()
             relevance = relevance.to(torch.promote_types(relevance.dtype, torch.float32))
             distances = distances_of(batch, [item.graph for _, item in part])
             for row, (index, item) in enumerate(part):
                 tokens = item.num_nodes + 1
                 own = relevance[row, :, :tokens, :tokens].numpy().copy()
                 token = getattr(batch, "has_graph_token", True)
-                made = partial(Pairs, explained[index], own, distances[row], token, through)
+                made = partial(Pairs, explained[index], own, distances[row], token, num_layers)
                 yield from _unless_refused(index, made, refuse)
 
     found, several = _for_each(model, inputs, work, "explaining pairs", on_error, progress)
@@ -296,16 +296,16 @@ def _for_each(
     # A model that draws random numbers draws the same ones whichever process takes a piece.
     seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
     done = shown = 0
-    with progress_bar(title, len(values), show=progress) as tick, one_thread():
+    with progress_bar(title, len(values), show=progress) as advance, one_thread():
 
         def show(number: int) -> None:
             nonlocal shown
             shown += number
-            tick(number)
+            advance(number)
 
         work = _Work(model, each, strict, seed, show)
         count = workers_for(model, workers)
-        with closing(work_through(work, pieces, count, len(values))) as parts:
+        with closing(map_in_processes(work, pieces, count, len(values))) as parts:
             for part in chain.from_iterable(parts):
                 found = part.found
                 if isinstance(found, Lost):
@@ -333,7 +333,7 @@ class _Work:
     each: Callable[..., Iterator[tuple[int, Any]]]
     strict: bool
     seed: int | None
-    show: Tick
+    show: Progress
 
     def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """Results by index; for an input that was left out, its error."""
@@ -376,13 +376,13 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
-    of: Sequence[str] = ("x",),
+    wrt: Sequence[str] = ("x",),
     training: TrainingSet | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs in batches of similar size; yields (key, explanation) pairs.
 
-    of: the inputs explained, see `explain`; training: the model's training set, to tell how near
+    wrt: the inputs explained, see `explain`; training: the model's training set, to tell how near
     each molecule is; None for "unknown".
     refuse: called with the key and the error of an input whose results are not finite; by default
     the error is raised.
@@ -393,7 +393,7 @@ def explain_prepared(
     for part in batches_for(model, prepared):
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             batch = collated(model, part)
-            attribution = explainer.attribute(model, batch, wanted, of)
+            attribution = explainer.attribute(model, batch, wanted, wrt)
         if nothing is None or not isinstance(
             model, Graphormer
         ):  # a Graphormer's are always the same
@@ -402,7 +402,7 @@ def explain_prepared(
         found = _in_numbers(attribution)
         for row, (key, item) in enumerate(part):
             near = _nearness_when_read(item, training)
-            further = _further(of, item, attribution, found, row)
+            further = _further(wrt, item, attribution, found, row)
             described = (
                 model, item, found, row, explainer, wanted, origin, empty[row], near, *further
             )  # fmt: skip
@@ -464,13 +464,13 @@ def predict_prepared(
             yield from _unless_refused(key, read, refuse)
 
 
-def tell_nearness(found: Explanation, training: TrainingSet | None) -> None:
+def set_nearness(found: Explanation, training: TrainingSet | None) -> None:
     """Let an explanation made without a training set know how near its molecule is to one."""
     molecule = found.mol if found.mol is not None else found.smiles
     if training is not None and molecule is not None:
         near = cache(partial(_nearness, training, molecule))  # for all tasks
         for prediction in found.predictions:
-            prediction.tell(near)
+            prediction.set_nearness(near)
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
@@ -593,7 +593,7 @@ def _explanation(
 
 
 def _further(
-    of: Sequence[str], item: Input, attribution: Attribution, found: _Numbers, row: int
+    wrt: Sequence[str], item: Input, attribution: Attribution, found: _Numbers, row: int
 ) -> tuple[Arrays, Arrays]:
     """Relevance by input, if more than the nodes' features are explained, or by type of node."""
     relevance: Arrays = {}
@@ -604,7 +604,7 @@ def _further(
         relevance[kind] = own[nodes].copy()
     if not attribution.inputs:
         return relevance, features
-    if "x" in of and kinds is None:
+    if "x" in wrt and kinds is None:
         relevance["x"] = own.copy()
         if found.features is not None:
             features["x"] = found.features[row, : item.num_nodes].copy()

@@ -80,10 +80,10 @@ def counterfactuals(
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
     options |= {"steps": steps, "sure": sure, "guided": guided, "seed": seed, "measured": measured}
-    with progress_bar("predicting neighbours", predictions, show=progress) as tick:
+    with progress_bar("predicting neighbours", predictions, show=progress) as advance:
         done = 0
         for predicted, best in _searched(model, molecule, towards, n, **options):
-            tick(predicted - done)
+            advance(predicted - done)
             done, so_far = predicted, best
     return so_far()
 

@@ -141,7 +141,7 @@ def benchmark(
     from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
     from graphxai.evaluation.sources import training_source
-    from graphxai.runtime.writing import alone, folder_at, write_whole
+    from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
 
     if refit is not None and table is not None and training is None:
         raise typer.BadParameter("--refit with a table needs --training, a table with labels.")
@@ -151,7 +151,7 @@ def benchmark(
     folder = out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
     measured: list[tuple[Any, Any, Any]] = []
-    with alone(folder_at(folder)):
+    with exclusive_lock(folder_at(folder)):
         for checkpoint in model or [source]:
             loaded = load(checkpoint)
             graphs = graphs_of(loaded, name, **columns).sample(limit, seed)
@@ -204,7 +204,7 @@ def _benchmark_rules(
     from graphxai.datasets.rules import RULES, get_rule
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer
-    from graphxai.runtime.writing import alone, folder_at, write_whole
+    from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
 
     folder = out or Path("bench") / "rules"
     if folder.exists() and any(folder.iterdir()) and not resume:
@@ -221,7 +221,7 @@ def _benchmark_rules(
     if table is not None:
         records = iter_records(table, (smiles_column,))
         molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
-    with alone(folder_at(folder)):
+    with exclusive_lock(folder_at(folder)):
         for name in rules:
             benchmark_rule(
                 name,

@@ -74,7 +74,7 @@ def counterfactuals(
     from graphxai.chemistry.measurements import Measurements, NotUnderstood
     from graphxai.chemistry.wish import Wish
     from graphxai.runtime.progress import progress_bar
-    from graphxai.runtime.writing import alone
+    from graphxai.runtime.writing import exclusive_lock
 
     kind = kind_of(source)
     if kind == "image":
@@ -114,13 +114,13 @@ def counterfactuals(
     rows = _rows(Path(source), smiles_column)
     options["progress"] = False
     results, left_out = [], []
-    with alone(out), progress_bar("finding counterfactuals", len(rows)) as tick:
+    with exclusive_lock(out), progress_bar("finding counterfactuals", len(rows)) as advance:
         for row, smiles in rows:
             try:
                 results.append((row, smiles, find(loaded, smiles, towards, n, **options)))
             except ValueError as error:
                 left_out.append(f"row {row}: {error}")
-            tick(1)
+            advance(1)
         if not results:
             raise ValueError(f"no molecule in {source} has counterfactuals: {left_out[0]}")
         _save(results, out)

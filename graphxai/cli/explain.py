@@ -276,15 +276,15 @@ def _explain_table(
     rows = count_rows(source)
     limit = _limit(scale)
     if scale == "shared" and pictures != "none":
-        with progress_bar("colour scale", rows) as tick:
-            limit = largest_relevance(model, source, explainer, tick=tick, **common) or None
+        with progress_bar("colour scale", rows) as advance:
+            limit = largest_relevance(model, source, explainer, progress=advance, **common) or None
     wanted = (
         None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit, atom_numbers)
     )
     common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
     common |= {"excel_safe": excel_safe, "resume": resume, "level": level_for(model, level)}
-    with progress_bar("explaining", rows) as tick:
-        counts = explain_table(model, source, folder, explainer, tick=tick, **common)
+    with progress_bar("explaining", rows) as advance:
+        counts = explain_table(model, source, folder, explainer, progress=advance, **common)
     _print_counts(counts, folder, folder / "rejected.csv")
 
 

@@ -66,13 +66,13 @@ def fit_explainer(
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --method learned --out aspirin.svg`
     """
     from graphxai.explainers import fit_explainer as fit
-    from graphxai.runtime.writing import alone, folder_at
+    from graphxai.runtime.writing import exclusive_lock, folder_at
 
     loaded = load_with_warning(model, device)
     inputs, data = _inputs(loaded, source, smiles_column)
     folder = folder_at(out or loaded.origin.folder or Path())
     drawn = _drawn(inputs, graphs, seed)
-    with alone(folder):
+    with exclusive_lock(folder):
         fitted = fit(
             loaded,
             drawn,

@@ -43,7 +43,7 @@ def fit_masked_atoms(
     from graphxai.datasets.molecules import iter_records
     from graphxai.datasets.training_set import FILE
     from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
-    from graphxai.runtime.writing import alone, folder_at
+    from graphxai.runtime.writing import exclusive_lock, folder_at
 
     loaded = load_with_warning(model)
     beside = loaded.origin.folder
@@ -57,7 +57,7 @@ def fit_masked_atoms(
     column = "smiles" if source is None else smiles_column
     smiles = [record[column] for _, record in iter_records(path, (column,))]
     folder = folder_at(out or beside or Path())
-    with alone(folder):
+    with exclusive_lock(folder):
         fitted = fit(loaded, smiles, epochs=epochs, seed=seed, data=path.name)
         fitted.save(folder)
     measured = fitted.card["held_out"]

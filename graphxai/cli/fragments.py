@@ -83,7 +83,7 @@ def fragments(
     from graphxai.datasets.labels import with_unit
     from graphxai.explainers import get_explainer
     from graphxai.explanation.files import require_pyarrow, write_csv
-    from graphxai.runtime.writing import alone, replacing
+    from graphxai.runtime.writing import atomic_write, exclusive_lock
     from graphxai.tables.files import guarded
     from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
 
@@ -106,7 +106,11 @@ def fragments(
         target=target,
         workers=workers,
     )
-    with alone(out), closing(explained) as found, progress_bar("explaining", rows) as tick:
+    with (
+        exclusive_lock(out),
+        closing(explained) as found,
+        progress_bar("explaining", rows) as advance,
+    ):
         for one in islice(found, limit):
             why = str(one)
             if isinstance(one, ExplainedRow):
@@ -123,7 +127,7 @@ def fragments(
             if why:
                 rejected += 1
                 left_out += [why][: LISTED - len(left_out)]
-            tick(1)
+            advance(1)
     if not table.molecules:
         why = left_out[0] if left_out else "the table has no rows"
         raise ValueError(f"no molecule in {source} can be explained: {why}")
@@ -135,7 +139,7 @@ def fragments(
             safe = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
         write_csv(safe, out, index=False, float_format=lambda value: f"{value:z.6g}")
     else:
-        with replacing(out, "wb") as file:
+        with atomic_write(out, "wb") as file:
             frame.to_parquet(file, index=False)
     of = with_unit(explanation.subject, explanation.unit)
     _print(frame, f"{explanation.title}, relevance for {of}", "" if explanation.unsigned else "+")

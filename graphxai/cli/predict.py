@@ -58,28 +58,28 @@ def predict(
     chosen = level_for(loaded, level)
     if kind != "table":
         from graphxai.api import predict as predict_one
-        from graphxai.tables.batches import taught_cells
+        from graphxai.tables.batches import teacher_columns
 
         for prediction in predict_one(loaded, value_of(source, kind)).values():
             echo(f"{prediction.task}: {prediction.at(chosen).in_full}")
         if kind == "smiles":
-            for cells in taught_cells(loaded, [loaded.prepare(source)]):
+            for cells in teacher_columns(loaded, [loaded.prepare(source)]):
                 for name, text in cells.items():
                     echo(f"{name}: {text}")
         print_nearness(prediction)
         return
-    from graphxai.runtime.writing import alone, replacing
+    from graphxai.runtime.writing import atomic_write, exclusive_lock
     from graphxai.tables.run import count_rows, predict_table
 
     columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
     columns |= {"excel_safe": excel_safe, "workers": workers, "level": chosen}
-    with progress_bar("predicting", count_rows(source)) as tick, ExitStack() as stack:
+    with progress_bar("predicting", count_rows(source)) as advance, ExitStack() as stack:
         file: Any = Printed()
         if out:
             require_out(out, source)
-            stack.enter_context(alone(out))
-            file = stack.enter_context(replacing(out))
-        counts, rejected = predict_table(loaded, source, file, tick=tick, **columns)
+            stack.enter_context(exclusive_lock(out))
+            file = stack.enter_context(atomic_write(out))
+        counts, rejected = predict_table(loaded, source, file, progress=advance, **columns)
     if out:
         echo(f"{counts.done} predicted: {out}")
     if counts.done:

@@ -81,7 +81,7 @@ def report(
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
     """
-    from graphxai.runtime.writing import alone
+    from graphxai.runtime.writing import exclusive_lock
     from graphxai.tables.report import report as write
 
     if not table.is_file():
@@ -90,7 +90,7 @@ def report(
     if not all(columns.values()):
         raise typer.BadParameter("--measured is TASK=COLUMN.")
     require_out(out, table)
-    with alone(out):
+    with exclusive_lock(out):
         loaded = load_with_warning(model)
         path = write(
             loaded,

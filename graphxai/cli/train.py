@@ -260,9 +260,9 @@ def _interruptible() -> Iterator[None]:
 
 def _alone(out: Path) -> AbstractContextManager[None]:
     """Keep other runs out of the folder; Lightning's processes for further devices may share it."""
-    from graphxai.runtime.writing import alone, folder_at
+    from graphxai.runtime.writing import exclusive_lock, folder_at
 
-    return nullcontext() if "LOCAL_RANK" in os.environ else alone(folder_at(out))
+    return nullcontext() if "LOCAL_RANK" in os.environ else exclusive_lock(folder_at(out))
 
 
 def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[str, Any]) -> None:
@@ -328,8 +328,8 @@ def _train_table(
     from graphxai.learning.replicates import train_replicates
     from graphxai.tables.run import count_rows
 
-    with progress_bar("reading", count_rows(path)) as tick:
-        table = clean_table(path, smiles_column, target_columns, **reading, tick=tick)
+    with progress_bar("reading", count_rows(path)) as advance:
+        table = clean_table(path, smiles_column, target_columns, **reading, progress=advance)
     _print_hygiene(table)
     said: set[str] = set()
 

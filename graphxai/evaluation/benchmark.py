@@ -24,7 +24,7 @@ from graphxai.explainers.registry import Method, methods_for
 from graphxai.runtime.device import on_device
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import Lost, work_through
+from graphxai.runtime.workers import Lost, map_in_processes
 
 from .measure import Item, Plan, measure, unmeasured
 from .metrics import choose_metrics
@@ -127,10 +127,10 @@ def evaluate(
     units = list(earlier)
     with (
         ExitStack() as stack,
-        progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick,
+        progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance,
         store.writing() if store else nullcontext(lambda units: None) as write,
     ):
-        tick(len(done))
+        advance(len(done))
         runs = stack.enter_context(_training_runs(out, checkpoint))
         if refit is not None and not roar:
             graphs = [item.data for _, item in training]
@@ -147,7 +147,7 @@ def evaluate(
             ]
             write(finished)
             units += finished
-            tick(len(finished))
+            advance(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
     searching = [one.name for one in explainers if one.searches_curve]
@@ -166,7 +166,7 @@ def _in_chunks(
     """The units of one graph after the other, measured here or by other processes."""
     chunks = _chunks(work.model, prepared, targets)
     count = workers_for(work.model, workers)
-    with closing(work_through(work, chunks, count, len(prepared))) as measured:
+    with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
         for part in chain.from_iterable(measured):
             if isinstance(part.found, Lost):
                 yield work.lost(part.items[0], part.found.reason)

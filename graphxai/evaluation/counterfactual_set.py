@@ -153,14 +153,14 @@ def counterfactual_set(
     values, several = as_list(inputs)
     prepared = _prepared(model, values, strict=on_error == "raise" or not several)
     found: list[CounterfactualSet | None] = [None] * len(values)
-    with progress_bar("searching", len(values), show=progress) as tick, evaluating(model):
+    with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
         for start in range(0, len(prepared), MAX_GRAPHS):
             part = prepared[start : start + MAX_GRAPHS]
             explained = _explained(model, asked, part, method)
             searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
             for k, one in _together(searches, {k: item.data for k, item in part}, removed):
                 found[k] = one
-                tick(1)
+                advance(1)
     return found if several else found[0]
 
 

@@ -230,7 +230,7 @@ def evaluate_truth(
     known = [np.asarray(truth) for truth in truths]
     prepared, notes = _prepare(model, inputs, known)
     rows: list[tuple[int, str, str, str, float, str]] = []
-    with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as tick:
+    with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance:
         for explainer in explainers:
             found = {graph: _nothing(known[graph]) for graph in notes}
             refuse = partial(_raise_named, explainer)
@@ -239,7 +239,7 @@ def evaluate_truth(
                 found[graph] = _scores(explanation, known[graph], graph)
                 if bonds is not None:
                     found[graph] |= _of_bonds(explanation, *bonds[graph])
-                tick(1)
+                advance(1)
             for graph, scores in sorted(found.items()):
                 for name, value in scores.items():
                     truth = bonds[graph][1] if bonds and name in BOND_METRICS else known[graph]

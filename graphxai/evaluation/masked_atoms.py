@@ -72,9 +72,14 @@ def fit_masked_atoms(
     begun = time.process_time()
     learned, measured = ([usable[k] for k in part] for part in (order[apart:], order[:apart]))
     bar = progress_bar("fitting the masked atoms", epochs * len(learned), show=progress)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), one_thread(), bar as tick:
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        one_thread(),
+        bar as advance,
+    ):
         torch.manual_seed(seed)
-        network = train_masked_atoms(model.config, learned, epochs, seed, tick)
+        network = train_masked_atoms(model.config, learned, epochs, seed, advance)
         scores = accuracy(network, measured, seed) if measured else {}
     card = {
         "data": data,

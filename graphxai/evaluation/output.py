@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.explanation.files import write_csv
-from graphxai.runtime.writing import replacing, write_whole
+from graphxai.runtime.writing import atomic_write, write_whole
 
 from .figures import draw
 from .measurements import Measurements
@@ -28,7 +28,7 @@ def save_report(report: Measurements, folder: Path) -> Path:
     write_csv(report.rows, folder / "results.csv", index=False)
     if find_spec("pyarrow") is not None:
         rows = report.rows.assign(graph=report.rows.graph.astype(str))
-        with replacing(folder / "results.parquet", "wb") as file:
+        with atomic_write(folder / "results.parquet", "wb") as file:
             rows.to_parquet(file, index=False)
     write_csv(comparisons(report), folder / "comparisons.csv", index=False)
     figures = _save_figures(report, folder)
@@ -221,10 +221,10 @@ def _save_figures(report: Measurements, folder: Path) -> list[str]:
 
 def _save(report: Measurements, kind: str, stem: Path, operator: str | None) -> None:
     figure = draw(report, kind, operator)
-    with replacing(stem.with_suffix(".png"), "wb") as file:
+    with atomic_write(stem.with_suffix(".png"), "wb") as file:
         figure.savefig(file, format="png", dpi=160)
     figure.set_layout_engine("none")  # laid out, which takes longer than to draw
-    with replacing(stem.with_suffix(".svg"), "wb") as file:
+    with atomic_write(stem.with_suffix(".svg"), "wb") as file:
         figure.savefig(file, format="svg")
 
 

@@ -107,18 +107,18 @@ class Explainer(ABC):
         model: ExplainableModel,
         batch: GraphBatch,
         target: Any = None,
-        of: Sequence[str] = NODES_ONLY,
+        wrt: Sequence[str] = NODES_ONLY,
     ) -> Attribution:
         """Explain `target` (see `Target`) of every graph in `batch`.
 
-        The model is run in eval mode and left as it was. of: the inputs that get relevance, see
+        The model is run in eval mode and left as it was. wrt: the inputs that get relevance, see
         `api.explain`. Raises TypeError for a model that does not meet the contract of
         `contract.model`, ValueError for a target or an input it does not have, for inputs that the
         method does not explain, and for weights without gradients if it needs those.
         """
-        wanted, further = Target.of(target), further_inputs(of, self.title, self.of_inputs)
+        wanted, further = Target.of(target), further_inputs(wrt, self.title, self.of_inputs)
         if isinstance(model, Ensemble):
-            return self._of_ensemble(model, batch, wanted, of)
+            return self._of_ensemble(model, batch, wanted, wrt)
         with explaining(model), noticing_chance(model, batch):
             if self.by_gradient:
                 check_gradients(model, batch, self.names_cuts)
@@ -137,12 +137,12 @@ class Explainer(ABC):
             return joined
 
     def _of_ensemble(
-        self, model: Ensemble, batch: GraphBatch, wanted: Target, of: Sequence[str]
+        self, model: Ensemble, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
     ) -> Attribution:
         """The mean over the members, each explained for the target that the ensemble decides on."""
         outputs, decided = decided_by(model, batch, wanted)
         return _averaged(
-            [self.attribute(one, batch, decided, of) for one in model.members], outputs
+            [self.attribute(one, batch, decided, wrt) for one in model.members], outputs
         )
 
     def applies_to(self, model: Any) -> bool:

@@ -25,7 +25,7 @@ from graphxai.contract.target import Decided, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer, LoadedModel
 from graphxai.rules.conservative import Rules
-from graphxai.runtime.progress import Tick, progress_bar
+from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
 from .activation_path import LrpPath
@@ -116,12 +116,12 @@ def fit_explainer(
     begun = time.process_time()
     total = len(prepared) + epochs * (len(prepared) - apart)
     bar = progress_bar("fitting the explainer", total, show=progress)
-    with explaining(model), one_thread(), _seeded(seed, model), bar as tick:
+    with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
 
         def known(indices: list[int], teacher: Explainer | None) -> list[_Part]:
             items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
             return [
-                _known(model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, tick)
+                _known(model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance)
                 for at in range(0, len(items), GRAPHS_AT_A_TIME)
             ]
 
@@ -129,7 +129,7 @@ def fit_explainer(
         parts = known(order[apart:], teacher)
         network = _network(model, parts, sum(len(one.classes) for one in tasks))
         _imitate(network, parts, generator)
-        follow_curves(model, network, parts, epochs, generator, tick)
+        follow_curves(model, network, parts, epochs, generator, advance)
         network.round()
         scores = _scores(model, network, apart_parts) if apart else {}
     card = {
@@ -183,7 +183,7 @@ def _known(
     tasks: list[Task],
     teacher: Explainer | None,
     generator: torch.Generator,
-    tick: Tick,
+    progress: Progress,
 ) -> _Part:
     """What is known about some graphs, after their task and classes were drawn."""
     batch = model.collate([item.data for item in items]).to(model.graph_token.device)
@@ -200,7 +200,7 @@ def _known(
     features = node_features(model, batch, resolved, path.relevance)
     start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
     taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
-    tick(len(items))
+    progress(len(items))
     return _Part(batch, resolved, first + classes.to(start.device), features, start, taught)
 
 
@@ -298,7 +298,7 @@ def follow_curves(
     parts: list[_Part],
     epochs: int,
     generator: torch.Generator,
-    tick: Tick,
+    progress: Progress,
 ) -> None:
     """Learn from the soft activation curve."""
 
@@ -310,7 +310,7 @@ def follow_curves(
         presence = soft_presence(standardised(scores, mask), mask, spread.to(scores), tau)
         gradients = gradients_of_probability(model, part.batch, part.target, presence.detach())
         presence.backward(-gradients / (THRESHOLDS * len(part)))
-        tick(len(part))
+        progress(len(part))
 
     _train(network, parts, epochs, CURVE_RATE, generator, step)
 

@@ -75,31 +75,36 @@ def pair_relevance(
 def walk_relevance(
     model: ExplainableModel,
     batch: Any,
-    through: int,
+    num_layers: int,
     target: Any = None,
     rules: Rules | None = None,
 ) -> Tensor:
     """`W` (B, T, T): what began at token j (column) and was in token i (row) after some layers.
 
-    through: after how many layers. Takes one backward pass through these layers per token. Raises
-    ValueError for a wrapped model, and if the model has no layer after them.
+    num_layers: after how many layers. Takes one backward pass through these layers per token.
+    Raises ValueError for a wrapped model, and if the model has no layer after them.
     """
     if isinstance(model, Ensemble):
         return _mean(
-            model, batch, target, lambda one, own: walk_relevance(one, batch, through, own, rules)
+            model,
+            batch,
+            target,
+            lambda one, own: walk_relevance(one, batch, num_layers, own, rules),
         )
     if not isinstance(model, Graphormer):
-        raise ValueError("walks follow the states of a Graphormer; leave out through=.")
+        raise ValueError("walks follow the states of a Graphormer; leave out num_layers=.")
     layers = model.config.num_layers
-    if not 0 < through < layers:
+    if not 0 < num_layers < layers:
         if layers == 1:
             raise ValueError("walks need a model of at least two layers; this one has one.")
-        raise ValueError(f"through must be from 1 to {layers - 1} in this model, not {through}.")
+        raise ValueError(
+            f"num_layers must be from 1 to {layers - 1} in this model, not {num_layers}."
+        )
     rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
     tokens = model.embed(batch).detach().requires_grad_()
     with explaining(model), conservative(**vars(rules)), record() as tape:
         outputs = model.encode(tokens, batch)
-        states = tape.hidden[through]  # (B, T, D)
+        states = tape.hidden[num_layers]  # (B, T, D)
         f = Target.of(target).resolve(model.config, outputs)(outputs)
         (gradients,) = torch.autograd.grad(f.sum(), states, retain_graph=True)
         parts = (states * gradients).sum(-1)  # (B, T)

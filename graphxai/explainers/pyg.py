@@ -109,7 +109,7 @@ class Algorithm(ExplainerAlgorithm):
             )
             batch = replace(batch, readout=asked / asked.sum(-1, keepdim=True).clamp(min=1))
         edges = self._inputs_of_edges(whole)
-        found = self.explainer.attribute(wrapped, batch, of=("x", *edges))
+        found = self.explainer.attribute(wrapped, batch, wrt=("x", *edges))
         edge_mask = self._edge_mask(found, edges, whole, kwargs.get("batch"))
         nodes = found.relevance[found.mask][:, None]  # (n, 1)
         kind = self.explainer_config.node_mask_type

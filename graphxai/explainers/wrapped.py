@@ -11,14 +11,14 @@ from graphxai.adapters.engine.passing import warn_of_cuts
 NODES_ONLY = ("x",)
 
 
-def further_inputs(of: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
+def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
     """The inputs to explain beside the nodes' features x.
 
     Raises ValueError if there are any and the method does not explain them.
     """
-    if isinstance(of, str):
-        of = (of,)
-    further = tuple(dict.fromkeys(name for name in of if name not in NODES_ONLY))
+    if isinstance(wrt, str):
+        wrt = (wrt,)
+    further = tuple(dict.fromkeys(name for name in wrt if name not in NODES_ONLY))
     if further and not supported:
         raise ValueError(
             f"{method} explains the nodes' features x only, not {', '.join(further)}; LRP and its"
@@ -34,7 +34,7 @@ def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
     if not hasattr(batch, "with_leaves"):
         raise ValueError(
             f"relevance of {', '.join(names)} is not available for a Graphormer, whose ledger has"
-            " the shares of its edges and distances: leave out `of`."
+            " the shares of its edges and distances: leave out `wrt`."
         )
     return batch.with_leaves(names, codes)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.runtime.writing import place_of, replacing, write_whole
+from graphxai.runtime.writing import atomic_write, place_of, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def write_json(content: Any, path: Path) -> Path:
 
 def write_csv(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
     """Write a table as CSV; options as for `DataFrame.to_csv`."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         frame.to_csv(file, lineterminator="\n", **options)
     return path
 
@@ -98,7 +98,7 @@ def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     text = json.dumps(content, allow_nan=False)
     metadata = {**(table.schema.metadata or {}), METADATA: text.encode()}
-    with replacing(path, "wb") as file:
+    with atomic_write(path, "wb") as file:
         pq.write_table(table.replace_schema_metadata(metadata), file)
     return path
 

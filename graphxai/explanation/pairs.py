@@ -28,16 +28,16 @@ class Pairs(Result):
     heads. If only the graph token is read out, all other rows of the last layer are zero because
     nothing reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
     for a sequence of tokens. explanation: of the nodes, by the same method and for the same target.
-    graph_token: whether the model has one; if not, row and column 0 are zero. through: if these are
-    walks, of how many layers; then `by_layer` has one matrix, of the relevance that began at token
-    j (column) and was in token i (row) after these layers.
+    graph_token: whether the model has one; if not, row and column 0 are zero. num_layers: if these
+    are walks, of how many layers; then `by_layer` has one matrix, of the relevance that began at
+    token j (column) and was in token i (row) after these layers.
     """
 
     explanation: Explanation
     by_layer: NDArray[np.floating]
     distances: NDArray[np.integer]
     graph_token: bool = True
-    through: int | None = None
+    num_layers: int | None = None
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.by_layer).all():
@@ -45,7 +45,7 @@ class Pairs(Result):
 
     def __repr__(self) -> str:
         what = self.explanation.smiles or f"{len(self.distances)} nodes"
-        walks = self.through is not None
+        walks = self.num_layers is not None
         layers = self._where(None) if walks else f"{len(self.by_layer)} layers"
         return f"Pairs({what}: {layers}; {self.explanation.title} for {self.explanation.target!r})"
 
@@ -137,7 +137,7 @@ class Pairs(Result):
         relevance = self._of(layer)
         options.setdefault("title", nodes.headline)
         about = f"{nodes.title} {self._where(layer)}"
-        if self.through is None:
+        if self.num_layers is None:
             about += " · rings: read by the graph token" if self.graph_token else ""
             about += "; arrows: from the atom read to its reader"
         else:
@@ -157,14 +157,14 @@ class Pairs(Result):
         nodes, every = self.explanation, range(len(self.by_layer))
         profiles = {f"layer {layer + 1}": self.profile(layer) for layer in every}
         how = "through attention"
-        if self.through is not None:
-            profiles, how = {f"after layer {self.through}": self.profile()}, "along walks"
+        if self.num_layers is not None:
+            profiles, how = {f"after layer {self.num_layers}": self.profile()}, "along walks"
         title = f"{nodes.title} for {nodes.target}"
         return profile_figure(profiles, self.by_bond(), title=title, how=how)
 
     def _where(self, layer: int | None) -> str:
-        if self.through is not None:
-            return f"along walks of {self.through} layer{'s' if self.through > 1 else ''}"
+        if self.num_layers is not None:
+            return f"along walks of {self.num_layers} layer{'s' if self.num_layers > 1 else ''}"
         which = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
         return f"through attention, {which}"
 

@@ -59,7 +59,7 @@ class Prediction:
         """The fields for a copy or another process, where the training set need not be."""
         return vars(self) | {"_nearness": self.nearness}
 
-    def tell(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
+    def set_nearness(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
         """Set how near the molecule is, or a function that finds out when it is first read."""
         object.__setattr__(self, "nearness", nearness)
 

@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
 from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow, column_names, iter_records
 from graphxai.datasets.table_rows import Molecule, Rows, read_rows
-from graphxai.runtime.writing import replacing, write_whole
+from graphxai.runtime.writing import atomic_write, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +151,7 @@ class CleanTable:
         """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
-        with replacing(folder / "hygiene.csv") as file:
+        with atomic_write(folder / "hygiene.csv") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(RECORDS)
             writer.writerows(self.findings.records())
@@ -186,7 +186,7 @@ def clean_table(
     units: Mapping[str, str] | None = None,
     max_atoms: int = MAX_ATOMS,
     standardise: bool = False,
-    tick: Callable[[int], None] = lambda rows: None,
+    progress: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
     """Read a CSV file row by row into distinct molecules with labels; see `iter_records`.
 
@@ -204,7 +204,7 @@ def clean_table(
     """
     path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
     _check_columns(smiles_column, target_columns, {**kinds, **units})
-    raw = read_rows(path, smiles_column, target_columns, max_atoms, tick, standardise)
+    raw = read_rows(path, smiles_column, target_columns, max_atoms, progress, standardise)
     _check_rows(path, raw)
     columns = [
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))

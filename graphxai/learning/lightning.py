@@ -26,8 +26,8 @@ from graphxai.learning.loading import make_loaders
 from graphxai.learning.objectives import Objective, scores
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
-from graphxai.runtime.progress import Tick, logged
-from graphxai.runtime.writing import replacing
+from graphxai.runtime.progress import Progress, logged
+from graphxai.runtime.writing import atomic_write
 
 
 @dataclass
@@ -171,15 +171,15 @@ class LoggedBatches(Callback):
     """Write how many batches of all are done, a line every 30 seconds."""
 
     def __init__(self) -> None:
-        self.tick: Tick | None = None
+        self.advance: Progress | None = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Count the batch; the total is known once training runs."""
         if trainer.is_global_zero:
-            if self.tick is None:
-                self.tick = logged("training, batches", int(trainer.estimated_stepping_batches))
-                self.tick(trainer.global_step - 1)
-            self.tick(1)
+            if self.advance is None:
+                self.advance = logged("training, batches", int(trainer.estimated_stepping_batches))
+                self.advance(trainer.global_step - 1)
+            self.advance(1)
 
 
 def _progress(wanted: bool) -> list[Callback]:
@@ -271,7 +271,7 @@ def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
     first = min((int(row["epoch"]) for row in later), default=sys.maxsize)
     rows = [row for row in earlier if int(row["epoch"]) < first] + later
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with replacing(out / "metrics.csv") as file:
+    with atomic_write(out / "metrics.csv") as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)

@@ -11,7 +11,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.learning.loading import SizeBuckets
 from graphxai.models.graphormer import GraphormerConfig, collate
 from graphxai.models.graphormer.masked_atoms import Network, small_config
-from graphxai.runtime.progress import Tick
+from graphxai.runtime.progress import Progress
 
 BATCH = 32
 RATE, WEIGHT_DECAY = 2e-3, 0.01
@@ -20,7 +20,7 @@ SHARES = (0.1, 0.5, 1.0)  # of the atoms are hidden when the network is measured
 
 
 def train_masked_atoms(
-    config: GraphormerConfig, graphs: Sequence[Any], epochs: int, seed: int, tick: Tick
+    config: GraphormerConfig, graphs: Sequence[Any], epochs: int, seed: int, progress: Progress
 ) -> Network:
     """Train a network on encoded graphs; config: of the model that it will draw for."""
     types = torch.cat([graph.x for graph in graphs]).unique(dim=0)
@@ -48,7 +48,7 @@ def train_masked_atoms(
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             schedule.step()
-            tick(len(chosen))
+            progress(len(chosen))
     return network.eval()
 
 

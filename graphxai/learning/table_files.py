@@ -19,7 +19,7 @@ from graphxai.learning.cleaning import CleanTable, Target
 from graphxai.learning.conformal import coverage_text
 from graphxai.learning.teachers.forests import trees_for
 from graphxai.learning.teachers.stacking import FOLDS, SOURCES
-from graphxai.runtime.writing import json_text, replacing, write_whole
+from graphxai.runtime.writing import atomic_write, json_text, write_whole
 
 __all__ = [
     "begin_run",
@@ -389,7 +389,7 @@ def _cells(targets: Sequence[Target], y: FloatArray) -> list[str]:
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 PATIENCE = 2.0  # seconds before a bar appears
 INTERVAL = 30.0  # seconds between lines in a log file
-Tick = Callable[[int], None]
+Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
 
 
@@ -17,7 +17,7 @@ def unseen(items: int) -> None:
 
 
 @contextmanager
-def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Tick]:
+def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Progress]:
     """Yield a function to call with the number of items done since the last call.
 
     show: None draws the bar if stderr is a terminal, and otherwise writes a line every 30 seconds,
@@ -43,24 +43,24 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     task = bar.add_task(title, total=total)
     begun = time.monotonic()
 
-    def tick(items: int) -> None:
+    def advance(items: int) -> None:
         bar.advance(task, items)
         if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
             bar.start()
 
     try:
-        yield tick
+        yield advance
     finally:
         if bar.live.is_started:
             bar.stop()
 
 
-def logged(title: str, total: int) -> Tick:
+def logged(title: str, total: int) -> Progress:
     """Return a tick that writes how far the work is to stderr, at most every 30 seconds."""
     begun = last = time.monotonic()
     done = 0
 
-    def tick(items: int) -> None:
+    def advance(items: int) -> None:
         nonlocal done, last
         done += items
         now = time.monotonic()
@@ -69,15 +69,15 @@ def logged(title: str, total: int) -> Tick:
             text = f"{title}: {done:,} of {total:,} after {now - begun:.0f} s"
             print(text, file=sys.stderr, flush=True)
 
-    return tick
+    return advance
 
 
 def in_chunks(
     items: Sequence[_Item], title: str, *, size: int = 500, show: bool | None = None
 ) -> Iterator[Sequence[_Item]]:
     """Yield the items, `size` at a time, with a progress bar; `show` as for `progress_bar`."""
-    with progress_bar(title, len(items), show=show) as tick:
+    with progress_bar(title, len(items), show=show) as advance:
         for start in range(0, len(items), size):
             part = items[start : start + size]
             yield part
-            tick(len(part))
+            advance(len(part))

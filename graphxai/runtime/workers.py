@@ -41,7 +41,7 @@ __all__ = [
     "checked_workers",
     "free_cores",
     "in_workers",
-    "work_through",
+    "map_in_processes",
 ]
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/workers.md
@@ -86,7 +86,7 @@ def checked_workers(workers: int) -> int:
     return count
 
 
-def work_through(
+def map_in_processes(
     function: Callable[[Sequence[Item]], Any],
     pieces: Iterable[Sequence[Item]],
     workers: int | None,
@@ -151,7 +151,7 @@ def in_workers(
     pieces: Iterable[Sequence[Item]],
     workers: int,
 ) -> Generator[list[Part], None, None]:
-    """Call a function on each piece in other processes; yields as `work_through` does.
+    """Call a function on each piece in other processes; yields as `map_in_processes` does.
 
     The pieces are read only far enough ahead to keep the processes busy. They end with the
     generator. An error that the function raises is raised here; its warnings are issued here.

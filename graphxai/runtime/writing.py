@@ -19,11 +19,11 @@ from filelock import FileLock, Timeout
 
 __all__ = [
     "Appended",
-    "alone",
+    "atomic_write",
+    "exclusive_lock",
     "folder_at",
     "json_text",
     "place_of",
-    "replacing",
     "synced_together",
     "write_whole",
 ]
@@ -68,7 +68,7 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
+def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
     """Open a file to write that takes the place of `path`, synced, when the block is left.
 
     Until then it has another name beside `path`, so an error or a full disk leaves `path` as it
@@ -100,7 +100,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
 
 @contextmanager
 def synced_together() -> Iterator[None]:
-    """Sync the files that `replacing` writes in the block when it is left, and each folder once.
+    """Sync the files that `atomic_write` writes in the block when it is left, and each folder once.
 
     For many small files, which then cost a fraction of the time. They take their places at once.
     """
@@ -118,8 +118,8 @@ def synced_together() -> Iterator[None]:
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write a file with `replacing`; return its path."""
-    with replacing(path, "w" if isinstance(content, str) else "wb") as file:
+    """Write a file with `atomic_write`; return its path."""
+    with atomic_write(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
     return Path(path)
 
@@ -178,7 +178,7 @@ class Appended:
 
 
 @contextmanager
-def alone(out: str | os.PathLike[str]) -> Iterator[None]:
+def exclusive_lock(out: str | os.PathLike[str]) -> Iterator[None]:
     """Refuse to write to a folder or file that another process is writing to.
 
     The system releases the lock when the process that holds it ends, however it ends.

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from graphxai.api import LoadedModel, explain_prepared, load, predict_prepared, tell_nearness
+from graphxai.api import LoadedModel, explain_prepared, load, predict_prepared, set_nearness
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.graph import Graph
@@ -130,7 +130,7 @@ class ExplainBatch:
         explained = self.explanations(smiles, numbers, names)
         for found in explained:
             if isinstance(found, ExplainedRow):
-                tell_nearness(found.explanation, training)
+                set_nearness(found.explanation, training)
         return [self._row(found, names is not None) for found in explained]
 
     def explanations(
@@ -138,7 +138,7 @@ class ExplainBatch:
     ) -> list[ExplainedRow | NamedRejectedRow]:
         """Explain molecules as a call does; returns explanations instead of their cells.
 
-        They do not know how near their molecules are to the training set, see `tell_nearness`.
+        They do not know how near their molecules are to the training set, see `set_nearness`.
         """
         model, explainer = loaded(self.model), get_explainer(self.method)
 
@@ -337,11 +337,11 @@ def teacher_of(model: LoadedModel) -> "Stack | None":
 
 def _taught(model: LoadedModel, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
     """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
-    found = taught_cells(model, [item for _, item in rows]) if rows else []
+    found = teacher_columns(model, [item for _, item in rows]) if rows else []
     return [row for row, _ in rows][: len(found)], found
 
 
-def taught_cells(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
+def teacher_columns(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
     """What the teacher stored beside a model predicts for molecules, in cells; [] without one."""
     teacher = teacher_of(model)
     if teacher is None:

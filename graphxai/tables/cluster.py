@@ -27,7 +27,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.provenance import provenance, versions
 from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.writing import alone, folder_at
+from graphxai.runtime.writing import exclusive_lock, folder_at
 
 from .batches import ExplainBatch
 from .frames import ExplainFrame
@@ -114,10 +114,10 @@ def explain_on_ray(
     nearness: Counter[str] = Counter()
     with ExitStack() as stack:
         if results.is_local:
-            stack.enter_context(alone(folder_at(results.path)))
+            stack.enter_context(exclusive_lock(folder_at(results.path)))
         before = results.begin(settings, resume)
-        tick = stack.enter_context(progress_bar("explaining", rows, show=progress))
-        tick(sum(shard.rows for shard in before))
+        advance = stack.enter_context(progress_bar("explaining", rows, show=progress))
+        advance(sum(shard.rows for shard in before))
         if _start(ray, address):
             stack.callback(ray.shutdown)
         workers = workers or _cores(ray)
@@ -128,7 +128,7 @@ def explain_on_ray(
         work = _WriteShards(frame, table, columns, results)
         for count, found in _mapped(ray, work, left, workers):
             nearness.update(found)
-            tick(count)
+            advance(count)
         shards = results.shards()
         require_complete(shards, rows)
         about = {"rows": rows, "versions": versions() | {"ray": ray.__version__}}

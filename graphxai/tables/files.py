@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from graphxai.runtime.writing import Appended, place_of, replacing
+from graphxai.runtime.writing import Appended, atomic_write, place_of
 
 RECORD_END = b"$$$$\n"
 ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
@@ -129,7 +129,7 @@ def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None
     numbers = pa.list_(pa.float32())
     schema = pa.schema([(n, numbers if n in lists else kind) for n, kind in types.items()])
     with (
-        replacing(path, "wb") as file,
+        atomic_write(path, "wb") as file,
         pa_csv.open_csv(table, convert_options=pa_csv.ConvertOptions(column_types=types)) as rows,
         pq.ParquetWriter(file, schema) as writer,
     ):

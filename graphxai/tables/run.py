@@ -22,16 +22,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from graphxai.api import LoadedModel, tell_nearness
+from graphxai.api import LoadedModel, set_nearness
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.files import one_line, require_pyarrow
-from graphxai.runtime.progress import Tick
-from graphxai.runtime.workers import Lost, work_through
-from graphxai.runtime.writing import alone, folder_at, synced_together, write_whole
+from graphxai.runtime.progress import Progress
+from graphxai.runtime.workers import Lost, map_in_processes
+from graphxai.runtime.writing import exclusive_lock, folder_at, synced_together, write_whole
 
 from .batches import (
     ExplainBatch,
@@ -90,7 +90,7 @@ def explain_table(
     level: float = LEVEL,
     excel_safe: bool = False,
     resume: bool = False,
-    tick: Tick = lambda rows: None,
+    progress: Progress = lambda rows: None,
     workers: int | None = 1,
 ) -> Counts:
     """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
@@ -101,7 +101,7 @@ def explain_table(
     apostrophe before text that a spreadsheet would read as a formula. `resume`: continue after
     the rows that an earlier run with the same settings wrote. `tick` is called with the number of
     rows done since the last call. `workers`: processes; the files are the same for any number.
-    None takes the free cores if that is faster, see `runtime.workers.work_through`.
+    None takes the free cores if that is faster, see `runtime.workers.map_in_processes`.
 
     A row that cannot be read, explained, drawn or written is rejected; the run goes on. Raises
     FileExistsError if there are results and `resume` is off, or files of another origin,
@@ -130,9 +130,9 @@ def explain_table(
     named = name_column is not None
     columns = batch.columns(named)
     with ExitStack() as stack:
-        stack.enter_context(alone(folder))
+        stack.enter_context(exclusive_lock(folder))
         seen = _begin(folder, settings, resume)
-        tick(len(seen))
+        progress(len(seen))
         if pictures is not None:
             folder_at(folder / "pictures")
         table = AppendedCsv(stack, folder / "explanations.csv", columns, excel_safe)
@@ -162,7 +162,7 @@ def explain_table(
             leftovers.write(refused)
             nearness.update(row["training_set"] for row in written)
             done, rejected = done + len(written), rejected + len(refused)
-            tick(len(rows))
+            progress(len(rows))
         if "parquet" in formats:
             tables = folder / "explanations.csv", folder / "explanations.parquet"
             csv_to_parquet(*tables, columns)
@@ -194,7 +194,7 @@ def explain_rows(
     with closing(_worked(batch.explanations, chunks, lambda row: row, workers, total)) as done:
         for found in chain.from_iterable(done):
             if isinstance(found, ExplainedRow):
-                tell_nearness(found.explanation, training)
+                set_nearness(found.explanation, training)
             if found.row not in skip:
                 yield found
 
@@ -208,7 +208,7 @@ def predict_table(
     name_column: str | None = None,
     level: float = LEVEL,
     excel_safe: bool = False,
-    tick: Tick = lambda rows: None,
+    progress: Progress = lambda rows: None,
     workers: int | None = 1,
 ) -> tuple[Counts, list[RejectedRow]]:
     """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out.
@@ -240,7 +240,7 @@ def predict_table(
                     write(row)
                     nearness[row["training_set"]] += 1
                     done += 1
-            tick(len(rows))
+            progress(len(rows))
     return Counts(done, len(rejected), nearness=nearness), rejected
 
 
@@ -251,7 +251,7 @@ def largest_relevance(
     *,
     smiles_column: str = "smiles",
     target: Any = None,
-    tick: Tick = lambda rows: None,
+    progress: Progress = lambda rows: None,
     workers: int | None = 1,
 ) -> float:
     """Largest |relevance| of any atom in a table, the limit of a shared colour scale."""
@@ -261,7 +261,7 @@ def largest_relevance(
         for found in rows:
             if isinstance(found, ExplainedRow):
                 largest = max(largest, float(abs(found.explanation.relevance).max()))
-            tick(1)
+            progress(1)
     return largest
 
 
@@ -295,7 +295,7 @@ def _worked(
 
     lost: what takes the place of a row that ended its process. total: rows, roughly.
     """
-    with closing(work_through(on_rows(batch), chunks, workers, total)) as done:
+    with closing(map_in_processes(on_rows(batch), chunks, workers, total)) as done:
         for parts in done:
             found: dict[int, Any] = {}
             for rows, places, results in parts:

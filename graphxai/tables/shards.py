@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphxai.runtime.writing import replacing
+from graphxai.runtime.writing import atomic_write
 
 from .pieces import Span, filesystem_of
 
@@ -108,7 +108,7 @@ class Results:
     def _write(self, name: str, content: "bytes | pa.Buffer") -> None:
         filesystem, path = self._opened
         if self.is_local:
-            with replacing(Path(path) / name, "wb") as file:
+            with atomic_write(Path(path) / name, "wb") as file:
                 file.write(content)
             return
         with filesystem.open_output_stream(f"{path}/{name}") as file:

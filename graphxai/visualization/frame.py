@@ -164,19 +164,19 @@ def _words_below(
 def _ticks(scale: Scale, left: float, length: float, bottom: float, size: float) -> str:
     ticks = scale.ticks()
     zero = ticks.index(0.0)
-    widest = max(text_width(scale.text(tick), size) for tick in ticks)
+    widest = max(text_width(scale.text(advance), size) for advance in ticks)
     spacing = length * (scale.place(ticks[1]) - scale.place(ticks[0]))
     # If numbers would touch, skip some, counting from zero so that 0 always stays.
     every = 1
     while spacing * every < widest + 5 and every < len(ticks) - 1 - zero:
         every += 1
     parts = []
-    for position, tick in enumerate(ticks):
-        at = left + length * scale.place(tick)
+    for position, advance in enumerate(ticks):
+        at = left + length * scale.place(advance)
         parts.append(
             f'<path d="M{number(at)} {number(bottom)}v4" stroke="#888888" stroke-width="0.75"/>'
         )
         if (position - zero) % every == 0:
             y = bottom + 6 + size * 0.8
-            parts.append(draw_text(scale.text(tick), at, y, size, anchor="middle", color=GREY))
+            parts.append(draw_text(scale.text(advance), at, y, size, anchor="middle", color=GREY))
     return "".join(parts)

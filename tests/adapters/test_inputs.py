@@ -29,9 +29,9 @@ def model():
 
 @pytest.mark.parametrize("method", [*IN_UNITS, "integrated_gradients"])
 def test_the_relevance_of_every_input_sums_to_its_line_alone_and_in_a_batch(model, method):
-    together = gx.explain(model, GRAPHS, method, of=ALL)
+    together = gx.explain(model, GRAPHS, method, wrt=ALL)
     for data, found in zip(GRAPHS, together, strict=True):
-        alone = gx.explain(model, data, method, of=ALL)
+        alone = gx.explain(model, data, method, wrt=ALL)
         assert list(found.relevance_of) == list(ALL)
         assert np.array_equal(found.relevance_of["x"], found.relevance)
         for name in ("edge_attr", "pe"):
@@ -45,7 +45,7 @@ def test_the_relevance_of_every_input_sums_to_its_line_alone_and_in_a_batch(mode
 
 def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
     data, module = GRAPHS[0], model.module
-    found = gx.explain(model, data, of=ALL)
+    found = gx.explain(model, data, wrt=ALL)
     with torch.no_grad():
         weight = module.head.weight[0]
         edges = data.edge_attr * (weight @ module.edge.weight)
@@ -60,19 +60,19 @@ def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
 def test_edges_of_a_gps_sum_to_their_line(method):
     torch.manual_seed(0)
     gps, graphs = gx.wrap(GpsModel().eval(), kind="regression"), molecules()[1:4]
-    together = gx.explain(gps, graphs, method, of=("x", "edge_attr"))
+    together = gx.explain(gps, graphs, method, wrt=("x", "edge_attr"))
     for data, found in zip(graphs, together, strict=True):
         rows = found.relevance_of["edge_attr"]
         assert rows.shape == (data.num_edges,)
         assert rows.sum() == pytest.approx(found.ledger.others["edge_attr"], abs=1e-5)
-        alone = gx.explain(gps, data, method, of=("edge_attr",)).relevance_of["edge_attr"]
+        alone = gx.explain(gps, data, method, wrt=("edge_attr",)).relevance_of["edge_attr"]
         assert rows == pytest.approx(alone, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", IN_UNITS)
 def test_types_have_relevance_by_row_although_they_are_integers(model, method):
     module = model.module
-    for data, found in zip(GRAPHS, gx.explain(model, GRAPHS, method, of=["kind"]), strict=True):
+    for data, found in zip(GRAPHS, gx.explain(model, GRAPHS, method, wrt=["kind"]), strict=True):
         scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of messages
         with torch.no_grad():
             expected = (module.kind(data.kind) * scale) @ module.head.weight[0]
@@ -86,7 +86,7 @@ def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
     zeros = torch.zeros(len(data.x), dtype=torch.long)
     output = model.module(data.x, data.edge_index, edges, data.pe, data.kind, zeros)
     (gradient,) = torch.autograd.grad(output.sum(), edges)
-    found = gx.explain(model, GRAPHS, "saliency", of="edge_attr")[0]
+    found = gx.explain(model, GRAPHS, "saliency", wrt="edge_attr")[0]
     assert found.relevance_of["edge_attr"] == pytest.approx(gradient.norm(dim=-1).numpy())
     assert not found.features_of
 
@@ -94,7 +94,7 @@ def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
 def test_integrated_gradients_move_all_inputs_together(model):
     """So that they and the output for zeros sum to the output."""
     data = GRAPHS[0]
-    ledger = gx.explain(model, data, "integrated_gradients", of=ALL).ledger
+    ledger = gx.explain(model, data, "integrated_gradients", wrt=ALL).ledger
     zeros = torch.zeros(4, dtype=torch.long)
     with torch.no_grad():
         nothing = model.module(
@@ -107,7 +107,7 @@ def test_integrated_gradients_move_all_inputs_together(model):
 def test_by_default_only_the_nodes_features_are_explained(model):
     found = gx.explain(model, GRAPHS[0])
     assert not found.relevance_of
-    same = gx.explain(model, GRAPHS[0], of=ALL).relevance
+    same = gx.explain(model, GRAPHS[0], wrt=ALL).relevance
     assert same == pytest.approx(found.relevance, abs=1e-7)
 
 
@@ -126,17 +126,17 @@ def test_by_default_only_the_nodes_features_are_explained(model):
 )
 def test_what_cannot_be_explained_is_refused_in_a_sentence(model, method, of, message):
     with pytest.raises(ValueError, match=message):
-        gx.explain(model, GRAPHS[0], method, of=of)
+        gx.explain(model, GRAPHS[0], method, wrt=of)
 
 
 def test_a_graphormer_and_tokens_have_no_further_inputs():
     from toy import random_graphormer
 
     with pytest.raises(ValueError, match="not available for a Graphormer"):
-        gx.explain(random_graphormer(), "CCO", of=ALL)
+        gx.explain(random_graphormer(), "CCO", wrt=ALL)
     tokens = gx.wrap(Tokens().eval(), kind="regression", inputs="tokens")
     with pytest.raises(ValueError, match="no inputs beside x"):
-        gx.explain(tokens, torch.randn(3, DIM), of=("pe",))
+        gx.explain(tokens, torch.randn(3, DIM), wrt=("pe",))
 
 
 class Tokens(nn.Module):
@@ -157,7 +157,7 @@ class Centre(nn.Module):
 
 
 def test_files_keep_the_relevance_of_inputs(model, tmp_path):
-    found = gx.explain(model, GRAPHS[0], of=ALL)
+    found = gx.explain(model, GRAPHS[0], wrt=ALL)
     stored = json.loads(found.save(tmp_path / "e.json").read_text())
     for name in ALL:
         assert stored["relevance_of"][name] == found.relevance_of[name].tolist()
@@ -176,7 +176,7 @@ def test_pyg_gets_a_mask_of_edges(model):
             edge_mask_type="object", model_config=settings,
         )(data.x, data.edge_index, **inputs)  # fmt: skip
 
-    expected = gx.explain(model, data, of=ALL)
+    expected = gx.explain(model, data, wrt=ALL)
     found = masks(algorithms.Lrp(), batch=torch.zeros(4, dtype=torch.long), **rest)
     assert found.edge_mask.numpy() == pytest.approx(expected.relevance_of["edge_attr"], abs=1e-6)
     assert found.node_mask[:, 0].numpy() == pytest.approx(expected.relevance, abs=1e-6)
@@ -197,7 +197,7 @@ def test_edges_of_a_batch_keep_their_order_in_pyg_masks(model):
         kind=torch.cat([first.kind, second.kind]), batch=torch.arange(2).repeat_interleave(4),
     )  # fmt: skip
     expected = np.concatenate(
-        [gx.explain(model, data, of=ALL).relevance_of["edge_attr"] for data in (first, second)]
+        [gx.explain(model, data, wrt=ALL).relevance_of["edge_attr"] for data in (first, second)]
     )
     assert found.edge_mask.numpy() == pytest.approx(expected[order], abs=1e-6)
 

@@ -89,16 +89,16 @@ def test_a_pair_is_what_the_frozen_network_loses_without_that_attention():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("through", [1, 2])
-def test_a_walk_is_what_a_token_of_the_frozen_network_loses_without_where_it_began(through):
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_a_walk_is_what_a_token_of_the_frozen_network_loses_without_where_it_began(num_layers):
     model = random_graphormer(num_layers=3).double()
     batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
-    found = walk_relevance(model, batch, through, "active")[0]  # (T, T)
+    found = walk_relevance(model, batch, num_layers, "active")[0]  # (T, T)
     full, constants = frozen_pass(model, batch)
     for began in range(len(found)):
-        states = entering(model, batch, constants, began)[through]
+        states = entering(model, batch, constants, began)[num_layers]
         for at in range(len(found)):
-            lost = full - frozen_pass(model, batch, constants, put=(through, at, states[at]))[0]
+            lost = full - frozen_pass(model, batch, constants, put=(num_layers, at, states[at]))[0]
             torch.testing.assert_close(found[at, began], lost, atol=1e-12, rtol=1e-9)
     assert found.abs().max() > 0.1
 
@@ -113,7 +113,9 @@ def entering(model, batch, constants, without):
 
 def test_walks_sum_to_the_relevance_of_where_they_began(smiles):
     model = random_graphormer(num_layers=3)
-    for walks, e in zip(gx.pairs(model, smiles, through=2), gx.explain(model, smiles), strict=True):
+    for walks, e in zip(
+        gx.pairs(model, smiles, num_layers=2), gx.explain(model, smiles), strict=True
+    ):
         np.testing.assert_allclose(walks.matrix.sum(0)[1:], e.relevance, atol=1e-5)
         assert walks.matrix.sum(0)[0] == pytest.approx(e.ledger.graph_token, abs=1e-5)
         assert "walks of 2 layers" in repr(walks)
@@ -121,10 +123,10 @@ def test_walks_sum_to_the_relevance_of_where_they_began(smiles):
     assert walks.figure().axes[0].get_legend_handles_labels()[1] == ["after layer 2"]
 
 
-@pytest.mark.parametrize("through", [0, 2, -1])
-def test_walks_need_a_layer_before_and_after(through):
-    with pytest.raises(ValueError, match="through must be from 1 to 1"):
-        gx.pairs(random_graphormer(num_layers=2), "CCO", through=through)
+@pytest.mark.parametrize("num_layers", [0, 2, -1])
+def test_walks_need_a_layer_before_and_after(num_layers):
+    with pytest.raises(ValueError, match="num_layers must be from 1 to 1"):
+        gx.pairs(random_graphormer(num_layers=2), "CCO", num_layers=num_layers)
 
 
 @pytest.mark.parametrize("pre", [True, False])
@@ -162,8 +164,8 @@ def test_relevance_passes_through_attention_or_around_it():
     leaving = (after * slope).sum()
     beside = (tokens[:, :1] * slope).sum()
     projected = (model.layers[0].attention.output.bias * slope).sum()
-    through = pair_relevance(model, batch, "active").sum()
-    torch.testing.assert_close(through, (leaving - beside - projected).detach())
+    num_layers = pair_relevance(model, batch, "active").sum()
+    torch.testing.assert_close(num_layers, (leaving - beside - projected).detach())
 
 
 def test_nothing_reads_the_last_layers_nodes():

@@ -70,7 +70,7 @@ def test_molecules_without_a_cut_give_no_products() -> None:
 
 def test_every_new_molecule_is_ticked() -> None:
     ticks: list[int] = []
-    products = recombine(DRUGS, 20, tick=ticks.append)
+    products = recombine(DRUGS, 20, progress=ticks.append)
     assert sum(ticks) == len(products) > 0
     seen = list(in_chunks(products, "reading", size=7, show=False))
     assert [text for part in seen for text in part] == products

@@ -159,13 +159,13 @@ def test_what_reads_one_networks_attention_names_the_members(model):
     assert not get_explainer("learned").applies_to(model)
 
 
-@pytest.mark.parametrize("through", [None, 1])
-def test_pairs_are_means_over_the_members(smiles, through):
+@pytest.mark.parametrize("num_layers", [None, 1])
+def test_pairs_are_means_over_the_members(smiles, num_layers):
     model = Ensemble(members(0.3, tasks=DIGITS)).eval()
-    for found in gx.pairs(model, smiles, through=through):
+    for found in gx.pairs(model, smiles, num_layers=num_layers):
         e = found.explanation
         each = [
-            gx.pairs(one, e.smiles, through=through, target=e.prediction.label).by_layer
+            gx.pairs(one, e.smiles, num_layers=num_layers, target=e.prediction.label).by_layer
             for one in model.members
         ]
         np.testing.assert_allclose(found.by_layer, np.mean(each, axis=0), atol=1e-6)

@@ -8,13 +8,13 @@ from graphxai.runtime import progress
 def test_a_log_file_gets_a_line_every_thirty_seconds(capsys, monkeypatch):
     clock = iter([0.0, 10.0, 31.0, 45.0, 62.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with progress.progress_bar("fitting", 1000) as tick:
+    with progress.progress_bar("fitting", 1000) as advance:
         for _ in range(4):
-            tick(100)
+            advance(100)
     assert capsys.readouterr().err.splitlines() == [
         "fitting: 200 of 1,000 after 31 s",
         "fitting: 400 of 1,000 after 62 s",
     ]
-    with progress.progress_bar("fitting", 10, show=False) as tick:
-        tick(10)
+    with progress.progress_bar("fitting", 10, show=False) as advance:
+        advance(10)
     assert capsys.readouterr().err == ""

@@ -13,7 +13,7 @@ import pytest
 
 import graphxai
 from graphxai.runtime import workers
-from graphxai.runtime.workers import Lost, free_cores, in_workers, work_through
+from graphxai.runtime.workers import Lost, free_cores, in_workers, map_in_processes
 from toiling import DiesOn, DiesSending, doubled, odd, slowly, strict, where
 
 PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
@@ -112,16 +112,16 @@ def test_a_generator_of_random_numbers_is_refused():
 def test_small_work_stays_in_this_process(monkeypatch):
     monkeypatch.setattr(workers, "free_cores", lambda: 2)
     pieces = [[0], [1], [1]]
-    pids = {result[0] for _, result in found(work_through(where, pieces, None, 3))}
+    pids = {result[0] for _, result in found(map_in_processes(where, pieces, None, 3))}
     assert pids == {os.getpid()}
     monkeypatch.setattr(workers, "STARTING", 0.0)
-    first, *rest = (r[0] for _, r in found(work_through(where, pieces, None, 3)))
+    first, *rest = (r[0] for _, r in found(map_in_processes(where, pieces, None, 3)))
     assert first == os.getpid()
     assert os.getpid() not in rest
 
 
 def test_one_worker_is_this_process():
-    assert {r[0] for _, r in found(work_through(where, PIECES, 1, 7))} == {os.getpid()}
+    assert {r[0] for _, r in found(map_in_processes(where, PIECES, 1, 7))} == {os.getpid()}
     assert free_cores() >= 1
 
 
@@ -130,7 +130,7 @@ def in_daemon(pipe):
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        parts = list(work_through(doubled, [[1], [2]], 2, 2))
+        parts = list(map_in_processes(doubled, [[1], [2]], 2, 2))
     pipe.send(([part.found for one in parts for part in one], [str(w.message) for w in caught]))
 
 

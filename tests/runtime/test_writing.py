@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from graphxai.runtime.writing import folder_at, json_text, place_of, replacing, write_whole
+from graphxai.runtime.writing import atomic_write, folder_at, json_text, place_of, write_whole
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, pipes and modes of POSIX")
 
@@ -41,7 +41,7 @@ def test_what_is_not_a_file_is_refused_with_the_reason(tmp_path):
 def test_an_error_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path):
     path = write_whole(tmp_path / "a.csv", "old")
     path.chmod(0o640)
-    with pytest.raises(TypeError), replacing(path) as file:
+    with pytest.raises(TypeError), atomic_write(path) as file:
         file.writelines(["new" * 10_000, None])
     assert path.read_text() == "old"
     write_whole(path, "newer")

@@ -16,7 +16,7 @@ from graphxai.datasets.molecules import MAX_QUOTED
 from graphxai.explainers import get_explainer
 from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import StructureEncoding, save_checkpoint
-from graphxai.runtime.writing import alone
+from graphxai.runtime.writing import exclusive_lock
 from graphxai.tables import batches, run
 from graphxai.tables.run import Pictures, explain_table, predict_table
 from toy import random_graphormer
@@ -136,7 +136,7 @@ def test_two_runs_into_one_folder_are_refused_with_who_runs(model, tmp_path):
     table = write_table(tmp_path / "t.csv", "CCO")
     (tmp_path / "out").mkdir()
     with (
-        alone(tmp_path / "out"),
+        exclusive_lock(tmp_path / "out"),
         pytest.raises(OSError, match=rf"process {os.getpid()} since 2\d\d\d-"),
     ):
         explained(model, table, tmp_path / "out")
@@ -148,13 +148,13 @@ def test_two_runs_into_one_folder_are_refused_with_who_runs(model, tmp_path):
 def test_a_killed_run_leaves_no_lock(tmp_path):
     code = f"""
         import os, signal
-        from graphxai.runtime.writing import alone
-        with alone({str(tmp_path)!r}):
+        from graphxai.runtime.writing import exclusive_lock
+        with exclusive_lock({str(tmp_path)!r}):
             os.kill(os.getpid(), signal.SIGKILL)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
     assert killed.returncode == -signal.SIGKILL
-    with alone(tmp_path):
+    with exclusive_lock(tmp_path):
         pass
 
 

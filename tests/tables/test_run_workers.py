@@ -72,7 +72,7 @@ def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path,
     without = write_table(tmp_path / "u.csv", ["" if one == "CN" else one for one in SMILES])
     options = {"pictures": Pictures(), "name_column": "name"}
     one = explain_table(model, without, tmp_path / "one", get_explainer("lrp"), **options)
-    monkeypatch.setattr(run, "work_through", dying)
+    monkeypatch.setattr(run, "map_in_processes", dying)
     many = explain_table(model, table, tmp_path / "many", get_explainer("lrp"), **options)
     assert (many.done, many.rejected) == (one.done, one.rejected) == (6, 3)
     found, expected = contents(tmp_path / "many"), contents(tmp_path / "one")

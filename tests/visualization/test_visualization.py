@@ -146,7 +146,7 @@ def test_ticks_are_round_symmetric_and_inside(limit: float) -> None:
     np.testing.assert_allclose(ticks, -np.array(ticks)[::-1])
     assert max(ticks) <= limit * (1 + 1e-8)
     assert max(ticks) > limit / 2
-    assert all(len(f"{tick:.3e}".split("e")[0].rstrip("0")) <= 5 for tick in ticks)
+    assert all(len(f"{advance:.3e}".split("e")[0].rstrip("0")) <= 5 for advance in ticks)
 
 
 def test_numbers_are_written_with_sign_and_three_digits() -> None:

@@ -200,9 +200,14 @@ def recombined(
     settings: TrainingSettings,
 ) -> tuple[list[str], list[Data]]:
     """Make new molecules (see `recombine`) and encode them; `settings` may show progress bars."""
-    with progress_bar("recombining", count, show=settings.show) as tick:
+    with progress_bar("recombining", count, show=settings.show) as advance:
         new = recombine(
-            smiles, count, seed=settings.seed, exclude=exclude, max_atoms=MAX_ATOMS, tick=tick
+            smiles,
+            count,
+            seed=settings.seed,
+            exclude=exclude,
+            max_atoms=MAX_ATOMS,
+            progress=advance,
         )
     graphs: list[Data] = []
     for part in in_chunks(new, "encoding", show=settings.show):

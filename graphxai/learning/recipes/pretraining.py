@@ -35,7 +35,7 @@ from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.minimol import minimol_fingerprints
 from graphxai.models.graphormer import TO_START, Graphormer, GraphormerConfig, save_checkpoint
 from graphxai.runtime.progress import in_chunks
-from graphxai.runtime.writing import replacing
+from graphxai.runtime.writing import atomic_write
 
 __all__ = ["Targets", "describe", "learned_descriptors", "pretrain"]
 
@@ -196,7 +196,7 @@ def _kept(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         return np.asarray(np.load(path, allow_pickle=False))
     values = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, "wb") as file:
+    with atomic_write(path, "wb") as file:
         np.save(file, values)
     return values
 

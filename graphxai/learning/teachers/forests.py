@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
-from graphxai.runtime.progress import Tick, unseen
+from graphxai.runtime.progress import Progress, unseen
 
 __all__ = ["Forest", "Forests", "forest_predictions", "reference_forest", "trees_for"]
 
@@ -124,7 +124,7 @@ class Forests:
         tasks: Sequence[Task],
         smiles: Sequence[str],
         y: NDArray[np.floating],
-        tick: Tick = unseen,
+        progress: Progress = unseen,
     ) -> None:
         if any(task.kind == "multiclass" for task in tasks):
             raise ValueError("forests can teach binary and regression tasks, not multi-class ones.")
@@ -139,7 +139,7 @@ class Forests:
                 forests.append(
                     Forest.fit(task, features[known], y[known, k], trees=trees, out_of_bag=True)
                 )
-                tick(1)
+                progress(1)
             self._fitted.append(forests)
             self.out_of_bag[known, k] = np.mean([f.out_of_bag for f in forests], axis=0)
 

@@ -150,8 +150,8 @@ class Ensemble:
         ]
         labels = np.column_stack([y, *read])
         fitted = [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
-        with progress_bar("fitting", 2 * len(fitted) + 1, show=show) as tick:
-            self._forests = Forests(fitted, smiles, labels.astype(np.float32), tick)
+        with progress_bar("fitting", 2 * len(fitted) + 1, show=show) as advance:
+            self._forests = Forests(fitted, smiles, labels.astype(np.float32), advance)
             self._process = TanimotoProcess(smiles, labels)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:

@@ -18,7 +18,7 @@ from graphxai.contract.tasks import Task
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.teachers.stacking import Forests, Processes, Stack
-from graphxai.runtime.writing import replacing
+from graphxai.runtime.writing import atomic_write
 
 __all__ = ["kept_teacher", "save_teacher"]
 
@@ -106,7 +106,7 @@ def save_teacher(stack: Stack, folder: Path) -> Path:
     about |= {"weights": stack.weights, "metrics": stack.metrics}
     path = folder / FILE
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    with replacing(path, "wb") as file:
+    with atomic_write(path, "wb") as file:
         file.write(save(contiguous, metadata={"teacher": json.dumps(about)}))
     return path
 

@@ -33,7 +33,7 @@ from graphxai.learning.teachers.gaussian_process import (
 )
 from graphxai.learning.teachers.labels import MIN_LABELS, forest_inputs
 from graphxai.learning.teachers.minimol import minimol_fingerprints, minimol_installed
-from graphxai.runtime.progress import Tick, progress_bar
+from graphxai.runtime.progress import Progress, progress_bar
 
 __all__ = ["SOURCES", "Features", "Stack", "simplex_weights"]
 
@@ -165,8 +165,8 @@ class Stack:
         names = [name for name in SOURCES if name != "minimol" or minimol_installed()]
         folds = scaffold_folds(smiles, FOLDS) if enough else []
         steps = 2 * len(tasks) + (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
-        with progress_bar("fitting teachers", steps, show=show) as tick:
-            fitting = _Fitting(tuple(tasks), features, y, seed, tick)
+        with progress_bar("fitting teachers", steps, show=show) as advance:
+            fitting = _Fitting(tuple(tasks), features, y, seed, advance)
             by_source = {
                 name: fitting.unseen_by_process(name, folds, enough)
                 if name not in MAX_FEATURES
@@ -269,7 +269,7 @@ class _Fitting:
     features: Features
     y: FloatArray
     seed: int
-    tick: Tick
+    advance: Progress
 
     def unseen_by_forests(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
@@ -283,7 +283,7 @@ class _Fitting:
                 if len(np.unique(self.y[rest, k])) > 1:
                     forest = self._forest(name, k, rest, share=0.25)
                     found[k][fold] = forest.predict(inputs[fold])
-            self.tick(1)
+            self.advance(1)
         return found
 
     def forests(self, name: str) -> Forests:
@@ -295,7 +295,7 @@ class _Fitting:
                 forests[k] = self._forest(name, k, known, out_of_bag=_enough(column))
                 left_out[k] = np.full(len(column), np.nan)
                 left_out[k][known] = forests[k].out_of_bag
-            self.tick(1)
+            self.advance(1)
         return Forests(name, forests, left_out)
 
     def _forest(
@@ -328,7 +328,7 @@ class _Fitting:
                 rest[fold] = np.nan
                 process = Process.fit(kernel, carriers, rest, noise, left_out=False)
                 predicted[fold] = process.predict(kernel[fold])
-                self.tick(1)
+                self.advance(1)
             for k, readings in _readings(tasks, predicted).items():
                 error = _squared_error(readings, self.y[:, k])
                 if k not in best or error < errors[k]:
@@ -341,7 +341,7 @@ class _Fitting:
         kernel, carriers, width = self._own(name)
         each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
         process = Process.fit(kernel, carriers, _labels(tasks, self.y), each)
-        self.tick(1)
+        self.advance(1)
         fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
         return Processes(name, tasks, process, fingerprints, width)
 

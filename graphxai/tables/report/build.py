@@ -29,7 +29,7 @@ from graphxai.explanation.provenance import versions
 from graphxai.models.graphormer import require_purpose
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import Lost, Part, work_through
+from graphxai.runtime.workers import Lost, Part, map_in_processes
 from graphxai.runtime.writing import place_of, write_whole
 from graphxai.visualization.color import PALETTES, Scale
 
@@ -192,11 +192,11 @@ def report(
     training = training_set_of(model)
     plan = Plan(model, training, explainer, others, target, require_level(level), *changes)
     workers = workers_for(model, workers)
-    done = work_through(partial(_explained, plan), _chunks(rows, CHUNK), workers, total)
-    with progress_bar("explaining", total, show=progress) as tick, closing(done):
+    done = map_in_processes(partial(_explained, plan), _chunks(rows, CHUNK), workers, total)
+    with progress_bar("explaining", total, show=progress) as advance, closing(done):
         for part in chain.from_iterable(done):
             _add(contents, plan, part)
-            tick(len(part.items))
+            advance(len(part.items))
     if not contents.molecules:
         why = f": {contents.rejected[0][2]}" if contents.rejected else ""
         if total == 1 and not _is_file(inputs):
@@ -207,13 +207,13 @@ def report(
     if plan.counterfactuals:
         plan = replace(plan, values=_values(plan, contents))
     wanted = [(place, chosen[place], *contents.explained[place]) for place in sorted(chosen)]
-    done = work_through(
+    done = map_in_processes(
         partial(_completed, plan), _chunks(iter(wanted), IN_FULL), workers, len(wanted)
     )
-    with progress_bar("comparing methods", len(chosen), show=progress) as tick, closing(done):
+    with progress_bar("comparing methods", len(chosen), show=progress) as advance, closing(done):
         for part in chain.from_iterable(done):
             _complete(contents, part)
-            tick(len(part.items))
+            advance(len(part.items))
     contents.notes += filter(None, (_doubt(model, contents), beside(values, contents.task)))
     for note in contents.notes:
         warnings.warn(note, stacklevel=2)
