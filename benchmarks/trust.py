@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
 import graphxai as gx
-from graphxai.api import explain_prepared, predict_prepared
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
@@ -36,6 +35,8 @@ from graphxai.evaluation.sanity_checks import NoisyModel, relative_change
 from graphxai.evaluation.trust.signs import CONFIDENCE, LIKENESS
 from graphxai.evaluation.trust.training_images import training_images_of
 from graphxai.explainers import get_explainer
+from graphxai.explanation.compute.explaining import explain_prepared
+from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.metrics import roc_auc
 from graphxai.learning.recipes.rules import train_rule

@@ -104,7 +104,9 @@ def only_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests that explain many times and compare relevance; others see that output.
     """
-    monkeypatch.setattr("graphxai.api._outputs_without_nodes", lambda model, batch: None)
+    monkeypatch.setattr(
+        "graphxai.explanation.compute.explaining.outputs_without_nodes", lambda model, batch: None
+    )
 
 
 @pytest.fixture

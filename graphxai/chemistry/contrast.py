@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import Model, explain, load
+from graphxai.api import explain, load
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
 from graphxai.visualization.resonance import averaged

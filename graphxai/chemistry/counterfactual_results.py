@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphxai.api import Model, explain
+from graphxai.api import explain
 from graphxai.explainers.registry import Method
 from graphxai.explanation import files
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.grid import PANEL, SATURATED
 from graphxai.explanation.html import page_html, table_html

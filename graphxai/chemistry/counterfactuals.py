@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
-from graphxai.api import Model, conformal_of, explain, load, predict
+from graphxai.api import explain, load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.explanation.compute.models import Model, conformal_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 

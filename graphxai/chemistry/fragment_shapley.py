@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from graphxai.adapters.removal import Operator, outputs_of_parts
-from graphxai.api import Model, load, pretrained_models
+from graphxai.api import load, pretrained_models
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.model import evaluating
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 

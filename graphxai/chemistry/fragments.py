@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
     from graphxai.adapters.removal import Operator
-    from graphxai.api import Model
+    from graphxai.explanation.compute.models import Model
     from graphxai.visualization import Scale
 
     from .fragment_shapley import FragmentValues

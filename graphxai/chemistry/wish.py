@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphxai.api import Model
 from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.prediction import Prediction
 
 

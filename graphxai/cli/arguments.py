@@ -9,7 +9,7 @@ import typer
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.api import LoadedModel
+    from graphxai.explanation.compute.models import LoadedModel
 
 TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")

@@ -9,9 +9,9 @@ from .arguments import ColumnOption, kind_of, load_with_warning, require_out
 from .terminal import echo, printable
 
 if TYPE_CHECKING:
-    from graphxai.api import LoadedModel
     from graphxai.chemistry.counterfactuals import Counterfactuals
     from graphxai.chemistry.measurements import Measurements
+    from graphxai.explanation.compute.models import LoadedModel
 
 
 def counterfactuals(

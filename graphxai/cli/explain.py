@@ -27,7 +27,7 @@ from .arguments import (
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.api import LoadedModel
+    from graphxai.explanation.compute.models import LoadedModel
     from graphxai.explanation.explanation import Explanation
     from graphxai.tables.run import Counts
 

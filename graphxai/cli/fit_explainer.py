@@ -9,7 +9,7 @@ from .arguments import ColumnOption, DeviceOption, kind_of, load_with_warning
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.api import LoadedModel
+    from graphxai.explanation.compute.models import LoadedModel
 
 DIGITS = "mnist-superpixels"
 

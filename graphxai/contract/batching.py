@@ -24,32 +24,25 @@ Key = TypeVar("Key")  # the caller's name for an input
 
 
 def in_pieces(values: Sequence[Any]) -> Iterator[list[tuple[int, Any]]]:
-    """The inputs with their index, CHUNK at a time."""
+    """Number the inputs, and yield them CHUNK at a time."""
     numbered = enumerate(values)
     while piece := list(islice(numbered, CHUNK)):
         yield piece
 
 
 def in_chunks(
-    model: Any,
-    piece: Sequence[tuple[int, Any]],
-    strict: bool,
-    refuse: Callable[[int, Exception], None],
-) -> Iterator[list[tuple[int, Input]]]:
-    """Encode numbered inputs; yields lists of (index, encoded input), within CHUNK_PAIRS.
+    model: Any, piece: Sequence[tuple[int, Any]]
+) -> Iterator[list[tuple[int, Input | Exception]]]:
+    """Encode numbered inputs; yields them in lists within CHUNK_PAIRS.
 
-    refuse: called with the index and the error of an unusable input; if strict, it is raised.
+    An input that cannot be used (ValueError, OSError) has its error in its place.
     """
-    chunk: list[tuple[int, Input]] = []
+    chunk: list[tuple[int, Input | Exception]] = []
     pairs = 0
-    refused = () if strict else (ValueError, OSError)
-    prepared = prepare_each(model, [value for _, value in piece], refused)
-    for (index, _), found in zip(piece, prepared, strict=True):
-        if isinstance(found, Exception):
-            refuse(index, found)
-            continue
-        chunk.append((index, found))
-        pairs += found.num_nodes**2
+    encoded = prepare_each(model, [value for _, value in piece])
+    for (number, _), item in zip(piece, encoded, strict=True):
+        chunk.append((number, item))
+        pairs += 0 if isinstance(item, Exception) else item.num_nodes**2
         if pairs > CHUNK_PAIRS:
             yield chunk
             chunk, pairs = [], 0

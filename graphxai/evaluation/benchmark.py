@@ -15,12 +15,13 @@ import torch
 from torch_geometric.data import Data
 
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
-from graphxai.api import Model, load
+from graphxai.api import load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method, methods_for
+from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_device
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for

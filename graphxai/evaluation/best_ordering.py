@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.adapters.removal import Operator, outputs_of_parts
-from graphxai.api import Model
 from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import Model
 
 from .curves import Curve, class_logits, explained_class
 

@@ -19,7 +19,7 @@ from graphxai.adapters.removal import (
     outputs_without_edges,
     undirected_edges,
 )
-from graphxai.api import LoadedModel, Model, OnError, explain_prepared, load, predict_prepared
+from graphxai.api import load
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import evaluating
@@ -27,6 +27,10 @@ from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.explaining import explain_prepared
+from graphxai.explanation.compute.lists import OnError
+from graphxai.explanation.compute.models import LoadedModel, Model
+from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
-from graphxai.api import Model
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import TaskSet
+from graphxai.explanation.compute.models import Model
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,20 +5,20 @@ distinguish (`undefined` gives the reason). Ties never depend on the order of th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from graphxai.api import explain_prepared, pairs
+from graphxai.api import pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.explanation import Explanation
 from graphxai.learning import metrics as prediction
 from graphxai.learning.fit import predict
@@ -233,9 +233,10 @@ def evaluate_truth(
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance:
         for explainer in explainers:
             found = {graph: _nothing(known[graph]) for graph in notes}
-            refuse = partial(_raise_named, explainer)
-            explained = explain_prepared(model, prepared, explainer, target=target, refuse=refuse)
-            for graph, explanation in explained:
+            computed = explanations_or_errors(model, prepared, explainer, target=target)
+            for graph, explanation in computed:
+                if isinstance(explanation, Exception):
+                    raise _named(explainer, graph) from explanation
                 found[graph] = _scores(explanation, known[graph], graph)
                 if bonds is not None:
                     found[graph] |= _of_bonds(explanation, *bonds[graph])
@@ -428,11 +429,11 @@ def _nothing(truth: NDArray[Any]) -> dict[str, float]:
     return dict.fromkeys(metrics_for(truth), np.nan)
 
 
-def _raise_named(explainer: Explainer, graph: int, error: ValueError) -> NoReturn:
-    """Raise the error of a graph whose relevance is not finite."""
-    raise ValueError(
+def _named(explainer: Explainer, graph: int) -> ValueError:
+    """Return the error of a graph whose relevance is not finite, with graph and method named."""
+    return ValueError(
         f"graph {graph}, method {explainer.name!r}: relevance contains values that are not finite."
-    ) from error
+    )
 
 
 def _scores(explanation: Explanation, truth: NDArray[Any], graph: int) -> dict[str, float]:

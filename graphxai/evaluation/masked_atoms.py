@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from graphxai.api import LoadedModel
 from graphxai.contract.inputs import Input, as_list, prepare_each
+from graphxai.explanation.compute.models import LoadedModel
 from graphxai.learning.masked_atoms import accuracy, train_masked_atoms
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.models.graphormer.masked_atoms import MaskedAtoms

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from graphxai.adapters.removal import Operator, Resampling
-from graphxai.api import Model, explain_prepared
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
+from graphxai.explanation.compute.explaining import explanations_or_errors
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 
 from .curves import Series, several_series
@@ -92,19 +93,18 @@ def explained_or_reason(
 
     A user's own method may raise any exception, which goes into the note of its row.
     """
-    refused: dict[Key, str] = {}
-
-    def refuse(key: Key, error: ValueError) -> None:
-        refused[key] = "the scores are not finite."
-
     try:
-        found = dict(explain_prepared(model, items, explainer, target=target, refuse=refuse))
+        computed = dict(explanations_or_errors(model, items, explainer, target=target))
     except Exception as error:
         if len(items) == 1:
             return {items[0][0]: f"{type(error).__name__}: {error}"}
         alone = [explained_or_reason(model, [item], explainer, target) for item in items]
         return {key: value for one in alone for key, value in one.items()}
-    return {**found, **refused}
+    not_finite = "the scores are not finite."
+    return {
+        key: not_finite if isinstance(explanation, Exception) else explanation
+        for key, explanation in computed.items()
+    }
 
 
 def _series(

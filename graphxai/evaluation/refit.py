@@ -29,11 +29,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.adapters.removal import remaining
-from graphxai.api import Model
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.explainers import Explainer
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.learning.fit import fit, predict
 from graphxai.learning.settings import TrainingSettings

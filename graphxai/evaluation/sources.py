@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from graphxai.api import LoadedModel
+from graphxai.explanation.compute.models import LoadedModel
 
 from .store import Key
 

@@ -6,9 +6,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from graphxai.api import Model, predict_prepared
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.predicting import predictions_or_errors
 
 from .measure import Item
 from .store import Key
@@ -73,8 +74,11 @@ def targets_by_graph(
 def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, str | None]:
     """The class that the model predicts for each graph."""
     place = [t.name for t in model.config.tasks].index(task.name)
-    found = predict_prepared(model, prepared, refuse=lambda *_: None)
-    labels = {key: predictions[place].label for key, predictions in found}
+    labels = {
+        key: predictions[place].label
+        for key, predictions in predictions_or_errors(model, prepared)
+        if not isinstance(predictions, Exception)
+    }
     return {key: labels.get(key) for key, _ in prepared}
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from graphxai.api import LoadedModel, explain_prepared, load, predict_prepared, set_nearness
+from graphxai.api import load
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.graph import Graph
@@ -21,6 +21,10 @@ from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, molecule_graphs
 from graphxai.datasets.training_set import UNKNOWN, training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
+from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.nearness import set_nearness
+from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
@@ -100,8 +104,7 @@ class ExplainBatch:
         model = loaded(self.model)
         require_molecules(model)
         probe, explainer = [(0, prepare_for(model, PROBE))], get_explainer(self.method)
-        options: dict[str, Any] = {"target": self.target, "refuse": lambda *_: None}
-        list(explain_prepared(model, probe, explainer, **options))
+        list(explanations_or_errors(model, probe, explainer, target=self.target))
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """The columns of a row with their types; `list`: numbers separated by spaces."""

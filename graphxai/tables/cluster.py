@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphxai.api import LoadedModel, load
+from graphxai.api import load
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.provenance import provenance, versions
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import exclusive_lock, folder_at

@@ -22,12 +22,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from graphxai.api import LoadedModel, set_nearness
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
+from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.files import one_line, require_pyarrow
 from graphxai.runtime.progress import Progress
 from graphxai.runtime.workers import Lost, map_in_processes

@@ -16,6 +16,7 @@ from .checkpoint import (
 from .config import GraphormerConfig
 from .encoding import StructureEncoding, collate
 from .ensemble import Ensemble, LoadedModel, is_ensemble, load_ensemble, members_of, save_ensemble
+from .loading import load_model
 from .mean_node import measure_mean_node
 from .model import Graphormer
 
@@ -35,6 +36,7 @@ __all__ = [
     "load_checkpoint",
     "load_ensemble",
     "load_huggingface",
+    "load_model",
     "locate",
     "measure_mean_node",
     "members_of",

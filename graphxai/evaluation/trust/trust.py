@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import Model, explain_prepared, nearness_of
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_all, prepare_for
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer, get_explainer
+from graphxai.explanation.compute.explaining import explain_prepared
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.nearness import nearness_of
 from graphxai.explanation.explanation import Explanation
 
 from .perturbed_inputs import WRITINGS, another_form

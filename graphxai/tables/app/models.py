@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphxai.api import LoadedModel, load
+from graphxai.api import load
 from graphxai.explainers import REGISTRY
+from graphxai.explanation.compute.models import LoadedModel
 from graphxai.visualization.color import Scale
 
 from .molecules import MAX_ATOMS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphxai.api import Model, explain, predict
+from graphxai.api import explain, predict
 from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.counterfactuals import Counterfactuals, search
 from graphxai.chemistry.exchange import exchanged, fragments_for
@@ -22,6 +22,7 @@ from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import trust
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.report.drawing import UNIT, drawing

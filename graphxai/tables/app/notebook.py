@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphxai.api import LoadedModel
+from graphxai.explanation.compute.models import LoadedModel
 
 if TYPE_CHECKING:
     from .widget import Explorer

@@ -24,7 +24,7 @@ try:
 except ImportError:
     raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
 
-from graphxai.api import LoadedModel
+from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.html import security_policy
 
 from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested

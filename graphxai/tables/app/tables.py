@@ -12,10 +12,10 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
-from graphxai.api import LoadedModel
 from graphxai.chemistry.measurements import Measurements, NotUnderstood
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import iter_records
+from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded

@@ -15,7 +15,7 @@ try:
 except ImportError:
     raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
 
-from graphxai.api import LoadedModel
+from graphxai.explanation.compute.models import LoadedModel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import Models

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from graphxai.api import Model, explain_prepared, load
+from graphxai.api import load
 from graphxai.chemistry.counterfactuals import Wish
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments, fragments
@@ -22,6 +22,8 @@ from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE, Trust, explained_by_each, trust_prepared
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.explaining import explanations_or_errors
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
@@ -313,20 +315,22 @@ def _explained(plan: Plan, chunk: Sequence[Row]) -> tuple[list[Explained], list[
     found: list[Explained] = []
     with one_thread():
         prepared, rejected = _prepared(model, chunk)
-
-        def refuse(number: int, error: Exception) -> None:
-            rejected.append(_rejected(rows[number], error))
-
-        options: dict[str, Any] = {"target": target, "training": plan.training, "refuse": refuse}
-        made = explain_prepared(model, prepared, plan.explainer, **options)
-        explained = {number: one.at(plan.level) for number, one in made}
+        explained: dict[int, Explanation] = {}
+        computed = explanations_or_errors(
+            model, prepared, plan.explainer, target=target, training=plan.training
+        )
+        for number, explanation in computed:
+            if isinstance(explanation, Exception):
+                rejected.append(_rejected(rows[number], explanation))
+            else:
+                explained[number] = explanation.at(plan.level)
         prepared = [item for item in prepared if item[0] in explained]
         trusted = trust_prepared(model, prepared, explained, None, target=target)
         for number, _ in prepared:
             try:
                 found.append(_card_of(plan, rows[number], explained[number], trusted[number]))
             except Exception as error:  # RDKit raises errors of any type
-                refuse(number, error)
+                rejected.append(_rejected(rows[number], error))
     return found, rejected
 
 

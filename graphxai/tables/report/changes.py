@@ -5,7 +5,6 @@ from typing import Any
 
 from rdkit import Chem
 
-from graphxai.api import Model, explain_prepared
 from graphxai.chemistry.counterfactuals import Counterfactual, Wish, counterfactuals
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
@@ -13,6 +12,8 @@ from graphxai.contract.inputs import prepare_all
 from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import trust_prepared
 from graphxai.explainers import Explainer
+from graphxai.explanation.compute.explaining import explain_prepared
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 from graphxai.visualization.contrast import aligned

@@ -1,0 +1,294 @@
+"""Compute explanations: from encoded inputs, batch by batch, to one result for each graph.
+
+The road of a batch: `explanations_or_errors` collates it, lets the explainer attribute it, and
+runs the model without nodes. `_ExplainedBatch` holds what came of it as plain numbers, and makes
+one `Explanation` from each row.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.contract.batching import Key, batches_for, collated
+from graphxai.contract.inputs import Input
+from graphxai.contract.model import evaluating
+from graphxai.contract.target import Target
+from graphxai.datasets.training_set import Nearness, TrainingSet
+from graphxai.explainers import Attribution, Explainer
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.ledger import Ledger
+from graphxai.explanation.prediction import NotFiniteError, read_outputs
+from graphxai.explanation.provenance import provenance
+from graphxai.models.graphormer import Graphormer
+
+from .models import Model, conformal_of
+from .nearness import nearness_when_read
+
+FloatArray: TypeAlias = NDArray[np.floating]
+NearnessWhenRead: TypeAlias = Nearness | Callable[[], Nearness] | None
+
+
+@dataclass(frozen=True)
+class ExplanationComputation:
+    """Explain the inputs of a list, without saying how near they are to the training set."""
+
+    explainer: Explainer
+    target: Any
+    wrt: tuple[str, ...]
+
+    def __call__(
+        self, model: Model, encoded: Sequence[tuple[int, Input]], /
+    ) -> Iterator[tuple[int, Explanation | Exception]]:
+        """Yield each input's number with its explanation, or with its error."""
+        return explanations_or_errors(
+            model, encoded, self.explainer, target=self.target, wrt=self.wrt
+        )
+
+
+def explain_prepared(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explainer: Explainer,
+    *,
+    target: Any = None,
+    wrt: Sequence[str] = ("x",),
+    training: TrainingSet | None = None,
+) -> Iterator[tuple[Key, Explanation]]:
+    """Explain encoded inputs, and raise the error of one whose results are not finite."""
+    computed = explanations_or_errors(
+        model, prepared, explainer, target=target, wrt=wrt, training=training
+    )
+    for key, explanation in computed:
+        if isinstance(explanation, Exception):
+            raise explanation
+        yield key, explanation
+
+
+def explanations_or_errors(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explainer: Explainer,
+    *,
+    target: Any = None,
+    wrt: Sequence[str] = ("x",),
+    training: TrainingSet | None = None,
+) -> Iterator[tuple[Key, Explanation | NotFiniteError]]:
+    """Explain encoded inputs in batches of similar size; yields each key with its explanation.
+
+    wrt: the inputs that get relevance, see `api.explain`. training: the model's training set, for
+    how near each molecule is to it; without one that is unknown. An input whose results are not
+    finite gives its error instead.
+    """
+    wanted = Target.of(target)
+    origin = provenance(model, explainer)
+    empty_outputs: Tensor | None = None
+    for part in batches_for(model, prepared):
+        with torch.inference_mode(False):  # inference tensors cannot carry gradients
+            batch = collated(model, part)
+            attribution = explainer.attribute(model, batch, wanted, wrt)
+        if empty_outputs is None or not isinstance(model, Graphormer):
+            empty_outputs = outputs_without_nodes(model, batch)  # a Graphormer's never change
+        explained = _ExplainedBatch(
+            model=model,
+            explainer=explainer,
+            target=wanted,
+            origin=origin,
+            numbers=_Numbers.of(attribution),
+            inputs=attribution.inputs or {},
+            without_nodes=_explained_output(model, empty_outputs, attribution.outputs, wanted),
+            with_nodes="x" in wrt,
+        )
+        for row, (key, item) in enumerate(part):
+            yield key, explained.explanation_or_error(row, item, nearness_when_read(item, training))
+
+
+def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
+    """Return the outputs of graphs without nodes, (B, num_outputs).
+
+    If all graphs have the same, there is one row; None if the model cannot run without nodes.
+    """
+    with evaluating(model), torch.no_grad():
+        return model.outputs_without_nodes(batch)
+
+
+def _explained_output(
+    model: Model, empty_outputs: Tensor | None, outputs: Tensor, target: Target
+) -> list[float | None]:
+    """Return f_c of each graph without its nodes, or None where that is unknown or not finite.
+
+    outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
+    """
+    if empty_outputs is None:
+        return [None] * len(outputs)
+    values = target.resolve(model.config, outputs)(empty_outputs).tolist()
+    return [value if math.isfinite(value) else None for value in values]
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """An Attribution in plain numbers.
+
+    Arrays: relevance and spread (B, N), features (B, N, F), members (K, B, N). Lists have an entry
+    for each graph; `shares` has its terms as the ledger names them.
+    """
+
+    relevance: FloatArray
+    features: FloatArray | None
+    spread: FloatArray | None
+    members: FloatArray | None
+    outputs: list[list[float]]
+    labels: tuple[str, ...]
+    shares: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, attribution: Attribution) -> "_Numbers":
+        """Convert the tensors of an attribution, each once for the whole batch."""
+        graphs = len(attribution.outputs)
+        columns: dict[str, list[Any]] = {
+            name: getattr(attribution, name).tolist()
+            for name in ("graph_token", "biases", "output", "average_node")
+            if getattr(attribution, name) is not None
+        }
+        columns["structure"] = _by_graph(attribution.structure, graphs)
+        columns["remainders"] = _by_graph(attribution.remainders, graphs)
+        columns["others"] = _by_graph(attribution.others, graphs)
+        return cls(
+            relevance=attribution.relevance.float().cpu().numpy(),
+            features=_array(attribution.features),
+            spread=_array(attribution.spread),
+            members=_array(attribution.members),
+            outputs=attribution.outputs.double().tolist(),
+            labels=attribution.labels,
+            shares=[
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ],
+        )
+
+
+def _array(values: Tensor | None) -> FloatArray | None:
+    """Convert a tensor that an attribution may lack."""
+    return None if values is None else values.float().cpu().numpy()
+
+
+def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, float]]:
+    """Return, for each graph, its entry of every named tensor (B,)."""
+    if not values:
+        return [{} for _ in range(graphs)]
+    rows = zip(*(value.tolist() for value in values.values()), strict=True)
+    return [dict(zip(values, row, strict=True)) for row in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class _ExplainedBatch:
+    """What was computed for a batch, ready to be cut into one explanation for each graph.
+
+    inputs: by name the relevance of further inputs, a tensor (rows, ...) for each graph.
+    without_nodes: f_c of each graph without its nodes. with_nodes: whether the nodes' features are
+    among the inputs that get relevance.
+    """
+
+    model: Model
+    explainer: Explainer
+    target: Target
+    origin: dict[str, Any]
+    numbers: _Numbers
+    inputs: Mapping[str, Sequence[Tensor]]
+    without_nodes: list[float | None]
+    with_nodes: bool
+
+    def explanation_or_error(
+        self, row: int, item: Input, nearness: NearnessWhenRead
+    ) -> Explanation | NotFiniteError:
+        """Return the explanation of one graph, or the error if its results are not finite."""
+        try:
+            return self.explanation(row, item, nearness)
+        except NotFiniteError as error:
+            return error
+
+    def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
+        """Cut the explanation of one graph out of the batch, without its padding."""
+        numbers, model, explainer = self.numbers, self.model, self.explainer
+        nodes = slice(item.num_nodes)
+        outputs = numbers.outputs[row]
+        relevance = numbers.relevance[row, nodes].copy()
+        features = None if numbers.features is None else numbers.features[row, nodes].copy()
+        predictions = read_outputs(model.config, outputs, nearness, conformal_of(model))
+        task = self.target.task_in(model.config)
+        relevance_of, features_of = self._by_input(row, item, relevance, features)
+        return Explanation(
+            relevance=relevance,
+            target=numbers.labels[row],
+            wanted=self.target.settled(model.config, outputs),
+            prediction=next(p for p in predictions if p.task == task.name),
+            predictions=predictions,
+            method=explainer.name,
+            title=explainer.title,
+            additive=explainer.additive,
+            caveat=explainer.caveat,
+            unsigned=explainer.unsigned,
+            ledger=Ledger(
+                nodes=float(relevance.sum(dtype=np.float64)),
+                without_nodes=self.without_nodes[row],
+                centrality=_share_of("centrality", model.feature_names, features),
+                **numbers.shares[row],
+            ),
+            features=features,
+            feature_names=model.feature_names if features is not None else (),
+            spread=None if numbers.spread is None else numbers.spread[row, nodes].copy(),
+            members=None if numbers.members is None else numbers.members[:, row, nodes].copy(),
+            relevance_of=relevance_of,
+            features_of=features_of,
+            smiles=item.smiles,
+            mol=item.molecule,
+            image=item.image,
+            segments=item.segments,
+            provenance=self.origin,
+        )
+
+    def _by_input(
+        self, row: int, item: Input, nodes: FloatArray, features: FloatArray | None
+    ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+        """Return relevance and its split by feature for each input, or for each type of node.
+
+        Both are empty where only the features of nodes of one type are explained. nodes (N,),
+        features (N, F): the relevance of the nodes.
+        """
+        relevance: dict[str, FloatArray] = {}
+        split: dict[str, FloatArray] = {}
+        numbers_by_type = _nodes_by_type(item.graph)
+        for kind, members in (numbers_by_type or {}).items():
+            relevance[kind] = nodes[members].copy()
+        if not self.inputs:
+            return relevance, split
+        if self.with_nodes and numbers_by_type is None:
+            relevance["x"] = nodes.copy()
+            if features is not None:
+                split["x"] = features.copy()
+        for name, graphs in self.inputs.items():
+            values = graphs[row].double().cpu().numpy()
+            relevance[name] = values.reshape(len(values), -1).sum(-1)
+            if values.ndim > 1:
+                split[name] = values
+        return relevance, split
+
+
+def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the numbers of a heterogeneous graph's nodes by their type; None for other graphs."""
+    if graph.get("schema") is None:
+        return None
+    from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
+
+    return nodes_by_type(graph)
+
+
+def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
+    """Return the relevance through a feature, from parts (N, F); None if it is not separated."""
+    if features is None or name not in names:
+        return None
+    return float(features[:, list(names).index(name)].sum(dtype=np.float64))

@@ -1,0 +1,137 @@
+"""Compute a result for every input of a list: in pieces, by one process or by several.
+
+The road of an input: `map_inputs` numbers it and puts it into a piece; `_PieceWorker` lets the
+model encode it and hands it on, among others of its chunk, to a computation (`explaining`,
+`predicting` or `pairing`); its result, or the error that stands for it, comes back with its number.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import torch
+
+from graphxai.contract.batching import in_chunks, in_pieces
+from graphxai.contract.inputs import Input
+from graphxai.runtime.progress import Progress, progress_bar, unseen
+from graphxai.runtime.threads import one_thread, workers_for
+from graphxai.runtime.workers import Lost, map_in_processes
+
+OnError = Literal["warn", "raise"]
+Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their number in the list
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Computation(Protocol[Result_co]):
+    """What is computed for a list: a value that can be sent to other processes."""
+
+    def __call__(
+        self, model: Any, encoded: Encoded, /
+    ) -> Iterator[tuple[int, Result_co | Exception]]:
+        """Yield each input's number with its result, or with the error that stands for it."""
+        ...
+
+
+def map_inputs(
+    model: Any,
+    values: Sequence[Any],
+    computation: Computation[Result],
+    title: str,
+    *,
+    strict: bool,
+    progress: bool | None,
+    workers: int | None = 1,
+) -> list[Result | None]:
+    """Return the result of every input in order, or None for one that was left out.
+
+    title: what the progress bar says. strict: whether the first error is raised; otherwise a
+    warning names the input. workers: see `runtime.workers.map_in_processes`.
+    """
+    results: list[Result | None] = [None] * len(values)
+    pieces = list(in_pieces(values))
+    # A model that draws random numbers draws the same ones whichever process takes a piece.
+    seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
+    done = 0
+    with progress_bar(title, len(values), show=progress) as advance, one_thread():
+        shown = _Shown(advance)
+        work = _PieceWorker(model, computation, strict, seed, shown)
+        count = workers_for(model, workers)
+        with closing(map_in_processes(work, pieces, count, len(values))) as parts:
+            for part in chain.from_iterable(parts):
+                numbered = part.found
+                if isinstance(numbered, Lost):
+                    first, _ = part.items[0]
+                    numbered = [(first, RuntimeError(numbered.reason))]
+                for number, result in numbered:
+                    if not isinstance(result, Exception):
+                        results[number] = result
+                    elif strict:
+                        raise result
+                    else:
+                        warnings.warn(f"input {number} was left out: {result}", stacklevel=3)
+                done += len(part.items)
+                shown.catch_up(done)
+    return results
+
+
+class _Shown:
+    """Progress shown so far: input by input in this process, piece by piece from others."""
+
+    def __init__(self, advance: Progress) -> None:
+        self._advance = advance
+        self._count = 0
+
+    def __call__(self, number: int) -> None:
+        self._count += number
+        self._advance(number)
+
+    def catch_up(self, done: int) -> None:
+        """Show that this many inputs are done altogether."""
+        self(done - self._count)
+
+
+@dataclass(frozen=True)
+class _PieceWorker(Generic[Result]):
+    """The work on one piece of a list, in this process or another.
+
+    seed: see `_drawing`. shown: called with the number of results as they come; another process
+    shows nothing.
+    """
+
+    model: Any
+    computation: Computation[Result]
+    strict: bool
+    seed: int | None
+    shown: Progress
+
+    def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Result | Exception]]:
+        """Return each input's number with its result, or with the error that stands for it."""
+        numbered: list[tuple[int, Result | Exception]] = []
+        with one_thread(), _drawing(self.seed, piece[0][0]):
+            for chunk in in_chunks(self.model, piece):
+                usable = [(k, item) for k, item in chunk if not isinstance(item, Exception)]
+                unusable = ((k, item) for k, item in chunk if isinstance(item, Exception))
+                for number, result in chain(unusable, self.computation(self.model, usable)):
+                    if self.strict and isinstance(result, Exception):
+                        raise result
+                    numbered.append((number, result))
+                    self.shown(1)
+        return numbered
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"shown": unseen}
+
+
+@contextmanager
+def _drawing(seed: int | None, first: int) -> Iterator[None]:
+    """Let torch draw, within the block, what follows from a seed and a piece's first number."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed + first)
+        yield

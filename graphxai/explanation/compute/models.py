@@ -1,0 +1,34 @@
+"""The models that results are computed for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from graphxai.contract.intervals import Conformal
+from graphxai.models.graphormer import (
+    Ensemble,
+    Graphormer,
+    LoadedModel,
+    load_model,
+    require_purpose,
+)
+
+if TYPE_CHECKING:
+    from graphxai.adapters import WrappedModel
+
+__all__ = ["LoadedModel", "Model", "conformal_of", "loaded"]
+
+Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
+
+
+def loaded(model: "Model | str | Path") -> "Model":
+    """Return a model, which is loaded first if it is given by name or folder.
+
+    Raises ValueError for weights that are only there to start training from.
+    """
+    return require_purpose(load_model(model)) if isinstance(model, str | Path) else model
+
+
+def conformal_of(model: "Model") -> Mapping[str, Conformal]:
+    """Return a model's conformal scores by task; there are none for wrapped models."""
+    return model.conformal if isinstance(model, Graphormer | Ensemble) else {}

@@ -1,0 +1,78 @@
+"""Compute predictions: from encoded inputs, batch by batch, to every task's prediction."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from graphxai.contract.batching import Key, batches_for, collated
+from graphxai.contract.inputs import Input
+from graphxai.contract.model import evaluating
+from graphxai.datasets.training_set import TrainingSet
+from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
+
+from .models import Model, conformal_of
+from .nearness import nearness_when_read
+
+Predictions = tuple[Prediction, ...]  # one of each task
+
+
+@dataclass(frozen=True)
+class PredictionComputation:
+    """Predict the inputs of a list, each with how near it is to the training set."""
+
+    training: TrainingSet | None
+
+    def __call__(
+        self, model: Model, encoded: Sequence[tuple[int, Input]], /
+    ) -> Iterator[tuple[int, dict[str, Prediction] | Exception]]:
+        """Yield each input's number with its predictions by task, or with its error."""
+        for number, predictions in predictions_or_errors(model, encoded, training=self.training):
+            if isinstance(predictions, Exception):
+                yield number, predictions
+            else:
+                yield number, {prediction.task: prediction for prediction in predictions}
+
+
+def predict_prepared(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    *,
+    training: TrainingSet | None = None,
+) -> Iterator[tuple[Key, Predictions]]:
+    """Predict encoded inputs, and raise the error of one whose outputs are not finite."""
+    for key, predictions in predictions_or_errors(model, prepared, training=training):
+        if isinstance(predictions, Exception):
+            raise predictions
+        yield key, predictions
+
+
+def predictions_or_errors(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    *,
+    training: TrainingSet | None = None,
+) -> Iterator[tuple[Key, Predictions | NotFiniteError]]:
+    """Predict encoded inputs in batches of similar size; yields each key with its predictions.
+
+    training: the model's training set, for how near each molecule is to it; without one that is
+    unknown. An input whose outputs are not finite gives its error instead.
+    """
+    for part in batches_for(model, prepared):
+        batch = collated(model, part)
+        with evaluating(model), torch.inference_mode():
+            outputs = model(batch).double().tolist()
+        for row, (key, item) in enumerate(part):
+            yield key, _read_or_error(model, outputs[row], item, training)
+
+
+def _read_or_error(
+    model: Model, outputs: Sequence[float], item: Input, training: TrainingSet | None
+) -> Predictions | NotFiniteError:
+    """Read one graph's outputs, or return the error if they are not finite."""
+    try:
+        return read_outputs(
+            model.config, outputs, nearness_when_read(item, training), conformal_of(model)
+        )
+    except NotFiniteError as error:
+        return error
