@@ -130,25 +130,25 @@ def save_conformal(scores: dict[str, Conformal], folder: Path, digest: str) -> P
 
 
 def weights_digest(folder: Path) -> str:
-    """The SHA-256 of the weights in a folder."""
+    """Return the SHA-256 of the weights in a folder."""
     return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
 
 def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conformal]:
-    """Read the scores measured with the weights of this SHA-256; empty without them."""
+    """Read the scores that were measured with the weights of this SHA-256, if there are any."""
     path = folder / CONFORMAL
     if not path.exists():
         return {}
     content = _read_object(path)
     try:
-        found = from_json(content.get("tasks"), config)
+        scores = from_json(content.get("tasks"), config)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
-    return found if content.get("sha256") == digest else {}
+    return scores if content.get("sha256") == digest else {}
 
 
 def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:
-    """Read the mean node (F, D) measured on the weights with this SHA-256; None without one."""
+    """Read the mean node (F, D) that was measured with the weights of this SHA-256, if any."""
     path = folder / MEAN_NODE
     if not path.is_file():
         return None
@@ -216,13 +216,13 @@ def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in model.state_dict().items()}
 
 
-def outlined(config: GraphormerConfig, found: dict[str, tuple[int, ...]]) -> Graphormer:
-    """Return a model to compare with its checkpoint; without memory, unless it is small.
+def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Graphormer:
+    """Return a model to compare with its checkpoint; unless it is small, it has no memory.
 
-    found: the shapes in its checkpoint, which limit what the model may hold, since even the names
+    stored: the shapes in its checkpoint, which limit what the model may hold, since even the names
     of a model with a billion layers fill the memory. Raises ValueError for more.
     """
-    numbers = sum(math.prod(shape) for shape in found.values())
+    numbers = sum(math.prod(shape) for shape in stored.values())
     sizes = {
         "num_layers": config.num_layers * 16,  # parameters of a layer
         "max_degree": config.max_degree,
@@ -232,7 +232,7 @@ def outlined(config: GraphormerConfig, found: dict[str, tuple[int, ...]]) -> Gra
         "position_bands": config.position_bands**2,
         "position_bias_bands": config.position_bias_bands**2,
     }
-    limits = {"num_layers": len(found)}
+    limits = {"num_layers": len(stored)}
     for name, size in sizes.items():
         if size > limits.get(name, numbers):
             raise ValueError(f"{name} is {getattr(config, name)}, too large for {WEIGHTS}.")
@@ -249,7 +249,7 @@ def with_memory(outline: Graphormer) -> Graphormer:
 
 
 def _most_numbers(config: GraphormerConfig) -> int:
-    """An upper bound on a model's number of parameters: every matrix as wide as all together."""
+    """Return an upper bound on a model\'s parameters: every matrix as wide as all together."""
     waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
     width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
     width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs
@@ -262,7 +262,7 @@ def _corrupt(path: Path, error: Exception) -> CheckpointError:
 
 
 def _weights_in(folder: Path) -> Path:
-    """The file of the weights; CheckpointError if there is none that can be opened."""
+    """Return the file of the weights; CheckpointError if there is none that can be opened."""
     path = folder / WEIGHTS
     if not path.exists():
         others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
@@ -296,14 +296,14 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
 
 def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the model's parameters; names, shapes and values must match."""
-    own = model.state_dict()
+    parameters = model.state_dict()
     require_shapes(
         shapes_of(model),
         {key: tuple(value.shape) for key, value in tensors.items()},
         path,
     )
     model.load_state_dict(
-        {key: as_numbers(value, key, path, own[key].dtype) for key, value in tensors.items()}
+        {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}
     )
 
 
@@ -316,18 +316,18 @@ def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.f
         )
     if not torch.isfinite(value).all():
         raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
-    found = value.to(dtype)
-    if dtype != value.dtype and not torch.isfinite(found).all():
+    converted = value.to(dtype)
+    if dtype != value.dtype and not torch.isfinite(converted).all():
         raise CheckpointError(f"{path}: key {key!r} holds values that are too large for {dtype}.")
-    return found
+    return converted
 
 
 def require_shapes(
-    own: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], path: Path
+    expected: dict[str, tuple[int, ...]], stored: dict[str, tuple[int, ...]], path: Path
 ) -> None:
     """Raise CheckpointError unless a model and its checkpoint have the same names and shapes."""
-    missing = sorted(set(own) - set(found))
-    surplus = sorted(set(found) - set(own))
+    missing = sorted(set(expected) - set(stored))
+    surplus = sorted(set(stored) - set(expected))
     if missing or surplus:
         text = [f"missing key {missing[0]!r}"] if missing else []
         text += [f"unexpected key {surplus[0]!r}"] if surplus else []
@@ -336,10 +336,10 @@ def require_shapes(
             f"{path}: does not fit {CONFIG}: {', '.join(text)}"
             + (f" and {more} more." if more else ".")
         )
-    for key, shape in found.items():
-        if shape != own[key]:
+    for key, shape in stored.items():
+        if shape != expected[key]:
             raise CheckpointError(
-                f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {own[key]}."
+                f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {expected[key]}."
             )
 
 
@@ -359,7 +359,7 @@ def require_purpose(model: Stored) -> Stored:
 
 
 def pretrained_names() -> tuple[str, ...]:
-    """Names of the bundled checkpoints."""
+    """Return the names of the bundled checkpoints."""
     return tuple(sorted(p.parent.name for p in PRETRAINED.glob(f"*/{CONFIG}")))
 
 

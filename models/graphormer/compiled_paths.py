@@ -1,4 +1,4 @@
-"""`paths.averaged_bags` in compiled code (Numba, extra `fast`); the results are equal bit for bit.
+"""Make the bags of `paths.averaged_bags` by compiled code (Numba, extra `fast`), bit for bit.
 
 Loading the compiled code takes about as long as it saves on several hundred drug molecules;
 `encoding` decides when to import this file. Numba keeps the compiled code beside this file, or in
@@ -15,14 +15,14 @@ from .paths import Bags, Codes
 
 
 def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
-    """Bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair."""
+    """Make bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair."""
     limits = codes.max_distance, codes.num_hops, codes.num_bonds
     return Bags(*_bags(n, source, target, bond, *limits))
 
 
 @njit(cache=True)
 def _shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Breadth-first from one node after the other: distances and path counts (N, N)."""
+    """Return distances and path counts (N, N), searched breadth-first from each node."""
     first = np.zeros(n + 1, np.int64)
     for u in source:
         first[u + 1] += 1
@@ -77,7 +77,7 @@ def _bags(
                     total += is_on_path
     codes = np.empty(total, np.int16)
     weights = np.empty(total, np.float32)
-    place = np.empty(n, np.int64)  # where the next edge of each bag goes
+    place = np.empty(n, np.int64)  # where the next edge of each bag is written
     start = 0
     for i in range(n):
         for j in range(n):

@@ -134,8 +134,8 @@ class GraphormerConfig(TaskSet):
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "GraphormerConfig":
         """Invert `to_dict`; unknown names raise a ValueError that lists them."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
+        names = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - names)
         if unknown:
             raise ValueError(f"unknown configuration names: {', '.join(unknown)}.")
         return cls(**values)

@@ -70,9 +70,9 @@ def load_huggingface(
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{folder}: not a supported Graphormer: {error}") from error
-    own = shapes_of(outline)
+    shapes = shapes_of(outline)
     state = _tables(read, layout.names, config, atom_offset)
-    state |= {ours: read.like(key, own[ours]) for ours, key in layout.keys(read, config).items()}
+    state |= {ours: read.like(key, shapes[ours]) for ours, key in layout.keys(read, config).items()}
     model = with_memory(outline)
     fill(model, state, folder / WEIGHTS)
     _check_rest(read, config)

@@ -108,9 +108,9 @@ class StructureEncoding:
         if not self.edge_cardinalities:
             return None
         if data.edge_attr is None or data.edge_attr.shape[-1] != len(self.edge_cardinalities):
-            found = None if data.edge_attr is None else tuple(data.edge_attr.shape)
+            shape = None if data.edge_attr is None else tuple(data.edge_attr.shape)
             raise ValueError(
-                f"edge_attr must have shape (E, {len(self.edge_cardinalities)}); found {found}."
+                f"edge_attr must have shape (E, {len(self.edge_cardinalities)}); it has {shape}."
             )
         values = data.edge_attr.numpy().reshape(-1, len(self.edge_cardinalities))
         try:
@@ -127,7 +127,7 @@ class StructureEncoding:
 
 
 def _averaged_bags(pairs: int) -> Callable[..., Bags]:
-    """The function for another graph with this many node pairs: compiled as soon as that pays."""
+    """Return the function for a graph with this many node pairs: compiled as soon as that pays."""
     global _encoded
     _encoded += pairs
     return compiled_bags() if _encoded >= COMPILED_FROM else averaged_bags
@@ -135,7 +135,7 @@ def _averaged_bags(pairs: int) -> Callable[..., Bags]:
 
 @cache
 def compiled_bags() -> Callable[..., Bags]:
-    """The compiled function, or without Numba the one in NumPy."""
+    """Return the compiled function, or without Numba the one in NumPy."""
     try:
         import numba
 
@@ -186,7 +186,7 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """The parts one after the other; a single one, which may be large, is not copied."""
+    """Concatenate the parts; a single one, which may be large, is not copied."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

@@ -86,7 +86,7 @@ class Ensemble(nn.Module):
     def encode(self, tokens: Tensor, batch: GraphBatch, keep: Tensor | None = None) -> Tensor:
         """Return outputs (B, num_outputs) for tokens (B, T, members D); keep as in a Graphormer."""
         each = zip(self.members, tokens.chunk(len(self._members), dim=-1), strict=True)
-        return torch.stack([member.encode(own, batch, keep) for member, own in each]).mean(0)
+        return torch.stack([member.encode(part, batch, keep) for member, part in each]).mean(0)
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return outputs (B, num_outputs)."""
@@ -94,15 +94,15 @@ class Ensemble(nn.Module):
 
     def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
         """Return the outputs (1, num_outputs) of a graph with no nodes."""
-        found = [member.outputs_without_nodes(batch) for member in self.members]
-        return torch.stack(found).mean(0)
+        outputs = [member.outputs_without_nodes(batch) for member in self.members]
+        return torch.stack(outputs).mean(0)
 
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Split `embedding . gradient` by feature, (B, N, features), see `Graphormer`."""
         each = zip(self.members, gradient.chunk(len(self._members), dim=-1), strict=True)
-        parts = [member.split_by_feature(batch, own) for member, own in each]
-        known = [part for part in parts if part is not None]
-        return torch.stack(known).sum(0) if len(known) == len(parts) else None
+        parts = [member.split_by_feature(batch, part) for member, part in each]
+        split = [part for part in parts if part is not None]
+        return torch.stack(split).sum(0) if len(split) == len(parts) else None
 
 
 #: A model with weights: a Graphormer, or an ensemble of several.

@@ -113,29 +113,29 @@ class StructuralBias(nn.Module):
             nodes["edge"] = _sum_bags(batch, table * ~is_distance, *every)
         if self.position is not None and batch.pos is not None:
             nodes["position"] = self.position(batch.pos)
-        found = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
-        token = torch.zeros_like(found["spatial"])
+        terms = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
+        token = torch.zeros_like(terms["spatial"])
         token[:, :, 0, :] = token[:, :, :, 0] = self.graph_token[:, None]
         excluded = self(batch).isinf()
-        found["graph token distance"] = token
-        return {name: term.masked_fill(excluded, 0.0) for name, term in found.items()}
+        terms["graph token distance"] = token
+        return {name: term.masked_fill(excluded, 0.0) for name, term in terms.items()}
 
     def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """Return `sum_ij t_ij g_ij` for every term t of the bias by name, (B,) each.
 
         bias (B, H, T, T): the result of `forward`; gradient (B, H, T, T): g, zero where bias is
-        -inf. Same values as from `terms`, but the edges' share, which costs most to compute, is
-        the total minus the others.
+        -inf. The values are those of `terms`; but the share of the edges, the dearest to compute,
+        is what the others leave of the total.
         """
         weighted = (bias * gradient).masked_fill(bias.isinf(), 0.0)
         of_nodes = weighted[:, :, 1:, 1:].flatten(1).sum(-1)
-        found = {"spatial": _per_graph(self._spatial(batch), gradient)}
+        shares = {"spatial": _per_graph(self._spatial(batch), gradient)}
         if self.position is not None and batch.pos is not None:
-            found["position"] = _per_graph(self.position(batch.pos), gradient)
+            shares["position"] = _per_graph(self.position(batch.pos), gradient)
         if self.cardinalities:
-            found["edge"] = of_nodes - sum(found.values(), torch.zeros_like(of_nodes))
-        found["graph token distance"] = weighted.flatten(1).sum(-1) - of_nodes
-        return found
+            shares["edge"] = of_nodes - sum(shares.values(), torch.zeros_like(of_nodes))
+        shares["graph token distance"] = weighted.flatten(1).sum(-1) - of_nodes
+        return shares
 
     def _spatial(self, batch: GraphBatch) -> Tensor:
         """Return the distance term (B, H, N, N); arbitrary where there is padding."""
@@ -149,10 +149,10 @@ def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
-    """The parts of B graphs of N nodes to look up at once: graphs, and rows of their pairs.
+    """Cut B graphs of N nodes into blocks to look up at once: graphs, and rows of their pairs.
 
-    Everything, unless that needs much memory. Autograd takes it at once: its backward pass would
-    copy the whole gradient for each part.
+    There is one block unless that needs much memory. With autograd there is always one: its
+    backward pass would copy the whole gradient for each block.
     """
     if b * n * n <= _PAIRS or torch.is_grad_enabled():
         return [(slice(0, b), slice(0, n))]
@@ -167,7 +167,7 @@ def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
 def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> Tensor:
     """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N).
 
-    graphs, rows: which graphs, and which first nodes of their pairs; all rows of several graphs.
+    graphs, rows: which graphs, and which first nodes of their pairs; several graphs need all rows.
     """
     n = batch.mask.shape[1]
     start = (graphs.start * n + rows.start) * n

@@ -95,7 +95,7 @@ class Network(nn.Module):
         chance: Tensor,
         turn: Tensor,
     ) -> Tensor:
-        """Features (B, N, F) with hidden atoms drawn; arguments as for `forward`.
+        """Return the features (B, N, F) with hidden atoms drawn; see `forward` for the arguments.
 
         chance (B, N), in [0, 1): decides the type; turn (B, N): the round it is drawn in.
         """
@@ -144,7 +144,7 @@ class MaskedAtoms:
         self, batch: GraphBatch, graphs: "Sequence[Data]", draws: int, seed: int,
         rounds: int = ROUNDS,
     ) -> "Sampler":  # fmt: skip
-        """The sampler of atoms for encoded graphs and their batch; the same for the same seed."""
+        """Return the sampler of atoms for encoded graphs; it draws the same for the same seed."""
         device, n = batch.x.device, batch.x.shape[1]
         self.network.to(device)
         chance = torch.zeros(draws, len(graphs), n, dtype=torch.double)
@@ -219,7 +219,7 @@ class Sampler:
 
     @torch.no_grad()
     def __call__(self, owner: Tensor, keep: Tensor) -> tuple[GraphBatch, Tensor, Tensor]:
-        """Graphs with their removed atoms redrawn, each distinct graph once.
+        """Return the graphs with their removed atoms drawn anew, each distinct graph once.
 
         owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at padding.
         Returns R graphs to embed, without structure; their owners (R,); and which of them each draw
@@ -235,30 +235,30 @@ class Sampler:
             self.network.drawn(x, degrees, hidden, bias, chance[owner, :n], turn[owner, :n])
             for chance, turn in zip(self.chance, self.turn, strict=True)
         ]
-        owners = owner.repeat(len(drawn))
-        whole = torch.cat([owners[:, None], torch.cat(drawn).flatten(1).to(owners)], dim=1)
+        repeated = owner.repeat(len(drawn))
+        whole = torch.cat([repeated[:, None], torch.cat(drawn).flatten(1).to(repeated)], dim=1)
         rows, place = torch.unique(whole, dim=0, return_inverse=True)
-        own = rows[:, 0]
-        found = replace(
+        owners = rows[:, 0]
+        redrawn = replace(
             self.batch,
             x=rows[:, 1:].unflatten(1, x.shape[1:]).to(x),
-            mask=self.batch.mask[own, :n],
-            in_degree=self.batch.in_degree[own, :n],
-            out_degree=self.batch.out_degree[own, :n],
-            num_nodes=self.batch.num_nodes[own],
+            mask=self.batch.mask[owners, :n],
+            in_degree=self.batch.in_degree[owners, :n],
+            out_degree=self.batch.out_degree[owners, :n],
+            num_nodes=self.batch.num_nodes[owners],
             y=None,
         )
-        return found, own, place.view(len(drawn), -1)
+        return redrawn, owners, place.view(len(drawn), -1)
 
 
 def small_config(config: GraphormerConfig) -> GraphormerConfig:
-    """The configuration of a new network for graphs of a model with this configuration."""
+    """Return the configuration of a new network for graphs of a model with this one."""
     sizes = (LAYERS, WIDTH, 2 * WIDTH, HEADS)
     return _config({name: getattr(config, name) for name in STRUCTURE}, *sizes)
 
 
 def stored_masked_atoms(model: Any) -> MaskedAtoms:
-    """The masked atoms beside the model's checkpoint; ValueError says how to fit them."""
+    """Read the masked atoms beside the model\'s checkpoint; ValueError says how to fit them."""
     if not has_masked_atoms(model):
         raise ValueError(
             f"no masked atoms are fitted to model {model.origin.name!r}: fit them with {FIT}."
@@ -288,15 +288,15 @@ def _config(
 
 
 def _checksum(graph: Any, seed: int) -> int:
-    """A seed for one graph, of 32 bits: a generator on the CPU reads no more."""
-    found = zlib.crc32(graph.x.contiguous().numpy().tobytes(), seed % 2**32)
+    """Return a seed for one graph, of 32 bits: a generator on the CPU reads no more."""
+    checksum = zlib.crc32(graph.x.contiguous().numpy().tobytes(), seed % 2**32)
     if graph.edge_index is not None:
-        found = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), found)
-    return found
+        checksum = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), checksum)
+    return checksum
 
 
 def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:
-    """The network with these tensors, whose names, shapes and values are checked.
+    """Return the network with these tensors, after checking their names, shapes and values.
 
     All sizes are those of the tensors, which were read from a small file.
     """

@@ -26,8 +26,8 @@ def measure_mean_node(model: Graphormer, graphs: "Sequence[Data]") -> Tensor:
     total, nodes = None, 0
     for start in range(0, len(graphs), BATCH):
         batch = collate(list(graphs[start : start + BATCH]))
-        found = model.sum_by_feature(batch.to(next(model.parameters()).device)).double()
-        total = found if total is None else total + found
+        summed = model.sum_by_feature(batch.to(next(model.parameters()).device)).double()
+        total = summed if total is None else total + summed
         nodes += int(batch.num_nodes.sum())
     if total is None or not nodes:
         raise ValueError("the mean node needs at least one graph with nodes.")

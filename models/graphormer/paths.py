@@ -17,8 +17,10 @@ BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """How the codes of a bag are numbered: distances up to `max_distance`, the code of unreachable
-    pairs, then `num_bonds` bonds for each of `num_hops` hops.
+    """The numbering of the codes in a bag.
+
+    Distances up to `max_distance` come first, then the code of unreachable pairs, then `num_bonds`
+    bonds for each of `num_hops` hops.
     """
 
     max_distance: int
@@ -26,13 +28,13 @@ class Codes:
     num_bonds: int
 
     def of_distances(self, distance: IntArray) -> NDArray[np.int16]:
-        """The code of each distance."""
+        """Return the code of each distance."""
         codes = np.minimum(distance, self.max_distance)
         codes[distance == UNREACHABLE] = self.max_distance + 1
         return codes.astype(np.int16)
 
     def of_bonds(self, hop: IntArray, bond: IntArray) -> NDArray[np.int16]:
-        """The code of each bond at its hop, counted from 1."""
+        """Return the code of each bond at its hop, counted from 1."""
         return (self.max_distance + 2 + (hop - 1) * self.num_bonds + bond).astype(np.int16)
 
 
@@ -46,13 +48,14 @@ class Bags:
 
 
 def distance_bags(distance: IntArray, codes: Codes) -> Bags:
-    """Bags with only the code of the distance (N, N)."""
-    found = codes.of_distances(distance).ravel()
-    return Bags(found, np.ones(len(found), np.float32), np.ones(distance.shape, np.int16))
+    """Make bags that hold only the code of the distance (N, N)."""
+    distance_codes = codes.of_distances(distance).ravel()
+    weights = np.ones(len(distance_codes), np.float32)
+    return Bags(distance_codes, weights, np.ones(distance.shape, np.int16))
 
 
 def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
-    """Bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
+    """Make bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
 
     Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
     d(i, v) + d(v, j) = d(i, j); it lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag has
@@ -80,22 +83,22 @@ def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, co
     size = np.concatenate(sizes) + 1
     is_first = np.zeros(size.sum(), bool)
     is_first[(np.cumsum(size) - size.ravel())] = True
-    found = np.empty(len(is_first), np.int16)
-    found[is_first] = codes.of_distances(distance).ravel()
-    found[~is_first] = np.concatenate(entries)
+    all_codes = np.empty(len(is_first), np.int16)
+    all_codes[is_first] = codes.of_distances(distance).ravel()
+    all_codes[~is_first] = np.concatenate(entries)
     length = np.minimum(np.maximum(distance, 1), codes.num_hops)
     weights = np.repeat((1.0 / length).astype(np.float32).ravel(), size.ravel())
     weights[np.repeat(tied.ravel(), size.ravel()) & ~is_first] = np.concatenate(shares)
     weights[is_first] = 1.0
-    return Bags(found, weights, size.astype(np.int16))
+    return Bags(all_codes, weights, size.astype(np.int16))
 
 
 def _edges_away(
     distance: IntArray, source: IntArray, target: IntArray, num_hops: int
 ) -> tuple[IntArray, IntArray]:
-    """The edges that lead away from each node within `num_hops`, and their hops from 1, (N, W).
+    """Return the edges that lead away from each node within `num_hops`, and their hops, (N, W).
 
-    Rows are filled up with edge 0 at hop N, which no shortest path has.
+    Hops count from 1. Rows are filled up with edge 0 at hop N, which no shortest path has.
     """
     n = len(distance)
     hop = distance[:, target]  # (N, E)
@@ -109,7 +112,7 @@ def _edges_away(
 
 
 def floyd_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
-    """Bags with the edges at hops 1..num_hops of Floyd-Warshall's path (published Graphormer).
+    """Make bags with the edges at hops 1..num_hops of Floyd-Warshall's path (published Graphormer).
 
     The path kept from i to j goes through the last k that strictly shortened it, with k in the
     outer loop; both of its halves are kept paths too.
@@ -132,12 +135,12 @@ def floyd_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes
             kept[i, j, t] = np.where(t < first, kept[i, k, t], second_half)
     is_hop = distance[:, :, None] > np.arange(num_hops)  # (N, N, num_hops)
     is_entry = np.concatenate([np.ones((n, n, 1), bool), is_hop], axis=2)
-    own = codes.of_distances(distance)[..., None]
+    distances = codes.of_distances(distance)[..., None]
     bonds = codes.of_bonds(np.arange(1, num_hops + 1), kept)
     weights = np.ones(is_entry.shape, np.float32)
     weights[..., 1:] = (1.0 / np.minimum(np.maximum(distance, 1), num_hops))[..., None]
-    found = np.concatenate([own, bonds], axis=2)
-    return Bags(found[is_entry], weights[is_entry], is_entry.sum(axis=2).astype(np.int16))
+    all_codes = np.concatenate([distances, bonds], axis=2)
+    return Bags(all_codes[is_entry], weights[is_entry], is_entry.sum(axis=2).astype(np.int16))
 
 
 def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:

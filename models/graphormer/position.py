@@ -98,9 +98,11 @@ class RelativePositionBias(nn.Module):
         s = (self.sharpness * self.log_sharpness.exp())[:, None, None]  # (H, 1, 1)
         pull = 2 * s * (self.radius * self.centre)[:, None, :]  # (H, 1, 2)
         square = (p * p).sum(-1, keepdim=True)
-        one = torch.ones_like(square)
-        own = -(pull * p).sum(-1, keepdim=True) - s * square
-        return torch.cat([pull + 2 * s * p, -s * one, own], dim=-1), torch.cat([p, square, one], -1)
+        ones = torch.ones_like(square)
+        of_query = -(pull * p).sum(-1, keepdim=True) - s * square
+        return torch.cat([pull + 2 * s * p, -s * ones, of_query], dim=-1), torch.cat(
+            [p, square, ones], -1
+        )
 
     def _waves(self, p: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors of the Fourier series, by the addition theorems."""
