@@ -41,7 +41,7 @@ REST = "rest"  # the atoms that no pattern covers
 NO_MOLECULE = "fragments are parts of a molecule, but this graph has none."
 MAX_MATCHES = 100_000  # per pattern and molecule
 
-Way = Literal["sum", "shapley"]  # how the value of a fragment is found
+FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is computed
 Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
 Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
 
@@ -50,8 +50,14 @@ Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; a
 class Fragment:
     """A part of a molecule with the summed relevance of its atoms, or its Shapley value.
 
-    smiles: canonical, without stereochemistry, `*` where it is attached; atoms: sorted indices;
-    unsigned: as in `Explanation`; error: the standard error of a sampled Shapley value, else None.
+    Args:
+        name: what the part is called.
+        smiles: canonical, without stereochemistry, with `*` where the part is attached.
+        atoms: sorted atom indices.
+        relevance: its summed relevance, or its Shapley value.
+        scheme: how the molecule was divided.
+        unsigned: as in `Explanation`.
+        error: the standard error of a sampled Shapley value, otherwise None.
     """
 
     name: str
@@ -68,7 +74,7 @@ class Fragment:
         return self.relevance / len(self.atoms)
 
     def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
-        """A small drawing of the fragment in the colour of its relevance."""
+        """Return a small drawing of the fragment in the colour of its relevance."""
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragment_svg
 
@@ -82,10 +88,15 @@ class Fragment:
 
 @dataclass(frozen=True, eq=False)
 class Fragments(Result, Sequence[Fragment]):
-    """The fragments of one explanation, by descending relevance; their sum is `ledger.nodes`.
+    """The fragments of one explanation, by descending relevance; they sum to `ledger.nodes`.
 
-    shapley: for Shapley values, how they were found (exact or sampled, with orders and seed); the
-    atoms of `explanation` then have equal shares of the value of their fragment.
+    Args:
+        explanation: of the molecule. With Shapley values, the atoms of a fragment have equal shares
+            of its value.
+        scheme: how the molecule was divided.
+        parts: the fragments.
+        shapley: how the Shapley values were computed (exact or sampled, with orders and seed); None
+            for summed relevance.
     """
 
     explanation: Explanation
@@ -109,14 +120,15 @@ class Fragments(Result, Sequence[Fragment]):
 
     @property
     def total(self) -> float:
-        """The relevance of all fragments."""
+        """The summed relevance of all fragments."""
         return math.fsum(part.relevance for part in self)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per fragment: name, smiles, relevance, per_atom, atoms.
+        """Return a table with one row per fragment: name, smiles, relevance, per_atom, atoms.
 
-        per_atom: relevance divided by the number of atoms; atoms: indices, separated by spaces.
-        Sampled Shapley values have their standard errors in a further column, `error`.
+        The column per_atom is the relevance divided by the number of atoms, and atoms lists their
+        indices, separated by spaces. Sampled Shapley values have their standard errors in a further
+        column, `error`.
         """
         import pandas as pd
 
@@ -131,9 +143,9 @@ class Fragments(Result, Sequence[Fragment]):
     def svg(
         self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
-        """The molecule with every fragment in the colour of its relevance, and a numbered list.
+        """Draw the molecule, its fragments in the colours of their relevance, and a numbered list.
 
-        Options: title, subtitle, legend, width and height (pixels).
+        options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragments_svg
@@ -160,44 +172,49 @@ class Fragments(Result, Sequence[Fragment]):
 def fragments(
     explanation: Explanation,
     scheme: Scheme = "brics",
-    method: Way = "sum",
+    method: FragmentMethod = "sum",
     *,
     model: "Model | str | None" = None,
     graph: Any = None,
     operator: "Operator" = "mask",
     seed: int = 0,
 ) -> Fragments:
-    """Sum an explanation's relevance over the parts of its molecule, or find their Shapley values.
+    """Sum relevance over the parts of a molecule, or compute the parts' Shapley values.
 
-    scheme: "brics": the pieces left after cutting BRICS bonds (Degen 2008); "scaffold": the Murcko
-    scaffold (Bemis 1996) and each side chain; "rings": ring systems; "groups": functional groups;
-    or SMARTS patterns, as a list or as {name: SMARTS}.
+    The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
+    pattern covers into one part, "rest". A match that shares an atom with an earlier match is
+    dropped. Functional groups are matched from the largest to the smallest, then in the order of
+    `FUNCTIONAL_GROUPS`; your patterns are matched in the order in which you list them. Matches of
+    one pattern are ordered by RDKit's canonical ranks, so the atom numbering does not matter.
 
-    The first two divide the whole molecule; the others put all uncovered atoms into one part,
-    "rest". A match that shares an atom with an earlier one is dropped. Functional groups are
-    matched from the largest to the smallest, then in the order of `FUNCTIONAL_GROUPS`; your own
-    patterns in the order given. Matches of one pattern are ordered by RDKit's canonical ranks, so
-    the atom numbering does not matter.
+    Shapley values (Shapley 1953) are those of the parts for the output that was explained, whatever
+    method explained it. They sum to the output minus the output without any atom. Up to 10 parts
+    they are exact, from all coalitions. For more parts they are means over 64 random orders, and
+    each has a standard error.
 
-    method: "sum" adds the relevance of the atoms; "shapley" asks the model: the Shapley values
-    (Shapley 1953) of the parts for the output explained, whatever method explained it. They sum to
-    the output minus that without any atom. Up to 10 parts they are exact, from all coalitions; of
-    more, they are means over 64 random orders with `seed`, and each has a standard error. The
-    following arguments are for "shapley" alone. model: the one explained; a bundled one is found
-    by its name. graph: what was explained, where the molecule alone does not make it (for most
-    wrapped models). operator: how the atoms of absent parts are removed: "mask", "zero" or
-    "delete".
+    Args:
+        explanation: of a molecule.
+        scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
+            Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
+            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}.
+        method: "sum" adds the relevance of the atoms; "shapley" asks the model.
+        model: the model explained, for "shapley"; a bundled model need not be passed.
+        graph: what was explained, for "shapley", where the molecule alone does not make it (for
+            most wrapped models).
+        operator: how "shapley" removes the atoms of absent parts: "mask", "zero" or "delete".
+        seed: of the sampled orders.
 
-    Raises TypeError for a list (see `fragment_table`), ValueError for a graph without a molecule,
-    an unknown scheme, method or operator, unreadable SMARTS, or a model or graph other than those
-    explained.
+    Raises:
+        TypeError: for a list (see `fragment_table`).
+        ValueError: for a graph without a molecule, an unknown scheme, method or operator,
+            unreadable SMARTS, or a model or graph other than those explained.
     """
     if not isinstance(explanation, Explanation):
         raise TypeError(
             f"fragments takes one explanation, not {type(explanation).__name__}: pass them one by"
             " one, or use fragment_table."
         )
-    if method not in get_args(Way):
+    if method not in get_args(FragmentMethod):
         raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
     mol = explanation.atoms(NO_MOLECULE)
     name, divide = _scheme(scheme)
@@ -207,20 +224,20 @@ def fragments(
     from .fragment_shapley import fragment_values, valued  # needs PyG
 
     atoms = [atoms for _, atoms in parts]
-    found = fragment_values(
+    shapley = fragment_values(
         explanation, atoms, model=model, graph=graph, operator=operator, seed=seed
     )
-    explanation = valued(explanation, atoms, found)
-    return Fragments(explanation, name, _summed(explanation, mol, parts, name, found), found)
+    explanation = valued(explanation, atoms, shapley)
+    return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
 
 
 def _scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
-    """The scheme's name and the function that divides a molecule."""
+    """Return the scheme's name and the function that divides a molecule."""
     if isinstance(scheme, str):
         if scheme not in SCHEMES:
-            known = ", ".join(map(repr, SCHEMES))
+            listed = ", ".join(map(repr, SCHEMES))
             raise ValueError(
-                f"unknown scheme {scheme!r}; choose one of {known}, or give a list of SMARTS."
+                f"unknown scheme {scheme!r}; choose one of {listed}, or give a list of SMARTS."
             )
         return scheme, SCHEMES[scheme]
     named = dict(scheme) if isinstance(scheme, Mapping) else {smarts: smarts for smarts in scheme}
@@ -231,7 +248,7 @@ def _scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
 
 
 def _closed(parts: list[Part], n: int) -> list[Part]:
-    """The parts, plus one more for the atoms of 0..n-1 that are in none of them."""
+    """Add a part for the atoms of 0..n-1 that no part has."""
     covered = {index for _, atoms in parts for index in atoms}
     rest = tuple(index for index in range(n) if index not in covered)
     return parts + ([(REST, rest)] if rest else [])
@@ -246,20 +263,20 @@ def _summed(
 ) -> tuple[Fragment, ...]:
     written = _smiles_of(mol, [atoms for _, atoms in parts])
     errors = None if shapley is None else shapley.errors
-    found = []
+    summed = []
     for k, ((name, atoms), smiles) in enumerate(zip(parts, written, strict=True)):
         relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
         words = _named(name, smiles, scheme)
         error = None if errors is None else float(errors[k])
         shown = words, smiles, tuple(atoms), relevance, scheme, explanation.unsigned, error
-        found.append(Fragment(*shown))
-    return tuple(sorted(found, key=lambda part: (-part.relevance, part.atoms)))
+        summed.append(Fragment(*shown))
+    return tuple(sorted(summed, key=lambda part: (-part.relevance, part.atoms)))
 
 
 def _named(name: str | None, smiles: str, scheme: str) -> str:
-    """The name of a part, or else its structure in words.
+    """Return the name of a part, or else its structure in words.
 
-    A table distinguishes side chains by name, so one without a name keeps its SMILES.
+    A table distinguishes side chains by name, so a side chain without a name keeps its SMILES.
     """
     if scheme == "scaffold" and name == "side chain":
         return f"{name}: {name_in_words(smiles) or smiles}"
@@ -267,7 +284,7 @@ def _named(name: str | None, smiles: str, scheme: str) -> str:
 
 
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
-    """SMILES of every part; a part in several pieces has dots between them."""
+    """Return the SMILES of every part; a part in several pieces has dots between them."""
     part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
     ends = bonded(mol).tolist()
     cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]
@@ -285,7 +302,10 @@ def _brics(mol: "Mol") -> list[Part]:
 
 
 def _scaffold(mol: "Mol") -> list[Part]:
-    """Rings with their linkers and the atoms double bonded to either; the rest are side chains."""
+    """Divide a molecule into its scaffold and side chains.
+
+    The scaffold is the rings with their linkers, and the atoms double bonded to either.
+    """
     from rdkit import Chem
     from rdkit.Chem.Scaffolds import MurckoScaffold
 
@@ -323,20 +343,20 @@ def _groups(mol: "Mol") -> list[Part]:
 
 
 def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
-    """Matches that share no atom; `fragments` says which take precedence."""
+    """Return the matches that share no atom; `fragments` says which take precedence."""
     from rdkit import Chem
 
     ranks = list(Chem.CanonicalRankAtoms(mol))
-    found = []
+    matches = []
     for place, (name, pattern) in enumerate(patterns):
         for match in mol.GetSubstructMatches(pattern, maxMatches=MAX_MATCHES):
             size = len(match) if largest_first else 0
-            found.append(
+            matches.append(
                 (-size, place, sorted(ranks[i] for i in match), name, tuple(sorted(match)))
             )
     taken: set[int] = set()
     parts: list[Part] = []
-    for *_, name, atoms in sorted(found):
+    for *_, name, atoms in sorted(matches):
         if taken.isdisjoint(atoms):
             taken.update(atoms)
             parts.append((name, atoms))
@@ -354,7 +374,7 @@ def _pattern(smarts: str) -> Any:
 
 
 def _pieces(mol: "Mol", without: set[int]) -> list[tuple[int, ...]]:
-    """Atoms of each connected piece after removing some bonds."""
+    """Return the atoms of each connected piece after removing some bonds."""
     from rdkit import Chem
 
     cut = Chem.FragmentOnBonds(mol, sorted(without), addDummies=False) if without else mol

@@ -240,22 +240,22 @@ GROUPS: tuple[tuple[str, str], ...] = (
 
 
 def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
-    """The name of the ring system formed by these atoms; None if it is not in the list."""
+    """Return the name of the ring system that these atoms form; None if it is not listed."""
     return ring_names().get(skeleton(mol, atoms))
 
 
 @lru_cache(maxsize=1 << 16)
 def name_in_words(smiles: str) -> str | None:
-    """The name of a fragment, given as canonical SMILES with `*` where it was cut.
+    """Return the name of a fragment, whose SMILES is canonical with `*` where it was cut.
 
-    Covers the substituents and linkers listed here, and single listed ring systems with listed
-    substituents ("pyridine ring with fluoro"); None for anything else.
+    There are names for the substituents and linkers listed here, and for single listed ring systems
+    with listed substituents ("pyridine ring with fluoro"). For anything else the name is None.
     """
     from rdkit import Chem, rdBase
 
-    known = group_names().get(smiles)
-    if known is not None:
-        return known
+    listed_name = group_names().get(smiles)
+    if listed_name is not None:
+        return listed_name
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
     systems = [] if mol is None else ring_systems(mol)
@@ -264,25 +264,26 @@ def name_in_words(smiles: str) -> str | None:
     name = ring_name(mol, systems[0])
     if name is None:
         return None
-    found = Counter(group_names().get(part) for part in _substituents(mol, systems[0]))
-    if None in found:
+    counts = Counter(group_names().get(part) for part in _substituents(mol, systems[0]))
+    if None in counts:
         return None
-    listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in found.items())
+    listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in counts.items())
     return f"{name} ring" + (f" with {', '.join(listed)}" if listed else "")
 
 
 @lru_cache(maxsize=1 << 16)
 def described(smiles: str) -> str:
-    """A fragment in words: its name, or else its formula and rings ("C9H10NO with benzene ring").
+    """Put a fragment into words: its name, or its formula and rings ("C9H10NO with benzene ring").
 
-    For canonical SMILES with `*` where it was cut, which are returned if RDKit cannot read them.
+    The SMILES is canonical with `*` where the fragment was cut. It is returned unchanged if RDKit
+    cannot read it.
     """
     from rdkit import Chem, rdBase
     from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
-    known = name_in_words(smiles)
-    if known is not None:
-        return known
+    name = name_in_words(smiles)
+    if name is not None:
+        return name
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
@@ -295,7 +296,7 @@ def described(smiles: str) -> str:
 
 
 def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:
-    """A ring system without a name, by its size ("6-membered") or number of rings ("bicyclic")."""
+    """Describe a ring system by its size ("6-membered") or number of rings ("bicyclic")."""
     inside = [ring for ring in mol.GetRingInfo().AtomRings() if set(ring) <= {*atoms}]
     if len(inside) == 1:
         return f"{len(atoms)}-membered"
@@ -303,7 +304,10 @@ def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:
 
 
 def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
-    """Atoms of each ring system; rings that share atoms (fused, bridged, spiro) form one system."""
+    """Return the atoms of each ring system.
+
+    Rings that share atoms (fused, bridged, spiro) form one system.
+    """
     systems: list[set[int]] = []
     for ring in mol.GetRingInfo().AtomRings():
         touching = [system for system in systems if system.intersection(ring)]
@@ -313,9 +317,10 @@ def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
 
 
 def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
-    """Atoms and canonical SMILES of each piece after cutting bonds, `*` at the cuts.
+    """Return the atoms and the canonical SMILES of each piece after cutting bonds.
 
-    Without stereochemistry, so that a fragment always has the same SMILES.
+    The SMILES have `*` at the cuts, and no stereochemistry, so that a fragment always has the same
+    SMILES.
     """
     from rdkit import Chem
 
@@ -326,14 +331,17 @@ def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], 
     parts = Chem.GetMolFrags(pieces, asMols=True, sanitizeFrags=False, fragsMolAtomMapping=atoms)
     n = mol.GetNumAtoms()  # atoms after these are the attachment points
     return [
-        (tuple(i for i in own if i < n), _canonical(Chem.MolToSmiles(part, isomericSmiles=False)))
-        for own, part in zip(atoms, parts, strict=True)
+        (
+            tuple(i for i in indices if i < n),
+            _canonical(Chem.MolToSmiles(part, isomericSmiles=False)),
+        )
+        for indices, part in zip(atoms, parts, strict=True)
     ]
 
 
 @lru_cache(maxsize=1 << 16)
 def _canonical(smiles: str) -> str:
-    """The SMILES after sanitising, or unchanged if a cut went through an aromatic ring."""
+    """Return the SMILES after sanitising, or unchanged if a cut went through an aromatic ring."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
@@ -342,7 +350,10 @@ def _canonical(smiles: str) -> str:
 
 
 def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
-    """SMILES of the substituents of a ring, with `*` for the ring; without attachment points."""
+    """Return the SMILES of a ring's substituents, with `*` for the ring.
+
+    Attachment points are left out.
+    """
     inside = set(ring)
     cut = []
     for bond in mol.GetBonds():
@@ -354,15 +365,15 @@ def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
 
 
 def skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
-    """Elements and bonds of some atoms as a canonical SMILES, without hydrogens and charges."""
+    """Return elements and bonds of some atoms as canonical SMILES without hydrogens or charges."""
     from rdkit import Chem
 
     bare = Chem.RWMol()
     place = {}
     for index in atoms:
-        given = mol.GetAtomWithIdx(index)
-        atom = Chem.Atom(given.GetAtomicNum())
-        atom.SetIsAromatic(given.GetIsAromatic())
+        original = mol.GetAtomWithIdx(index)
+        atom = Chem.Atom(original.GetAtomicNum())
+        atom.SetIsAromatic(original.GetIsAromatic())
         atom.SetNoImplicit(True)
         place[index] = bare.AddAtom(atom)
     for bond in mol.GetBonds():
@@ -374,7 +385,7 @@ def skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
 
 @cache
 def ring_names() -> dict[str, str]:
-    """The names of ring systems by canonical SMILES."""
+    """Return the names of ring systems by canonical SMILES."""
     from rdkit import Chem
 
     named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in RINGS)
@@ -383,7 +394,7 @@ def ring_names() -> dict[str, str]:
 
 @cache
 def group_names() -> dict[str, str]:
-    """The names of groups by canonical SMILES."""
+    """Return the names of groups by canonical SMILES."""
     from rdkit import Chem
 
     return {Chem.CanonSmiles(smiles): name for name, smiles in GROUPS}
