@@ -18,8 +18,8 @@ from graphxai.explanation.result import Result
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
+from .name_tables import FUNCTIONAL_GROUPS
 from .names import (
-    FUNCTIONAL_GROUPS,
     cut_smiles,
     described,
     name_in_words,

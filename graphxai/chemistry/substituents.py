@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .names import GROUPS, described, ring_systems, skeleton
+from .name_tables import GROUPS
+from .names import described, ring_systems, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol

@@ -125,7 +125,9 @@ class ExplainedGraph:
         from rdkit import Chem
 
         molecule = _read(self.smiles)
-        return None if molecule is None else Chem.Mol(molecule)  # which the caller may change
+        return (
+            None if molecule is None else Chem.Mol(molecule)
+        )  # a copy, which the caller may change
 
     def atoms(self, error: str = NO_MOLECULE) -> "Mol":
         """Return the molecule whose atoms are the nodes; other graphs raise ValueError(error)."""

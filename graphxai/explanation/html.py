@@ -28,7 +28,7 @@ def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
 def page_html(title: str, sections: Iterable[str]) -> str:
     """Return a page of sections, whose HTML is already escaped; no script can run in it."""
     body = "".join(f"<section>{html}</section>" for html in sections)
-    # escaped text has no plain quotes: these are the attributes of our own tables
+    # escaped text has no plain quotes, so these are the attributes of our tables
     styles = sorted({_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
     hashes = "".join(f" '{digest}'" for digest in styles)
     policy = security_policy(_STYLE, rest=f" 'unsafe-hashes'{hashes}; img-src data:")
