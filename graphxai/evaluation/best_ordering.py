@@ -30,6 +30,7 @@ def best_areas(
 ) -> tuple[float, float]:
     """Search for the largest AUAC and the smallest AU-MSE of one encoded graph.
 
+    These are the areas under its activation curve and its pruning curve, see `curves`.
     The search starts from a greedy ordering and from `starts` (node scores (N,) of methods), and
     swaps neighbours in the ordering until no swap helps.
 

@@ -124,10 +124,8 @@ class ExplainedGraph:
             return self.mol
         from rdkit import Chem
 
-        molecule = _read(self.smiles)
-        return (
-            None if molecule is None else Chem.Mol(molecule)
-        )  # a copy, which the caller may change
+        molecule = _read(self.smiles)  # cached, and the caller may change what is returned
+        return None if molecule is None else Chem.Mol(molecule)
 
     def atoms(self, error: str = NO_MOLECULE) -> "Mol":
         """Return the molecule whose atoms are the nodes; other graphs raise ValueError(error)."""

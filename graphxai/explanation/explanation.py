@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TOP = 5  # strongest nodes listed on a page
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation(ExplainedGraph, Result):
     """The explanation of one graph, as a picture, a page, a table or a file.
 
