@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import Model, explain
+from graphxai.api import explain
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.models import Model
 
 
 @dataclass(frozen=True, eq=False)

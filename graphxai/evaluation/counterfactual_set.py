@@ -19,7 +19,6 @@ from graphxai.adapters.removal import (
     outputs_without_edges,
     undirected_edges,
 )
-from graphxai.api import load
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import evaluating
@@ -29,12 +28,11 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.lists import OnError
-from graphxai.explanation.compute.models import LoadedModel, Model
+from graphxai.explanation.compute.models import LoadedModel, Model, loaded
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
-from graphxai.models.graphormer import require_purpose
 from graphxai.runtime.progress import progress_bar
 
 from .curves import class_logits
@@ -160,7 +158,7 @@ def counterfactual_set(
     Raises:
         ValueError: for a regression, and for edges of a model that reads them from a matrix.
     """
-    model = require_purpose(load(model)) if isinstance(model, str | Path) else model
+    model = loaded(model)
     if of not in ("nodes", "edges"):
         raise ValueError(f"of is 'nodes' or 'edges', not {of!r}.")
     asked = Target(None, task).task_in(model.config)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphxai.api import Model, explain
+from graphxai.api import explain
 from graphxai.explainers import REGISTRY
+from graphxai.explanation.compute.models import Model
 from graphxai.visualization import grid_svg
 
 from .report import Report

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.adapters.engine.remembering import remembering
-from graphxai.api import Model
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.registry import methods_for
+from graphxai.explanation.compute.models import Model
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
 
 TOLERANCE = 1e-4  # relative, in float32
