@@ -33,7 +33,12 @@ def exchanged(
 ) -> Iterator[Change]:
     """Yield the molecules in which a fragment at one BRICS bond is exchanged for one of its kind.
 
-    Each molecule is yielded once. keep: as for `transformed`.
+    Each molecule is yielded once.
+
+    Args:
+        mol: the molecule to change.
+        fragments: what to put in place of its fragments.
+        keep: as for `transformed`.
     """
     products = NewMolecules(mol, keep)
     with rdBase.BlockLogs():

@@ -94,9 +94,12 @@ class Tally:
         return self.sums.n
 
     def add(self, occurrences: list[tuple[float, int]], place: int, smiles: str) -> None:
-        """Add the fragment's occurrences in one molecule, at position `place` of the set.
+        """Add the fragment's occurrences in one molecule.
 
-        occurrences: relevance and number of atoms of each.
+        Args:
+            occurrences: relevance and number of atoms of each.
+            place: position of the molecule in the set.
+            smiles: of the molecule.
         """
         number = len(occurrences)
         value = math.fsum(relevance for relevance, _ in occurrences) / number
@@ -205,18 +208,18 @@ def fragment_table(
     BRICS fragments and scaffolds are identified by structure, all others by name. A compound that
     occurs several times counts once, however its SMILES is written. The table has these columns:
 
-    * name.
-    * smiles: how the fragment is most often bound; empty for "rest".
-    * mean and sd: over molecules. A fragment that occurs twice in a molecule enters with its mean
+    - name.
+    - smiles: how the fragment is most often bound; empty for "rest".
+    - mean and sd: over molecules. A fragment that occurs twice in a molecule enters with its mean
       there.
-    * low and high: the 95 % interval of the mean by Student's t; empty for a single molecule.
-    * atoms: how many the fragment has, on average.
-    * per_atom: the relevance of one of its atoms, averaged in the same way. A long chain has a
+    - low and high: the 95 % interval of the mean by Student's t; empty for a single molecule.
+    - atoms: how many the fragment has, on average.
+    - per_atom: the relevance of one of its atoms, averaged in the same way. A long chain has a
       large sum even where each atom counts for little.
-    * per_atom_low and per_atom_high: the interval of per_atom.
-    * molecules: how many contain the fragment.
-    * count: how often it occurs.
-    * examples: SMILES of the molecules in which it is strongest, separated by spaces.
+    - per_atom_low and per_atom_high: the interval of per_atom.
+    - molecules: how many contain the fragment.
+    - count: how often it occurs.
+    - examples: SMILES of the molecules in which it is strongest, separated by spaces.
 
     Args:
         explanations: explanations, or fragments, such as those with Shapley values. Molecules that

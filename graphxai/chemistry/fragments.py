@@ -145,7 +145,11 @@ class Fragments(Result, Sequence[Fragment]):
     ) -> str:
         """Draw the molecule, its fragments in the colours of their relevance, and a numbered list.
 
-        options: title, subtitle, legend, width and height (pixels).
+        Args:
+            scale: the relevance shown in full colour; by default the largest |relevance| of a
+                fragment.
+            palette: one of `visualization.PALETTES`.
+            options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragments_svg

@@ -60,7 +60,9 @@ def matched_pairs(
 ) -> dict[tuple[int, int], MatchedPair]:
     """Return the matched pairs (i, j), i < j, among molecules, each with its largest core.
 
-    wanted: whether the pair (i, j) is of interest.
+    Args:
+        molecules: any molecules.
+        wanted: whether the pair (i, j) is of interest.
     """
     parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core: what molecule i has there
     by_name: dict[str, list[int]] = defaultdict(list)

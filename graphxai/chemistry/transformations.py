@@ -69,7 +69,12 @@ class NewMolecules:
     def of(self, product: Chem.Mol, name: str, source: str, origin: str) -> Iterator[Change]:
         """Yield the change that made a product, if it is valid, new, and leaves `keep` alone.
 
-        origin: the property of the product's atoms that holds the index of the atom that they were.
+        Args:
+            product: the molecule that came out.
+            name: what was changed.
+            source: where the change comes from.
+            origin: the property of the product's atoms that holds the index of the atom that they
+                were.
         """
         written = _sanitised(product)
         if written is None or written[0] in self.seen:

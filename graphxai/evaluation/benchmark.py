@@ -291,7 +291,8 @@ class _GraphMeasurer:
 
     def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
         """Return the units of a graph that ended its process."""
-        return unmeasured(self.plan, *item_and_target[0], reason, self.done)
+        (key, item), _ = item_and_target
+        return unmeasured(self.plan, key, item, reason, self.done)
 
 
 def _chunks(

@@ -133,10 +133,19 @@ def node_series(
     steps: int | None = None,
     resampling: Resampling | None = None,
 ) -> Series:
-    """Return all outputs that the curve metrics need, for one encoded graph and node scores (N,).
+    """Return all outputs that the curve metrics need, for one encoded graph.
 
     Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|; ties
-    are ordered by node number. resampling: see `outputs_of_parts`.
+    are ordered by node number.
+
+    Args:
+        model: whose outputs are followed.
+        data: the graph.
+        relevance: of its nodes, (N,).
+        target: the explained output.
+        operator: how nodes are removed.
+        steps: points per curve; None takes every number of nodes.
+        resampling: see `outputs_of_parts`.
 
     Raises:
         ValueError: if scores have the wrong length or are not finite.

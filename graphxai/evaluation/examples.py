@@ -23,8 +23,13 @@ def examples_svg(
     """Draw one row per graph and one column per method, each panel on a separate colour scale.
 
     The graphs are evenly spaced in the order of the best method's AUAC (the area under the
-    activation curve), so that a good, a middling and a bad case are shown. methods: by default the
-    best registered methods by AUAC, then `random`.
+    activation curve), so that a good, a middling and a bad case are shown.
+
+    Args:
+        model: the explained model.
+        inputs: what was measured, by key.
+        report: of the benchmark.
+        methods: by default the best registered methods by AUAC, then `random`.
     """
     if methods is None:
         methods = _leading(report)

@@ -162,7 +162,7 @@ def _units(
     explanations: Mapping[str, Explanation | str],
     series: Mapping[str, Mapping[str, Series]],
 ) -> list[Unit]:
-    """Return one unit per method for one graph; series: by operator and method."""
+    """Return one unit per method for one graph, from its series by operator and method."""
     blank = Unit("", key, "", "", item.num_nodes)
     units = []
     for name, explanation in explanations.items():

@@ -142,7 +142,13 @@ def judges(
 ) -> dict[str, Model]:
     """Train the model of `f-fidelity` for each operator, without random shares of the nodes.
 
-    graphs: encoded, with `y`; folder: of the training runs, which are continued or read back.
+    Args:
+        model: the explained model.
+        graphs: encoded, with `y`.
+        refit: how to train.
+        plan: with the operators and the seed.
+        folder: of the training runs, which are continued or read back.
+        progress: as for `explain`.
     """
     trained: dict[str, Model] = {}
     for operator in plan.operators:

@@ -44,7 +44,10 @@ def bace_test(model: LoadedModel, root: str | Path | None = None) -> Source:
 def bace_part(model: LoadedModel, part: str, root: str | Path | None = None) -> Source:
     """Return the BACE compounds in a part of the model's split; keys are positions in the file.
 
-    part: "train", "valid" or "test".
+    Args:
+        model: whose split it is.
+        part: "train", "valid" or "test".
+        root: folder of the data.
     """
     from graphxai.datasets.molecules import load_bace
 

@@ -16,7 +16,12 @@ def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
     """Return a content security policy that allows no network, and only this style and script.
 
-    They are allowed by their hashes. Without a script, none can run. rest: further directives.
+    They are allowed by their hashes. Without a script, none can run.
+
+    Args:
+        style: text of the style sheet.
+        script: text of the script.
+        rest: further directives.
     """
     allowed = f" script-src '{_hash(script)}';" if script else ""
     return (

@@ -62,8 +62,10 @@ class Pairs(Result):
         """Return relevance by shortest-path distance, which sums to all relevance of pairs.
 
         The keys are 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such
-        pairs; and three names for the pairs of a graph token, which have no distance. layer:
-        counted from 0; None for all layers.
+        pairs; and three names for the pairs of a graph token, which have no distance.
+
+        Args:
+            layer: counted from 0; None for all layers.
         """
         relevance = self._of(layer)
         between = relevance[1:, 1:]

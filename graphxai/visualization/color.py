@@ -156,7 +156,8 @@ class Scale:
     def key(self, legend: Sequence[str]) -> str:
         """Return in words what the colours mean.
 
-        legend: words for negative and for positive relevance.
+        Args:
+            legend: words for negative and for positive relevance.
         """
         if self.one_sided:
             return f"{_UNSIGNED_NAME} is {legend[1]}, white is zero"

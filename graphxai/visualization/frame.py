@@ -150,8 +150,14 @@ def _words_below(
 ) -> str:
     """Draw the words of a legend below its bar, both in one size.
 
-    They are flush with the ends of the bar, unless they are too long for that. widths: of the bar
-    and of the available space, pixels.
+    They are flush with the ends of the bar, unless they are too long for that.
+
+    Args:
+        legend: words for negative and for positive relevance.
+        centre: x of the middle of the bar, pixels.
+        baseline: y of the words, pixels.
+        size: preferred font size, pixels.
+        widths: of the bar and of the available space, pixels.
     """
     bar, room = widths
     room_for_words = room / 2 - 5 if all(legend) else room
