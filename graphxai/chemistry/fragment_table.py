@@ -14,7 +14,8 @@ from rdkit import Chem
 
 from graphxai.explanation.explanation import Explanation
 
-from .fragments import REST, Fragments, Scheme, fragments
+from .fragments import REST, Fragments, fragments
+from .schemes import Scheme
 
 if TYPE_CHECKING:
     import pandas as pd
