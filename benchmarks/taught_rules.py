@@ -39,7 +39,7 @@ import torch
 from rdkit import Chem, rdBase
 
 import graphxai as gx
-from graphxai.chemistry.exchange import exchanged, fragments_for
+from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
 from graphxai.chemistry.transformation_table import TRANSFORMATIONS
 from graphxai.chemistry.transformations import transformed
 from graphxai.datasets.rule_molecules import local_smiles

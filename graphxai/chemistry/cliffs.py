@@ -16,10 +16,15 @@ from .matched_pairs import MatchedPair, matched_pairs
 
 @dataclass(frozen=True)
 class Cliff:
-    """Two rows of a table: `a` with the larger value, `b` with the smaller.
+    """Two rows of a table that are alike in structure and differ in value.
 
-    similarity: Tanimoto similarity of ECFP4. core: SMILES of the shared core of a matched molecular
-    pair, `*` where the exchanged part is attached; None if the pair is only similar.
+    Args:
+        a: number of the row with the larger value.
+        b: number of the row with the smaller value.
+        difference: how much larger the value of `a` is.
+        similarity: Tanimoto similarity of the two ECFP4 fingerprints.
+        core: SMILES of the core that a matched molecular pair shares, with `*` where the exchanged
+            part is attached; None if the molecules are similar but not a matched pair.
     """
 
     a: int
@@ -29,7 +34,7 @@ class Cliff:
     core: str | None = None
 
     def __repr__(self) -> str:
-        """The fields, rounded; the stored values are exact."""
+        """Show the fields rounded; the stored values are exact."""
         listed = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
         return f"Cliff(a={self.a}, b={self.b}, {listed}, core={self.core!r})"
 
@@ -42,15 +47,23 @@ def activity_cliffs(
     difference: float = 1.0,
     matched: bool = True,
 ) -> list[Cliff]:
-    """Pairs of similar structure whose values differ by `difference` or more, the largest first.
+    """Find pairs of similar molecules whose values differ a lot, the largest difference first.
 
-    Similar means a Tanimoto similarity of ECFP4 (Morgan, radius 2, 2,048 bits, no chirality) of at
-    least `similarity`. With `matched`, matched molecular pairs count too: two molecules that differ
-    only in the part attached to one acyclic single bond, which has at most 13 heavy atoms and at
-    most half the size of the core, or is hydrogen. smiles, values: of equal length, values in log
-    units. Rows without a value are skipped, and so are unreadable SMILES, which a warning lists.
-    Two rows with the same molecule are not a cliff; two stereoisomers can be. Raises ValueError if
-    the lengths differ, or for a `similarity` outside (0, 1] or a `difference` of 0 or less.
+    Two molecules are similar if the Tanimoto similarity of their ECFP4 fingerprints (Morgan, radius
+    2, 2,048 bits, no chirality) is at least `similarity`. Two rows with the same molecule are not a
+    cliff, but two stereoisomers can be.
+
+    Args:
+        smiles: the molecules. A warning lists those that cannot be read; they are skipped.
+        values: one value per molecule, in log units. Rows without a value are skipped.
+        similarity: the smallest similarity of a pair, in (0, 1].
+        difference: the smallest difference between the values of a pair, above 0.
+        matched: also take matched molecular pairs. Their molecules differ only in the part attached
+            to one acyclic single bond. The part has at most 13 heavy atoms and at most half the
+            size of the core, or it is hydrogen.
+
+    Raises:
+        ValueError: if the lengths differ, or `similarity` or `difference` is out of range.
 
     Source: Maggiora 2006 (cliffs), Hussain 2010 (matched pairs), Hu 2012 (sizes).
     """
@@ -61,23 +74,23 @@ def activity_cliffs(
         raise ValueError("similarity must lie in (0, 1] and difference above 0.")
     molecules = _read(smiles, np.isfinite(measured))
     rows = np.array(list(molecules), dtype=int)
-    own = measured[rows]
+    logs = measured[rows]
     mols = list(molecules.values())
     names = np.array([Chem.MolToSmiles(mol) for mol in mols], dtype=object)
     prints = [ecfp4_bits(mol) for mol in mols]
     pairs: dict[tuple[int, int], MatchedPair] = {}
     if matched:
-        pairs = matched_pairs(mols, lambda i, j: abs(own[i] - own[j]) >= difference)
-    found = []
+        pairs = matched_pairs(mols, lambda i, j: abs(logs[i] - logs[j]) >= difference)
+    cliffs = []
     for j in range(1, len(rows)):
         alike = np.array(DataStructs.BulkTanimotoSimilarity(prints[j], prints[:j]))
-        gap = own[j] - own[:j]
+        gap = logs[j] - logs[:j]
         far = (np.abs(gap) >= difference) & (names[:j] != names[j])
         shared = [i for i in np.flatnonzero(far) if (int(i), j) in pairs]
         near = np.union1d(np.flatnonzero(far & (alike >= similarity)), shared).astype(int)
         for i in near.tolist():
             high, low = (j, i) if gap[i] > 0 else (i, j)
-            found.append(
+            cliffs.append(
                 Cliff(
                     int(rows[high]),
                     int(rows[low]),
@@ -86,21 +99,23 @@ def activity_cliffs(
                     pairs[i, j].core if (i, j) in pairs else None,
                 )
             )
-    return sorted(found, key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b))
+    return sorted(
+        cliffs, key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b)
+    )
 
 
 def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
-    """Molecules by row; unreadable rows are skipped, and a warning lists them."""
-    found, bad = {}, []
+    """Return the molecules by row; skip unreadable rows, and list them in a warning."""
+    molecules, unreadable = {}, []
     with rdBase.BlockLogs():
         for row, (text, use) in enumerate(zip(smiles, wanted, strict=True)):
             mol = Chem.MolFromSmiles(text) if use else None
             if mol is not None:
-                found[row] = mol
+                molecules[row] = mol
             elif use:
-                bad.append(row)
-    if bad:
-        listed = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        rows = "row" if len(bad) == 1 else "rows"
-        warnings.warn(f"{len(bad)} SMILES cannot be read: {rows} {listed}.", stacklevel=3)
-    return found
+                unreadable.append(row)
+    if unreadable:
+        listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
+        rows = "row" if len(unreadable) == 1 else "rows"
+        warnings.warn(f"{len(unreadable)} SMILES cannot be read: {rows} {listed}.", stacklevel=3)
+    return molecules

@@ -1,4 +1,4 @@
-"""One molecule against another: what causes the difference in a matched pair or activity cliff."""
+"""Compare two molecules: what causes the difference in a matched pair or an activity cliff."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,13 +28,18 @@ NO_MOLECULE = "a contrast needs two molecules, but one input has none."
 
 @dataclass(frozen=True)
 class Account:
-    """The difference between two outputs, term by term.
+    """The difference between the outputs of two molecules a and b, term by term.
 
     `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + average_atoms
-    + unexplained`.
-    common: summed differences of corresponding atoms. changed_a, changed_b: summed relevance of
-    the atoms found only in a, only in b. graph_token, biases, structure, average_atoms: a's share
-    minus b's (see `Ledger`). Under `lrp`, `unexplained` is only rounding.
+    + unexplained`. Under `lrp`, `unexplained` is only rounding.
+
+    Args:
+        output: the difference between the two outputs.
+        common: the differences of corresponding atoms, summed.
+        changed_a: summed relevance of the atoms that only a has.
+        changed_b: summed relevance of the atoms that only b has.
+        graph_token, biases, structure, average_atoms: the share of a minus the share of b; `Ledger`
+            says what these shares are.
     """
 
     output: float
@@ -66,7 +71,7 @@ class Account:
 
 @dataclass(frozen=True, eq=False)
 class Contrast(Result):
-    """Two molecules explained for the same target, with the atoms that correspond."""
+    """Two molecules a and b, explained for the same target, and the atoms that correspond."""
 
     a: Explanation
     b: Explanation
@@ -99,23 +104,25 @@ class Contrast(Result):
     @property
     def account(self) -> Account:
         """The difference between the outputs, term by term."""
-        one, other = self.a.ledger, self.b.ledger
+        first, second = self.a.ledger, self.b.ledger
         return Account(
-            output=one.output - other.output,
+            output=first.output - second.output,
             common=float(self.difference.sum(dtype=np.float64)),
             changed_a=float(self.a.relevance[self.changed_a].sum(dtype=np.float64)),
             changed_b=float(self.b.relevance[self.changed_b].sum(dtype=np.float64)),
-            graph_token=one.graph_token - other.graph_token,
-            biases=one.biases - other.biases,
-            structure=sum(one.structure.values()) - sum(other.structure.values()),
-            average_atoms=(one.average_node or 0.0) - (other.average_node or 0.0),
+            graph_token=first.graph_token - second.graph_token,
+            biases=first.biases - second.biases,
+            structure=sum(first.structure.values()) - sum(second.structure.values()),
+            average_atoms=(first.average_node or 0.0) - (second.average_node or 0.0),
         )
 
     @property
     def headline(self) -> str:
-        """The target with both outputs and their difference."""
-        one, other = self.a.ledger.output, self.b.ledger.output
-        text = f"{one:+z.2f} against {other:+z.2f}, difference {one - other:+z.2f} {self.a.unit}"
+        """The target, both outputs and their difference."""
+        first, second = self.a.ledger.output, self.b.ledger.output
+        text = (
+            f"{first:+z.2f} against {second:+z.2f}, difference {first - second:+z.2f} {self.a.unit}"
+        )
         return minus_signs(f"{self.a.subject} · {text.rstrip()}")
 
     @property
@@ -139,23 +146,24 @@ class Contrast(Result):
         return minus_signs(f"{self.a.title} · {text}{hint}")
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per atom or pair of corresponding atoms: part, atoms, relevances, difference.
+        """Return a table with one row per atom or pair of corresponding atoms.
 
-        part: "common", "changed in a" or "changed in b". A cell is empty if the atom has no
+        Its columns are part ("common", "changed in a" or "changed in b"), symbol, the two atom
+        numbers, the two relevances, and their difference. A cell is empty if the atom has no
         counterpart.
         """
         import pandas as pd
 
-        one, other = self.a.atoms(NO_MOLECULE), self.b.atoms(NO_MOLECULE)
+        first, second = self.a.atoms(NO_MOLECULE), self.b.atoms(NO_MOLECULE)
         rows: list[tuple[Any, ...]] = []
         for (i, j), gap in zip(self.part.same.tolist(), self.difference.tolist(), strict=True):
-            symbol = one.GetAtomWithIdx(i).GetSymbol()
+            symbol = first.GetAtomWithIdx(i).GetSymbol()
             rows.append(("common", symbol, i, j, self.a.relevance[i], self.b.relevance[j], gap))
         for i in self.changed_a.tolist():
-            symbol = one.GetAtomWithIdx(i).GetSymbol()
+            symbol = first.GetAtomWithIdx(i).GetSymbol()
             rows.append(("changed in a", symbol, i, None, self.a.relevance[i], None, None))
         for j in self.changed_b.tolist():
-            symbol = other.GetAtomWithIdx(j).GetSymbol()
+            symbol = second.GetAtomWithIdx(j).GetSymbol()
             rows.append(("changed in b", symbol, None, j, None, self.b.relevance[j], None))
         names = ["part", "symbol", "atom_a", "atom_b", "relevance_a", "relevance_b", "difference"]
         frame = pd.DataFrame(rows, columns=names)
@@ -171,11 +179,17 @@ class Contrast(Result):
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
-        """Both molecules, with the common part drawn in the same way, on one colour scale.
+        """Draw both molecules on one colour scale, with their common part in the same orientation.
 
-        Colours show what differs: an atom's relevance minus that of its counterpart, or all of it
-        for an atom without one, which is outlined. difference: False colours the relevance itself.
-        Where resonance makes atoms equivalent, both have their mean. Options as for `contrast_svg`.
+        Where resonance makes atoms equivalent, each of them has their mean.
+
+        Args:
+            difference: colour what differs: an atom's relevance minus that of its counterpart. An
+                atom without a counterpart has its whole relevance and an outline. False colours the
+                relevance of each molecule.
+            scale: the relevance shown in full colour; by default the largest |value| drawn.
+            palette: one of `visualization.PALETTES`.
+            options: as for `contrast_svg`.
         """
         from graphxai.visualization import Scale
         from graphxai.visualization.contrast import Panel, contrast_svg
@@ -212,14 +226,26 @@ def contrast(
 ) -> Contrast:
     """Explain molecule a against molecule b, which share a scaffold.
 
-    a, b: SMILES, RDKit molecules or graphs with a molecule; other arguments as for `explain`. By
-    default, both are explained for the class predicted for a. timeout: seconds for each search for
-    the common part (see `matching`), which uses the best one found by then. Raises ValueError for
-    inputs without a molecule, or if fewer than three atoms correspond.
+    By default, both are explained for the class that is predicted for a.
+
+    Args:
+        model: as for `explain`.
+        a: a SMILES, an RDKit molecule, or a graph with a molecule.
+        b: the molecule to compare with.
+        method: as for `explain`.
+        target: as for `explain`.
+        timeout: seconds for each search for the common part (see `matching`). When they are over,
+            the best common part so far is used.
+        options: as for `explain`.
+
+    Raises:
+        ValueError: for inputs without a molecule, or if fewer than three atoms correspond.
     """
     model = load(model) if isinstance(model, str | Path) else model
-    one = explain(model, a, method, target=target, progress=False, **options)
-    other = explain(model, b, method, target=one.wanted, progress=False, **options)
-    cost = np.abs(one.relevance[:, None] - other.relevance)  # (Na, Nb)
-    part = common_part(one.atoms(NO_MOLECULE), other.atoms(NO_MOLECULE), timeout=timeout, cost=cost)
-    return Contrast(one, other, part)
+    first = explain(model, a, method, target=target, progress=False, **options)
+    second = explain(model, b, method, target=first.wanted, progress=False, **options)
+    cost = np.abs(first.relevance[:, None] - second.relevance)  # (Na, Nb)
+    part = common_part(
+        first.atoms(NO_MOLECULE), second.atoms(NO_MOLECULE), timeout=timeout, cost=cost
+    )
+    return Contrast(first, second, part)

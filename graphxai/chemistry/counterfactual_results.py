@@ -1,4 +1,4 @@
-"""What a search for counterfactuals found: each with what speaks for and against it."""
+"""The result of a search for counterfactuals: each with what speaks for and against it."""
 
 import math
 from base64 import b64encode
@@ -24,9 +24,9 @@ from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
 from .contrast import NO_MOLECULE, Contrast, contrast
+from .goal import Goal
 from .matching import CommonPart, NoCommonPartError, common_part
 from .measurements import Measured
-from .wish import Wish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,17 +40,26 @@ Way = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """A neighbour of the molecule in question.
+    """A neighbour of the molecule that was searched from, with its prediction.
 
-    change, source: the last change and where it comes from; way: the earlier changes, each with the
-    SMILES it led to. atoms: the atoms changed in the molecule before. predicted_change: of the
-    value, or of the probability of the wished class, from `before`, the first molecule's
-    prediction. distance: how far beyond the wish, see `Wish.distance`; reached: whether it is
-    beyond; sure: whether the model is sure of that, see `Wish.sure`. similarity: ECFP4 Tanimoto
-    similarity to the first molecule. front: 0 for the Pareto front, 1 for the next. accessibility:
-    synthetic accessibility from 1 (easy) to 10 (Ertl 2009), None where RDKit comes without it.
-    alerts: new ones, from RDKit's catalogs BRENK and PAINS. measured: what a table says about the
-    change, None without a table.
+    Args:
+        smiles: its canonical SMILES.
+        change: the last change that led to it.
+        source: where that change comes from.
+        atoms: the atoms that it changed in the molecule before.
+        prediction: the model's prediction for it.
+        before: the model's prediction for the first molecule.
+        predicted_change: how much the predicted value, or the probability of the class of the goal,
+            changed from `before`.
+        distance: how far the prediction lies beyond the goal, see `Goal.distance`.
+        similarity: Tanimoto similarity of ECFP4 to the first molecule.
+        sure: whether the model is sure that the goal is reached, see `Goal.sure`.
+        way: the earlier changes, each with the SMILES that it led to.
+        front: number of its Pareto front; 0 is the best front.
+        accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009); None where RDKit
+            comes without it.
+        alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
+        measured: what a table of measured values says about the change; None without a table.
     """
 
     smiles: str
@@ -76,15 +85,15 @@ class Counterfactual:
 
     @property
     def change_interval(self) -> tuple[float, float] | None:
-        """The range of a value's change, see `Prediction.change_since`.
+        """The range of the value's change, see `Prediction.change_since`.
 
-        None for a class, for which `prediction.classes` says what cannot be excluded.
+        It is None for a class, for which `prediction.classes` lists what cannot be excluded.
         """
         return self.prediction.change_since(self.before)
 
     @property
     def change_range(self) -> str:
-        """The interval of the change of a value, `90 %: -1.15 to +2.39`; empty if there is none."""
+        """The interval of a value's change, `90 %: -1.15 to +2.39`; empty if there is none."""
         interval = self.change_interval
         if interval is None or not math.isfinite(interval[0]):
             return ""
@@ -99,7 +108,7 @@ class Counterfactual:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The cells of a table."""
+        """Its cells in a table, by column."""
         near, (low, high) = self.prediction.nearness, self.change_interval or (None, None)
         return {
             "smiles": self.smiles,
@@ -124,7 +133,7 @@ class Counterfactual:
 
     @property
     def reached(self) -> bool:
-        """Whether the prediction is what was wished for."""
+        """Whether the prediction reaches the goal."""
         return self.distance > 0
 
     @property
@@ -136,62 +145,69 @@ class Counterfactual:
 
 @dataclass(frozen=True, eq=False)
 class Counterfactuals(Result, Sequence[Counterfactual]):
-    """The counterfactuals of one molecule, best first; see `counterfactuals`.
+    """The counterfactuals of one molecule, the best first; see `counterfactuals`.
 
-    explanation: of the molecule itself, towards the wish. predicted: how many neighbours were
-    predicted; successes: how many of them reached the wish; sure: of how many of these the model is
-    sure, None if it is not known; first: the number of the first success, None if there is none.
+    Args:
+        model: the model that was searched.
+        explanation: the explanation of the molecule itself, for the goal's output.
+        goal: what the model should predict.
+        ranked: the counterfactuals.
+        predicted: how many neighbours were predicted.
+        successes: how many of them reached the goal.
+        sure: of how many of these the model is sure; None if the model cannot tell.
+        first: number of the first neighbour that reached the goal; None if none did.
     """
 
     model: Model
     explanation: Explanation
-    wish: Wish
-    found: tuple[Counterfactual, ...]
+    goal: Goal
+    ranked: tuple[Counterfactual, ...]
     predicted: int
     successes: int
     sure: int | None
     first: int | None
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.ranked)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.found[index]
+        return self.ranked[index]
 
     def __repr__(self) -> str:
         return f"Counterfactuals({self.summary})"
 
     @property
     def summary(self) -> str:
-        """What was found, in one sentence."""
+        """The outcome of the search in one sentence."""
         tried = f"{self.predicted:,} neighbours predicted"
-        own = self.explanation.prediction
-        if self.wish.distance(own) > 0:
-            sure = percent(self.wish.value(own)) if self.wish.label else str(own)
-            stay = f"{self.successes:,} are {self.wish}, like the molecule itself ({sure})"
+        start = self.explanation.prediction
+        if self.goal.distance(start) > 0:
+            sure = percent(self.goal.value(start)) if self.goal.label else str(start)
+            stay = f"{self.successes:,} are {self.goal}, like the molecule itself ({sure})"
             return f"{tried}, {stay}. Ask for another class or value"
         if self.first is None:
-            return f"{tried}, none reaches {self.wish}"
+            return f"{tried}, none reaches {self.goal}"
         sure = "" if self.sure is None else f" ({self.sure:,} surely)"
-        reach = f"{self.successes:,} reach {self.wish}{sure}"
+        reach = f"{self.successes:,} reach {self.goal}{sure}"
         return f"{tried}, {reach}, the first was number {self.first}"
 
     def contrast(self, index: int, method: Method = "lrp") -> Contrast:
-        """What a change does in the model: the molecule against the counterfactual."""
-        target = self.wish.target
+        """Explain the molecule against one counterfactual: what the change does in the model."""
+        target = self.goal.target
         molecule = self.explanation.smiles
-        return contrast(self.model, molecule, self.found[index].smiles, method, target=target)
+        return contrast(self.model, molecule, self.ranked[index].smiles, method, target=target)
 
     @cached_property
     def at_change(self) -> tuple[float | None, ...]:
-        """By counterfactual, the share of the output's difference that lies at the changed atoms.
+        """The share of the output's difference that lies at the changed atoms, by counterfactual.
 
-        From the relevance (`lrp`) of both molecules: the atoms without a counterpart, divided by
-        all terms of the contrast (see `Account`). The rest lies at atoms that both have, and in the
-        graph token. What a small share says was measured on models of rules
-        (benchmarks/counterfactuals.md). None without a common part, or without a difference.
+        The relevance (`lrp`) of the atoms without a counterpart is divided by the sum of all terms
+        of the contrast (see `Account`). The rest lies at atoms that both molecules have, and in the
+        graph token. What a small share means was measured on models of known rules
+        (benchmarks/counterfactuals.md). The share is None without a common part, and where the
+        outputs do not differ.
         """
-        if not self.found:
+        if not self.ranked:
             return ()
         first, *others = self.explanations
         pairs = zip(others, self._common_parts, strict=True)
@@ -199,25 +215,25 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
 
     @cached_property
     def _common_parts(self) -> tuple[CommonPart | None, ...]:
-        """By counterfactual, what it shares with the molecule; a search takes up to a second."""
+        """What each counterfactual shares with the molecule; a search takes up to a second."""
         first, *others = (e.atoms(NO_MOLECULE) for e in self.explanations)
         return tuple(_common_part(first, other) for other in others)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per counterfactual."""
+        """Return a table with one row per counterfactual."""
         import pandas as pd
 
         return pd.DataFrame(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        pairs = zip(self.found, self.at_change, strict=True)
-        return [one.columns | {"at_change": share} for one, share in pairs]
+        pairs = zip(self.ranked, self.at_change, strict=True)
+        return [counterfactual.columns | {"at_change": share} for counterfactual, share in pairs]
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        """The molecule and its counterfactuals, explained towards the wish."""
-        smiles = [one.smiles for one in self.found]
-        options: dict[str, Any] = {"target": self.wish.target, "progress": False}
+        """The molecule and its counterfactuals, explained for the goal's output."""
+        smiles = [counterfactual.smiles for counterfactual in self.ranked]
+        options: dict[str, Any] = {"target": self.goal.target, "progress": False}
         return [self.explanation, *explain(self.model, smiles, **options)]
 
     def svg(
@@ -228,9 +244,18 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
-        """The molecule and its counterfactuals, aligned and coloured by relevance for the wish.
+        """Draw the molecule and its counterfactuals, coloured by relevance for the goal.
 
-        Atoms that the molecule does not have are outlined. Options as for `molecule_svg`.
+        Counterfactuals are aligned with the molecule.
+
+        Atoms that the molecule does not have are outlined.
+
+        Args:
+            columns: panels in a row.
+            scale: the relevance shown in full colour; by default the 97.5 % quantile of
+                |relevance|.
+            palette: one of `visualization.PALETTES`.
+            options: as for `molecule_svg`.
         """
         from graphxai.visualization import Scale, grid_svg, molecule_svg
         from graphxai.visualization.contrast import aligned
@@ -241,31 +266,31 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         limit = float(np.quantile(np.abs(np.concatenate(values)), SATURATED)) or None
         colours = Scale.chosen(scale or limit, *values, palette=palette)
         first = laid_out(shown[0].atoms(NO_MOLECULE))
-        given: dict[str, Any] = {
+        panel_options: dict[str, Any] = {
             **PANEL,
             "scale": colours,
             "color_bar": False,
             "keep_layout": True,
         } | options
-        about: dict[str, Any] = {
+        heading: dict[str, Any] = {
             "title": "the molecule",
             "subtitle": str(self.explanation.prediction),
         }
-        panels = [molecule_svg(first, values[0], **about, **given)]
-        each = zip(self.found, shown[1:], values[1:], self._common_parts, strict=True)
-        for one, e, relevance, part in each:
+        panels = [molecule_svg(first, values[0], **heading, **panel_options)]
+        each = zip(self.ranked, shown[1:], values[1:], self._common_parts, strict=True)
+        for counterfactual, e, relevance, part in each:
             mol = e.atoms(NO_MOLECULE)
-            about = {"title": one.changes, "subtitle": str(one.prediction)}
+            heading = {"title": counterfactual.changes, "subtitle": str(counterfactual.prediction)}
             if part is None:
                 mol, same = laid_out(mol), np.arange(0)
             else:
                 mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
             new = np.setdiff1d(np.arange(len(e)), same).tolist()
-            panels.append(molecule_svg(mol, relevance, outlined=new, **about, **given))
+            panels.append(molecule_svg(mol, relevance, outlined=new, **heading, **panel_options))
         return grid_svg(
             panels,
             columns,
-            f"towards {self.wish}",
+            f"towards {self.goal}",
             subtitle=self.summary,
             scale=colours,
             values=np.concatenate(values),
@@ -275,30 +300,30 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the picture (.svg, .png, .pdf), a page (.html), table (.csv) or structures (.sdf).
 
-        The page has the contrast of every change, the SD file the relevance for the wish. Pictures
-        and pages take the options of `svg`.
+        The page has the contrast of every change, and the SD file has the relevance for the goal.
+        Pictures and pages take the options of `svg`.
         """
         path = files.writable(path, (*files.PICTURES, ".html", ".csv", ".sdf"))
         match path.suffix.lower():
             case ".html":
-                return files.write_text([page_html(str(self.wish), self._sections(options))], path)
+                return files.write_text([page_html(str(self.goal), self._sections(options))], path)
             case ".sdf":
                 return files.write_text(self.to_sdf(), path)
         return super().save(path, **options)
 
     def to_sdf(self, **properties: object) -> Iterator[str]:
-        """Records of an SD file: the molecule, then its counterfactuals with their columns.
+        """Yield the records of an SD file: the molecule, then each counterfactual with its columns.
 
         Your `properties` come first in each record.
         """
         first, *others = self.explanations
         yield first.to_sdf(title="the molecule", **properties)
-        for one, row, e in zip(self.found, self._rows(), others, strict=True):
+        for counterfactual, row, e in zip(self.ranked, self._rows(), others, strict=True):
             cells = {name: value for name, value in row.items() if value is not None}
-            yield e.to_sdf(title=one.changes, **properties, **cells)
+            yield e.to_sdf(title=counterfactual.changes, **properties, **cells)
 
     def _sections(self, options: dict[str, Any]) -> Iterator[str]:
-        """The picture and a table, then each counterfactual with its contrast."""
+        """Yield the HTML of the picture and a table, then of each counterfactual's contrast."""
         head = (
             "change",
             "SMILES",
@@ -310,28 +335,29 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         )
         rows = [
             (
-                one.changes,
-                one.smiles,
-                one.prediction.in_full + (", sure" if one.sure else ""),
-                one.change_in_full,
+                counterfactual.changes,
+                counterfactual.smiles,
+                counterfactual.prediction.in_full + (", sure" if counterfactual.sure else ""),
+                counterfactual.change_in_full,
                 percent(share),
-                one.measured.sentence if one.measured else "",
-                "; ".join(one.alerts),
+                counterfactual.measured.sentence if counterfactual.measured else "",
+                "; ".join(counterfactual.alerts),
             )
-            for one, share in zip(self.found, self.at_change, strict=True)
+            for counterfactual, share in zip(self.ranked, self.at_change, strict=True)
         ]
         yield f"{_image(self.svg(**options), self.summary)}{table_html(head, rows)}"
-        for index, one in enumerate(self.found):
+        for index, counterfactual in enumerate(self.ranked):
             try:
-                found = self.contrast(index)
+                compared = self.contrast(index)
             except NoCommonPartError as error:
-                yield f"<p>{escape(f'{one.changes}: {error}')}</p>"
+                yield f"<p>{escape(f'{counterfactual.changes}: {error}')}</p>"
             else:
-                yield f"<p>{escape(one.changes)}</p>{_image(found.svg(), found.headline)}"
+                picture = _image(compared.svg(), compared.headline)
+                yield f"<p>{escape(counterfactual.changes)}</p>{picture}"
 
 
 def percent(share: float | None) -> str:
-    """A share as "52 %"; empty if there is none."""
+    """Write a share as "52 %"; empty if there is none."""
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
 
 
@@ -350,6 +376,6 @@ def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) 
 
 
 def _image(svg: str, text: str) -> str:
-    """A picture as a separate document, because two may use the same ids."""
+    """Embed a picture as a separate document, because two pictures may use the same ids."""
     code = b64encode(svg.encode()).decode()
     return f'<p><img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}"></p>'

@@ -1,8 +1,10 @@
-"""What to change in a molecule so that the model says something else (Wachter 2017).
+"""Find what to change in a molecule so that the model predicts something else (Wachter 2017).
 
-1. Neighbours: transformations that medicinal chemists make, exchanged BRICS fragments, SELFIES.
-2. Order: neighbours that change what speaks against the wish are predicted first.
-3. Choice: the Pareto front of the wish, the similarity to the molecule and to the training set.
+1. Neighbours are made by transformations of medicinal chemistry, by exchange of BRICS fragments,
+and by changes of SELFIES.
+2. Neighbours that change what speaks against the goal are predicted first.
+3. Those on the Pareto front of three criteria are chosen: the distance beyond the goal, the
+similarity to the molecule, and the similarity to the training set.
 """
 
 import random
@@ -27,11 +29,11 @@ from graphxai.runtime.progress import progress_bar
 
 from .contrast import NO_MOLECULE
 from .counterfactual_results import Counterfactual, Counterfactuals, Way
-from .exchange import exchanged, fragments_for, mutated
 from .feasibility import accessibility, alerts
+from .fragment_swaps import exchanged, fragments_for, mutated
+from .goal import Goal
 from .measurements import Measurements
 from .transformations import Change, transformed
-from .wish import Wish
 
 __all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "pareto_fronts", "search"]
 
@@ -40,7 +42,7 @@ BATCH = 64  # molecules predicted together
 EXPANDED = 4  # molecules whose neighbours are tried in the next round
 PER_PLACE = 2  # counterfactuals shown that change the same atoms
 MUTATIONS = 400  # changes of SELFIES tried
-Measured = Measurements | Mapping[str, float] | str | Path
+MeasuredValues = Measurements | Mapping[str, float] | str | Path
 
 
 def counterfactuals(
@@ -56,28 +58,41 @@ def counterfactuals(
     sure: bool = False,
     guided: bool = True,
     seed: int = 0,
-    measured: Measured | None = None,
+    measured: MeasuredValues | None = None,
     progress: bool | None = None,
 ) -> Counterfactuals:
     """Find what to change in a molecule so that the model predicts something else.
 
-    model: from `load` or `wrap`, or a name. molecule: a SMILES or an RDKit molecule. towards: a
-    class, or ">6.5" or "<6.5" for a value; "task: ..." in models with several tasks. n: how many to
-    return. keep: a SMARTS pattern, or numbers of atoms, that stay as they are. sources: any of
-    "transformations", "fragments" (BRICS) and "selfies" (needs the package selfies). predictions:
-    how many neighbours are predicted at most. steps: if fewer than n reach the wish, the neighbours
-    of those nearest to it are tried, too, up to this many changes. sure: whether only those count
-    that the model is sure of, see `Wish.sure`: fewer, and right more often. guided: whether
-    neighbours that change what speaks against the wish come first; otherwise in random order. seed:
-    for the order among equals, and SELFIES. measured: a CSV file with the columns `smiles` and one
-    named after the wish's task, or after another task of the model; or values by SMILES. Each
-    result then says whether it is in the table, and what was measured for pairs with the same
-    exchange.
+    Neighbours that reach the goal are returned in the order of their Pareto fronts (distance beyond
+    the goal, similarity to the molecule, similarity to the training set). If none reaches it, those
+    nearest to it are returned. At most two of them change the same atoms, unless there are no
+    others.
 
-    Those that reach the wish are returned, by Pareto front (distance beyond the wish, similarity to
-    the molecule, similarity to the training set), or if none does, those nearest to it. At most two
-    change the same atoms unless there are no others. Raises ValueError for a wish, pattern or table
-    that does not fit, and for `sure` if it is not known how wrong the model is.
+    Args:
+        model: from `load` or `wrap`, or a name.
+        molecule: a SMILES or an RDKit molecule.
+        towards: the goal: a class, or ">6.5" or "<6.5" for a value; "task: ..." in models with
+            several tasks.
+        n: how many counterfactuals to return.
+        keep: a SMARTS pattern, or numbers of atoms, that stay as they are.
+        sources: any of "transformations", "fragments" (BRICS) and "selfies" (needs the package
+            selfies).
+        predictions: how many neighbours are predicted at most.
+        steps: how many changes may follow each other. If fewer than n neighbours reach the goal,
+            the neighbours of those nearest to it are tried too.
+        sure: count only those that the model is sure of, see `Goal.sure`. They are fewer, and right
+            more often.
+        guided: try neighbours first that change what speaks against the goal; False tries them in
+            random order.
+        seed: decides the order among equals, and the changes of SELFIES.
+        measured: a CSV file with the column `smiles` and one named after the goal's task, or after
+            another task of the model; or values by SMILES. Each result then says whether it is in
+            the table, and what was measured for pairs with the same exchange.
+        progress: as for `explain`.
+
+    Raises:
+        ValueError: for a goal, pattern or table that does not fit, and for `sure` if the model does
+            not record how wrong it is.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
     options |= {"steps": steps, "sure": sure, "guided": guided, "seed": seed, "measured": measured}
@@ -102,12 +117,12 @@ def search(
     sure: bool = False,
     guided: bool = True,
     seed: int = 0,
-    measured: Measured | None = None,
+    measured: MeasuredValues | None = None,
 ) -> Iterator[Counterfactuals]:
-    """The best counterfactuals so far, at first none, then after each batch of predictions.
+    """Yield the best counterfactuals so far: at first none, then after each batch of predictions.
 
-    Arguments and errors as for `counterfactuals`, whose result is the last one. The search works
-    only as far as you iterate: stop iterating to cancel it.
+    Arguments and errors are as for `counterfactuals`, whose result is the last one yielded. The
+    search works only as far as you iterate: stop iterating to cancel it.
     """
     options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
     options |= {"steps": steps, "sure": sure, "guided": guided, "seed": seed, "measured": measured}
@@ -128,59 +143,64 @@ def _searched(
     sure: bool,
     guided: bool,
     seed: int,
-    measured: Measured | None,
+    measured: MeasuredValues | None,
 ) -> Iterator[tuple[int, Callable[[], Counterfactuals]]]:
-    """How many were predicted, and a function for the best of them; at first, then by batch."""
+    """Yield how many neighbours were predicted, and a function that returns the best of them.
+
+    The first pair comes before any prediction, then one pair after each batch.
+    """
     model = load(model) if isinstance(model, str | Path) else model
-    wish = Wish.of(towards, model)
-    known_errors = wish.task in conformal_of(model)
-    if sure and not known_errors:
+    goal = Goal.of(towards, model)
+    errors_are_known = goal.task in conformal_of(model)
+    if sure and not errors_are_known:
         raise ValueError(
-            f"how wrong the model is for {wish.task!r} is not known, so nothing can be sure: leave"
+            f"how wrong the model is for {goal.task!r} is not known, so nothing can be sure: leave"
             " out sure, or train with a validation part."
         )
-    source = _Search(
-        model, wish, tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
+    source = _Neighbours(
+        model, goal, tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
     )
-    table = _table(measured, wish, model)
-    explanation: Explanation = explain(model, molecule, target=wish.target, progress=False)
+    table = _table(measured, goal, model)
+    explanation: Explanation = explain(model, molecule, target=goal.target, progress=False)
     start = explanation.atoms(NO_MOLECULE)
     kept = _kept(start, keep)
-    known = {Chem.MolToSmiles(start)}
+    seen = {Chem.MolToSmiles(start)}
     tried: list[Counterfactual] = []
 
     def so_far() -> Counterfactuals:
-        hits = [k for k, one in enumerate(tried, 1) if one.reached]
+        hits = [k for k, candidate in enumerate(tried, 1) if candidate.reached]
         return Counterfactuals(
             model,
             explanation,
-            wish,
-            tuple(_judged(one, start, table) for one in _chosen(tried, n, sure)),
+            goal,
+            tuple(_judged(candidate, start, table) for candidate in _chosen(tried, n, sure)),
             len(tried),
             successes=len(hits),
-            sure=sum(_counts(one, sure=True) for one in tried) if known_errors else None,
+            sure=sum(_counts(candidate, sure=True) for candidate in tried)
+            if errors_are_known
+            else None,
             first=hits[0] if hits else None,
         )
 
     yield 0, so_far
     origins: list[tuple[Explanation, Way]] = [(explanation, ())]
     for step in range(steps):
-        queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), known)
+        queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), seen)
         for part in _in_parts(queue, predictions - len(tried)):
             tried += source.predicted(part, explanation)
             yield len(tried), so_far
-        if sum(_counts(one, sure) for one in tried) >= n or len(tried) >= predictions:
+        if sum(_counts(candidate, sure) for candidate in tried) >= n or len(tried) >= predictions:
             return
-        near = sorted(tried, key=lambda one: -one.distance)[:EXPANDED]
+        near = sorted(tried, key=lambda candidate: -candidate.distance)[:EXPANDED]
         origins = source.origins(near)
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
+class _Neighbours:
     """Proposes neighbours, the most promising first, and predicts them."""
 
     model: Model
-    wish: Wish
+    goal: Goal
     sources: tuple[str, ...]
     guided: bool
     rng: random.Random
@@ -195,23 +215,23 @@ class _Search:
         self,
         origins: Sequence[tuple[Explanation, Way]],
         keep: Collection[int] | Chem.Mol,
-        known: set[str],
+        seen: set[str],
     ) -> list[tuple[Change, Way]]:
-        """New neighbours of all origins and how each was reached, the most promising first."""
-        found = []
+        """Return new neighbours of all origins with the way to each, the most promising first."""
+        scored = []
         for explanation, way in origins:
             mol = explanation.atoms(NO_MOLECULE)
             kept = keep
             if isinstance(keep, Chem.Mol):
                 kept = set(chain.from_iterable(mol.GetSubstructMatches(keep)[:1]))
-            against = -self.wish.side * np.asarray(explanation.relevance, dtype=np.float64)
+            against = -self.goal.side * np.asarray(explanation.relevance, dtype=np.float64)
             for change in self._changes(mol, kept):
-                if change.smiles not in known:
-                    known.add(change.smiles)
+                if change.smiles not in seen:
+                    seen.add(change.smiles)
                     worth = float(against[list(change.atoms)].sum())
-                    found.append((worth, self.rng.random(), change, way))
-        found.sort(key=lambda one: (-one[0], one[1]) if self.guided else one[1])
-        return [(change, way) for _, _, change, way in found]
+                    scored.append((worth, self.rng.random(), change, way))
+        scored.sort(key=lambda row: (-row[0], row[1]) if self.guided else row[1])
+        return [(change, way) for _, _, change, way in scored]
 
     def _changes(self, mol: Chem.Mol, keep: Collection[int]) -> Iterator[Change]:
         sources: dict[str, Callable[[], Iterator[Change]]] = {
@@ -224,13 +244,13 @@ class _Search:
     def predicted(
         self, part: Sequence[tuple[Change, Way]], start: Explanation
     ) -> Iterator[Counterfactual]:
-        """The neighbours with their predictions; those that the model cannot take are left out."""
+        """Yield the neighbours with their predictions, without those that the model cannot read."""
         outcomes = predict(self.model, [change.smiles for change, _ in part], progress=False)
-        before, fingerprint = start.prediction, ecfp4_bits(start.atoms(NO_MOLECULE))
+        before, molecule_bits = start.prediction, ecfp4_bits(start.atoms(NO_MOLECULE))
         for (change, way), outcome in zip(part, outcomes, strict=True):
             if outcome is not None:
-                prediction = outcome[self.wish.task]
-                found = ecfp4_bits(Chem.MolFromSmiles(change.smiles))
+                prediction = outcome[self.goal.task]
+                neighbour_bits = ecfp4_bits(Chem.MolFromSmiles(change.smiles))
                 yield Counterfactual(
                     change.smiles,
                     change.name,
@@ -238,29 +258,32 @@ class _Search:
                     change.atoms,
                     prediction,
                     before,
-                    self.wish.value(prediction) - self.wish.value(before),
-                    self.wish.distance(prediction),
-                    TanimotoSimilarity(fingerprint, found),
-                    self.wish.sure(prediction) if self.wish.distance(prediction) > 0 else None,
+                    self.goal.value(prediction) - self.goal.value(before),
+                    self.goal.distance(prediction),
+                    TanimotoSimilarity(molecule_bits, neighbour_bits),
+                    self.goal.sure(prediction) if self.goal.distance(prediction) > 0 else None,
                     way,
                 )
 
     def origins(self, near: Sequence[Counterfactual]) -> list[tuple[Explanation, Way]]:
-        """The molecules to go on from, explained."""
-        smiles = [one.smiles for one in near]
-        explained = explain(self.model, smiles, target=self.wish.target, progress=False)
-        ways = [(*one.way, (one.change, one.smiles)) for one in near]
+        """Explain these molecules, so that their neighbours can be tried next."""
+        smiles = [counterfactual.smiles for counterfactual in near]
+        explained = explain(self.model, smiles, target=self.goal.target, progress=False)
+        ways = [
+            (*counterfactual.way, (counterfactual.change, counterfactual.smiles))
+            for counterfactual in near
+        ]
         return [(e, way) for e, way in zip(explained, ways, strict=True) if e is not None]
 
 
 def _in_parts(items: Sequence[Any], limit: int) -> Iterator[Sequence[Any]]:
-    """The first `limit` items, some at a time."""
+    """Yield the first `limit` items, a batch at a time."""
     for start in range(0, min(limit, len(items)), BATCH):
         yield items[start : min(start + BATCH, limit)]
 
 
 def _kept(mol: Chem.Mol, keep: str | Collection[int]) -> frozenset[int]:
-    """The atoms to keep, by number."""
+    """Return the numbers of the atoms to keep."""
     if not isinstance(keep, str):
         if wrong := [i for i in keep if not 0 <= i < mol.GetNumAtoms()]:
             raise ValueError(f"keep names atom {wrong[0]}; the molecule has {mol.GetNumAtoms()}.")
@@ -275,43 +298,53 @@ def _kept(mol: Chem.Mol, keep: str | Collection[int]) -> frozenset[int]:
 
 
 def _pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem.Mol:
-    """The kept atoms as a pattern, to find them again in a neighbour."""
+    """Return the kept atoms as a pattern, which finds them again in a neighbour."""
     return Chem.MolFromSmarts(Chem.MolFragmentToSmarts(mol, list(keep))) if keep else ()
 
 
-def _counts(one: Counterfactual, sure: bool) -> bool:
-    """Whether a neighbour is a counterfactual; sure: only if the model is sure."""
-    return one.reached and (not sure or bool(one.sure))
+def _counts(candidate: Counterfactual, sure: bool) -> bool:
+    """Whether a neighbour is a counterfactual; with `sure`, only if the model is sure."""
+    return candidate.reached and (not sure or bool(candidate.sure))
 
 
 def _chosen(tried: Sequence[Counterfactual], n: int, sure: bool) -> list[Counterfactual]:
-    """The best n by Pareto front, or those nearest to the wish; few for the same place."""
-    good = [one for one in tried if _counts(one, sure)]
+    """Return the best n by Pareto front, or else those nearest to the goal.
+
+    More than `PER_PLACE` at the same atoms come last.
+    """
+    good = [candidate for candidate in tried if _counts(candidate, sure)]
     if good:
-        values = np.array([[one.distance, one.similarity, one.trust] for one in good])
+        values = np.array(
+            [[candidate.distance, candidate.similarity, candidate.trust] for candidate in good]
+        )
         fronts = pareto_fronts(values).tolist()
-        ranked = [replace(one, front=front) for one, front in zip(good, fronts, strict=True)]
-        ranked.sort(key=lambda one: (one.front, -one.similarity, one.smiles))
+        ranked = [
+            replace(candidate, front=front) for candidate, front in zip(good, fronts, strict=True)
+        ]
+        ranked.sort(
+            key=lambda candidate: (candidate.front, -candidate.similarity, candidate.smiles)
+        )
     else:
-        ranked = sorted(tried, key=lambda one: -one.distance)
+        ranked = sorted(tried, key=lambda candidate: -candidate.distance)
     places: dict[tuple[Any, ...], int] = {}
     first: list[Counterfactual] = []
     later: list[Counterfactual] = []
-    for one in ranked:
-        place = (one.way, one.atoms)
+    for candidate in ranked:
+        place = (candidate.way, candidate.atoms)
         places[place] = places.get(place, 0) + 1
-        (first if places[place] <= PER_PLACE else later).append(one)
+        (first if places[place] <= PER_PLACE else later).append(candidate)
     return (first + later)[:n]
 
 
 def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
-    """The front of each row of values (n, criteria), larger is better, (n,).
+    """Return the number of the Pareto front of each row of values (n, criteria), (n,).
 
-    A row is in front 0 if no other is at least as good in all criteria and better in one; in front
-    1 if that is so once front 0 is removed; and so on.
+    Larger values are better. A row is in front 0 if no other row is at least as good in all
+    criteria and better in one. The rows of front 1 are those of which this is true once front 0 is
+    removed, and so on.
     """
-    one, other = values[:, None], values[None]
-    better = np.logical_and((one >= other).all(-1), (one > other).any(-1))  # (n, n)
+    row, rival = values[:, None], values[None]
+    better = np.logical_and((row >= rival).all(-1), (row > rival).any(-1))  # (n, n)
     fronts = np.full(len(values), -1)
     front = 0
     while (left := fronts < 0).any():
@@ -320,24 +353,26 @@ def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
     return fronts
 
 
-def _table(given: Measured | None, wish: Wish, model: Model) -> Measurements | None:
-    """Measured values of the wish's task, or of another task of the model."""
-    if given is None or isinstance(given, Measurements):
-        return given
-    if isinstance(given, Mapping):
-        return Measurements.of(given.items(), wish.task)
-    return Measurements.read(given, wish.columns(model))
+def _table(measured: MeasuredValues | None, goal: Goal, model: Model) -> Measurements | None:
+    """Return measured values of the goal's task, or else of another task of the model."""
+    if measured is None or isinstance(measured, Measurements):
+        return measured
+    if isinstance(measured, Mapping):
+        return Measurements.of(measured.items(), goal.task)
+    return Measurements.read(measured, goal.columns(model))
 
 
-def _judged(one: Counterfactual, start: Chem.Mol, table: Measurements | None) -> Counterfactual:
-    """The counterfactual with accessibility, new alerts and what was measured."""
+def _judged(
+    candidate: Counterfactual, start: Chem.Mol, table: Measurements | None
+) -> Counterfactual:
+    """Add accessibility, new alerts and measured values to a counterfactual."""
     first = Chem.MolToSmiles(start)
-    (score, found), (_, before) = _feasibility(one.smiles), _feasibility(first)
+    (effort, names), (_, before) = _feasibility(candidate.smiles), _feasibility(first)
     return replace(
-        one,
-        accessibility=score,
-        alerts=tuple(alert for alert in found if alert not in before),
-        measured=None if table is None else table.about(first, one.smiles),
+        candidate,
+        accessibility=effort,
+        alerts=tuple(alert for alert in names if alert not in before),
+        measured=None if table is None else table.about(first, candidate.smiles),
     )
 
 

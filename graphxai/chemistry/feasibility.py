@@ -10,9 +10,10 @@ from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 
 
 def accessibility(mol: Chem.Mol) -> float | None:
-    """Synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009; None without RDKit's Contrib.
+    """Return the synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009.
 
-    None for a molecule without atoms too, which RDKit cannot score.
+    Returns None where RDKit comes without its Contrib folder, and for a molecule without atoms,
+    which RDKit cannot score.
     """
     scorer = _scorer()
     if scorer is None or not mol.GetNumAtoms():
@@ -21,7 +22,7 @@ def accessibility(mol: Chem.Mol) -> float | None:
 
 
 def alerts(mol: Chem.Mol) -> tuple[str, ...]:
-    """Names of the substructure alerts in a molecule: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
+    """Return the sorted names of substructure alerts: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
     return tuple(sorted({match.GetDescription() for match in _catalog().GetMatches(mol)}))
 
 
@@ -35,7 +36,7 @@ def _catalog() -> FilterCatalog:
 
 @cache
 def _scorer() -> Any:
-    """RDKit's own script, which is not in its package."""
+    """Load RDKit's script for the score, which is not part of its package."""
     path = Path(RDConfig.RDContribDir) / "SA_Score" / "sascorer.py"
     spec = importlib.util.spec_from_file_location("sascorer", path) if path.is_file() else None
     if spec is None or spec.loader is None:

@@ -33,11 +33,17 @@ Game = Callable[[NDArray[np.bool_]], Values]  # values (K,) of coalitions (K, M)
 
 @dataclass(frozen=True, eq=False)
 class FragmentValues:
-    """Shapley values (M,) of M fragments; they sum to `whole - empty`.
+    """Shapley values of M fragments, which sum to `whole - empty`.
 
-    errors (M,): standard errors over pairs of orders, None if the values are exact; evaluated: how
-    many coalitions; orders, seed: of the sampled orders, None if exact; operator: how the atoms of
-    absent fragments are removed.
+    Args:
+        values: the Shapley values (M,).
+        whole: the output with all fragments.
+        empty: the output without any fragment.
+        evaluated: how many coalitions were evaluated.
+        operator: how the atoms of absent fragments are removed.
+        errors: standard errors (M,) over pairs of orders; None if the values are exact.
+        orders: how many orders were sampled; None if the values are exact.
+        seed: of the sampled orders; None if the values are exact.
     """
 
     values: Values
@@ -64,7 +70,10 @@ def fragment_values(
     operator: Operator = "mask",
     seed: int = 0,
 ) -> FragmentValues:
-    """Shapley values of parts (atom indices) of a molecule; other arguments as for `fragments`."""
+    """Return the Shapley values of parts (atom indices) of a molecule.
+
+    The other arguments are as for `fragments`.
+    """
     loaded = _model_of(explanation, model)
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
@@ -77,8 +86,8 @@ def fragment_values(
         keep = torch.from_numpy(chosen).float() @ members > 0  # (K, N)
         with evaluating(loaded):
             outputs = outputs_of_parts(loaded, data, keep, operator).double().cpu()
-        found: Values = explanation.wanted.resolve(loaded.config, outputs)(outputs).numpy()
-        return found
+        values: Values = explanation.wanted.resolve(loaded.config, outputs)(outputs).numpy()
+        return values
 
     whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
@@ -92,23 +101,27 @@ def fragment_values(
 
 
 def valued(
-    explanation: Explanation, parts: Sequence[Sequence[int]], found: FragmentValues
+    explanation: Explanation, parts: Sequence[Sequence[int]], fragment_values: FragmentValues
 ) -> Explanation:
-    """The explanation with equal shares of each part's Shapley value for its atoms."""
+    """Replace the relevance of each part's atoms by equal shares of the part's Shapley value."""
     relevance = np.zeros(len(explanation))
-    spread = None if found.errors is None else np.zeros(len(explanation))
+    spread = None if fragment_values.errors is None else np.zeros(len(explanation))
     for k, atoms in enumerate(parts):
-        relevance[list(atoms)] = found.values[k] / len(atoms)
-        if spread is not None and found.errors is not None:
-            spread[list(atoms)] = found.errors[k] / len(atoms)
+        relevance[list(atoms)] = fragment_values.values[k] / len(atoms)
+        if spread is not None and fragment_values.errors is not None:
+            spread[list(atoms)] = fragment_values.errors[k] / len(atoms)
     ledger = Ledger(
-        nodes=math.fsum(found.values),
+        nodes=math.fsum(fragment_values.values),
         graph_token=0.0,
-        biases=found.empty,
-        output=found.whole,
+        biases=fragment_values.empty,
+        output=fragment_values.whole,
         without_nodes=explanation.ledger.without_nodes,
     )
-    options = {"operator": found.operator, "orders": found.orders, "seed": found.seed}
+    options = {
+        "operator": fragment_values.operator,
+        "orders": fragment_values.orders,
+        "seed": fragment_values.seed,
+    }
     return replace(
         explanation,
         relevance=relevance,
@@ -128,7 +141,7 @@ def valued(
 
 
 def exact(game: Game, m: int, operator: str = "mask") -> FragmentValues:
-    """Values of m players from all 2^m coalitions (Shapley 1953).
+    """Compute the values of m players from all 2^m coalitions (Shapley 1953).
 
     `phi_i = sum over S without i of |S|! (m - |S| - 1)! / m! (v(S and i) - v(S))`
     """
@@ -144,9 +157,9 @@ def exact(game: Game, m: int, operator: str = "mask") -> FragmentValues:
 
 
 def sampled(game: Game, m: int, operator: str = "mask", seed: int = 0) -> FragmentValues:
-    """Mean gains of m players over `ORDERS` random orders, antithetic (Castro 2009).
+    """Average the gains of m players over `ORDERS` random orders, antithetic (Castro 2009).
 
-    Their sum is exact for any number of orders.
+    The values sum to `whole - empty` exactly, for any number of orders.
     """
     drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(m), (ORDERS // 2, 1)), axis=1)
     orders = np.stack([drawn, drawn[:, ::-1]], axis=1).reshape(-1, m)  # (P, m)
@@ -162,7 +175,7 @@ def sampled(game: Game, m: int, operator: str = "mask", seed: int = 0) -> Fragme
 
 
 def _model_of(explanation: Explanation, model: "Model | str | None") -> Any:
-    """The model given, or the bundled one that was explained."""
+    """Return the model that was passed, or the bundled model that was explained."""
     name = explanation.provenance.get("model")
     if model is None and name not in pretrained_models():
         raise ValueError(

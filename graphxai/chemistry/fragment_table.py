@@ -14,7 +14,8 @@ from rdkit import Chem
 
 from graphxai.explanation.explanation import Explanation
 
-from .fragments import REST, Fragments, Scheme, fragments
+from .fragments import REST, Fragments, fragments
+from .schemes import Scheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +31,10 @@ WAYS = 1000  # ways to write one fragment; beyond this, rare ones are dropped
 
 
 @dataclass(slots=True)
-class Running:
-    """Statistics of values that come one by one.
+class RunningStatistics:
+    """Statistics of values that come one by one (Welford 1962).
 
-    mean, squares: mean, and sum of squared deviations from it (Welford 1962).
+    `mean` is the mean so far, and `squares` the sum of squared deviations from it.
     """
 
     n: int = 0
@@ -49,16 +50,16 @@ class Running:
 
     @property
     def sd(self) -> float:
-        """Standard deviation; NaN for a single value."""
+        """The standard deviation; NaN for a single value."""
         return math.sqrt(self.squares / (self.n - 1)) if self.n > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean (Student 1908); NaN for a single value.
+        """The 95 % interval of the mean (Student 1908); NaN for a single value.
 
-        mean ± t(n - 1) sd / sqrt(n). A bootstrap would be too narrow for the few molecules that
-        most fragments occur in: for two, it spans the distance between them, which holds the mean
-        in half of all cases.
+        It is mean ± t(n - 1) sd / sqrt(n). A bootstrap would be too narrow for the few molecules
+        that most fragments occur in. For two molecules it spans the distance between them, which
+        holds the mean in only half of all cases.
         """
         if self.n < 2:
             return math.nan, math.nan
@@ -72,40 +73,47 @@ class Running:
 class Tally:
     """Running statistics of one fragment over the molecules that contain it.
 
-    sums, per_atom: of its relevance, and of its relevance divided by its atoms; atoms: how many it
-    has, which varies for groups and for "rest"; examples: (-|mean|, position, SMILES), strongest
-    first; ways: how often each (name, SMILES) occurs.
+    Args:
+        count: how often the fragment occurs.
+        sums: statistics of its relevance.
+        per_atom: statistics of its relevance divided by its number of atoms.
+        atoms: statistics of its number of atoms, which varies for groups and for "rest".
+        examples: (-|mean|, position, SMILES) of molecules, those where it is strongest first.
+        ways: how often each (name, SMILES) of the fragment occurs.
     """
 
     count: int = 0
-    sums: Running = field(default_factory=Running)
-    per_atom: Running = field(default_factory=Running)
-    atoms: Running = field(default_factory=Running)
+    sums: RunningStatistics = field(default_factory=RunningStatistics)
+    per_atom: RunningStatistics = field(default_factory=RunningStatistics)
+    atoms: RunningStatistics = field(default_factory=RunningStatistics)
     examples: list[tuple[float, int, str]] = field(default_factory=list)
     ways: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def molecules(self) -> int:
-        """How many molecules contain it."""
+        """How many molecules contain the fragment."""
         return self.sums.n
 
-    def add(self, found: list[tuple[float, int]], place: int, smiles: str) -> None:
-        """Add the fragment's occurrences in one molecule, at position `place` of the set.
+    def add(self, occurrences: list[tuple[float, int]], place: int, smiles: str) -> None:
+        """Add the fragment's occurrences in one molecule.
 
-        found: relevance and number of atoms of each occurrence.
+        Args:
+            occurrences: relevance and number of atoms of each.
+            place: position of the molecule in the set.
+            smiles: of the molecule.
         """
-        number = len(found)
-        value = math.fsum(relevance for relevance, _ in found) / number
+        number = len(occurrences)
+        value = math.fsum(relevance for relevance, _ in occurrences) / number
         self.count += number
         self.sums.add(value)
-        self.per_atom.add(math.fsum(relevance / atoms for relevance, atoms in found) / number)
-        self.atoms.add(sum(atoms for _, atoms in found) / number)
+        self.per_atom.add(math.fsum(relevance / atoms for relevance, atoms in occurrences) / number)
+        self.atoms.add(sum(atoms for _, atoms in occurrences) / number)
         example = (-abs(value), place, smiles)
         if len(self.examples) < EXAMPLES or example < self.examples[-1]:
             self.examples = sorted([*self.examples, example])[:EXAMPLES]
 
     def written(self, way: tuple[str, str]) -> None:
-        """Count one way to write the fragment: (name, SMILES)."""
+        """Count one way to write the fragment: its name and SMILES."""
         self.ways[way] = self.ways.get(way, 0) + 1
         if len(self.ways) > WAYS:
             often = sorted(self.ways.items(), key=lambda item: -item[1])[: WAYS // 2]
@@ -113,9 +121,9 @@ class Tally:
 
 
 class FragmentTable:
-    """Relevance of every fragment seen so far; see `fragment_table`.
+    """Relevance of every fragment so far, over the molecules added; see `fragment_table`.
 
-    `molecules`: how many different ones it holds.
+    `molecules` is the number of different molecules that were added.
     """
 
     def __init__(self, scheme: Scheme = "brics") -> None:
@@ -126,10 +134,13 @@ class FragmentTable:
         self._explained: tuple[str, str, str] | None = None
 
     def add(self, explanation: Explanation | Fragments) -> None:
-        """Add the fragments of one molecule; one that was added before, however written, is not.
+        """Add the fragments of one molecule, unless the same molecule was added before.
 
-        Raises ValueError for another method, target or scheme than before: their sums do not
-        compare.
+        How its SMILES is written makes no difference.
+
+        Raises:
+            ValueError: for another method, target or scheme than before, because their sums do not
+                compare.
         """
         if isinstance(explanation, Fragments):
             parts = explanation
@@ -153,12 +164,12 @@ class FragmentTable:
             key = part.smiles if by_structure else part.name
             inside.setdefault(key, []).append((part.relevance, len(part.atoms)))
             self._tallies.setdefault(key, Tally()).written((part.name, part.smiles))
-        for key, found in inside.items():
-            self._tallies[key].add(found, self.molecules, explanation.smiles or "")
+        for key, occurrences in inside.items():
+            self._tallies[key].add(occurrences, self.molecules, explanation.smiles or "")
         self.molecules += 1
 
     def to_frame(self, *, minimum: int = 1) -> "pd.DataFrame":
-        """The table of all fragments found in at least `minimum` molecules."""
+        """Return the table of all fragments that occur in at least `minimum` molecules."""
         import pandas as pd
 
         rows = [_row(tally) for tally in self._tallies.values() if tally.molecules >= minimum]
@@ -169,13 +180,16 @@ class FragmentTable:
 
 
 def _fingerprint(explanation: Explanation) -> int:
-    """A 64-bit hash of the canonical SMILES; any collision in a million has probability 3e-8."""
+    """Return a 64-bit hash of the canonical SMILES.
+
+    In a million molecules, the probability that any two collide is 3e-8.
+    """
     written = Chem.MolToSmiles(explanation.molecule)
     return int.from_bytes(hashlib.blake2b(written.encode(), digest_size=8).digest(), "big")
 
 
 def _row(tally: Tally) -> tuple[object, ...]:
-    """The values for one fragment, in the order of `COLUMNS`."""
+    """Return the values for one fragment, in the order of `COLUMNS`."""
     name, smiles = max(tally.ways, key=tally.ways.__getitem__)
     examples = " ".join(text for _, _, text in tally.examples)
     figures = tally.sums.mean, tally.sums.sd, *tally.sums.interval
@@ -190,24 +204,34 @@ def fragment_table(
     *,
     minimum: int = 1,
 ) -> "pd.DataFrame":
-    """Relevance of each fragment over a set of molecules, from the highest mean to the lowest.
+    """Return the relevance of each fragment over a set of molecules, from the highest mean down.
 
-    Columns: name; smiles (how it is most often bound; empty for "rest"); mean and sd over molecules
-    (a fragment that occurs twice in a molecule enters with its mean there); low and high (95 %
-    interval of the mean by Student's t; empty for a single molecule); atoms (how many it has, on
-    average); per_atom (the relevance of one of its atoms, averaged in the same way, as a long chain
-    has a large sum even where each atom counts for little), per_atom_low and per_atom_high (its
-    interval); molecules; count (of occurrences); examples (SMILES of the molecules in which it is
-    strongest, separated by spaces).
     BRICS fragments and scaffolds are identified by structure, all others by name. A compound that
-    occurs several times, however its SMILES is written, counts once. Molecules that could not be
-    explained (None) are skipped. Explanations are not kept, so a generator can be of any length.
+    occurs several times counts once, however its SMILES is written. The table has these columns:
 
-    explanations: explanations, or fragments, such as those with Shapley values; scheme: as for
-    `fragments`; minimum: molecules in which a fragment must occur.
+    - name.
+    - smiles: how the fragment is most often bound; empty for "rest".
+    - mean and sd: over molecules. A fragment that occurs twice in a molecule enters with its mean
+      there.
+    - low and high: the 95 % interval of the mean by Student's t; empty for a single molecule.
+    - atoms: how many the fragment has, on average.
+    - per_atom: the relevance of one of its atoms, averaged in the same way. A long chain has a
+      large sum even where each atom counts for little.
+    - per_atom_low and per_atom_high: the interval of per_atom.
+    - molecules: how many contain the fragment.
+    - count: how often it occurs.
+    - examples: SMILES of the molecules in which it is strongest, separated by spaces.
 
-    Raises ValueError for explanations by several methods or for several targets, and as
-    `fragments` does.
+    Args:
+        explanations: explanations, or fragments, such as those with Shapley values. Molecules that
+            could not be explained (None) are skipped. Explanations are not kept, so a generator can
+            be of any length.
+        scheme: as for `fragments`.
+        minimum: how many molecules a fragment must occur in.
+
+    Raises:
+        ValueError: for explanations by several methods or for several targets, and as `fragments`
+            does.
     """
     table = FragmentTable(scheme)
     for explanation in explanations:

@@ -9,23 +9,17 @@ Shapley values of parts add up to what all atoms change in the output.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
-from .names import (
-    FUNCTIONAL_GROUPS,
-    cut_smiles,
-    described,
-    name_in_words,
-    ring_name,
-    ring_systems,
-)
+from .names import cut_smiles, described, name_in_words
+from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,19 +33,22 @@ if TYPE_CHECKING:
 
 REST = "rest"  # the atoms that no pattern covers
 NO_MOLECULE = "fragments are parts of a molecule, but this graph has none."
-MAX_MATCHES = 100_000  # per pattern and molecule
 
-Way = Literal["sum", "shapley"]  # how the value of a fragment is found
-Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
-Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
+FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is computed
 
 
 @dataclass(frozen=True)
 class Fragment:
     """A part of a molecule with the summed relevance of its atoms, or its Shapley value.
 
-    smiles: canonical, without stereochemistry, `*` where it is attached; atoms: sorted indices;
-    unsigned: as in `Explanation`; error: the standard error of a sampled Shapley value, else None.
+    Args:
+        name: what the part is called.
+        smiles: canonical, without stereochemistry, with `*` where the part is attached.
+        atoms: sorted atom indices.
+        relevance: its summed relevance, or its Shapley value.
+        scheme: how the molecule was divided.
+        unsigned: as in `Explanation`.
+        error: the standard error of a sampled Shapley value, otherwise None.
     """
 
     name: str
@@ -68,7 +65,7 @@ class Fragment:
         return self.relevance / len(self.atoms)
 
     def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
-        """A small drawing of the fragment in the colour of its relevance."""
+        """Return a small drawing of the fragment in the colour of its relevance."""
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragment_svg
 
@@ -82,10 +79,15 @@ class Fragment:
 
 @dataclass(frozen=True, eq=False)
 class Fragments(Result, Sequence[Fragment]):
-    """The fragments of one explanation, by descending relevance; their sum is `ledger.nodes`.
+    """The fragments of one explanation, by descending relevance; they sum to `ledger.nodes`.
 
-    shapley: for Shapley values, how they were found (exact or sampled, with orders and seed); the
-    atoms of `explanation` then have equal shares of the value of their fragment.
+    Args:
+        explanation: of the molecule. With Shapley values, the atoms of a fragment have equal shares
+            of its value.
+        scheme: how the molecule was divided.
+        parts: the fragments.
+        shapley: how the Shapley values were computed (exact or sampled, with orders and seed); None
+            for summed relevance.
     """
 
     explanation: Explanation
@@ -109,14 +111,15 @@ class Fragments(Result, Sequence[Fragment]):
 
     @property
     def total(self) -> float:
-        """The relevance of all fragments."""
+        """The summed relevance of all fragments."""
         return math.fsum(part.relevance for part in self)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per fragment: name, smiles, relevance, per_atom, atoms.
+        """Return a table with one row per fragment: name, smiles, relevance, per_atom, atoms.
 
-        per_atom: relevance divided by the number of atoms; atoms: indices, separated by spaces.
-        Sampled Shapley values have their standard errors in a further column, `error`.
+        The column per_atom is the relevance divided by the number of atoms, and atoms lists their
+        indices, separated by spaces. Sampled Shapley values have their standard errors in a further
+        column, `error`.
         """
         import pandas as pd
 
@@ -131,9 +134,13 @@ class Fragments(Result, Sequence[Fragment]):
     def svg(
         self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
-        """The molecule with every fragment in the colour of its relevance, and a numbered list.
+        """Draw the molecule, its fragments in the colours of their relevance, and a numbered list.
 
-        Options: title, subtitle, legend, width and height (pixels).
+        Args:
+            scale: the relevance shown in full colour; by default the largest |relevance| of a
+                fragment.
+            palette: one of `visualization.PALETTES`.
+            options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragments_svg
@@ -160,78 +167,67 @@ class Fragments(Result, Sequence[Fragment]):
 def fragments(
     explanation: Explanation,
     scheme: Scheme = "brics",
-    method: Way = "sum",
+    method: FragmentMethod = "sum",
     *,
     model: "Model | str | None" = None,
     graph: Any = None,
     operator: "Operator" = "mask",
     seed: int = 0,
 ) -> Fragments:
-    """Sum an explanation's relevance over the parts of its molecule, or find their Shapley values.
+    """Sum relevance over the parts of a molecule, or compute the parts' Shapley values.
 
-    scheme: "brics": the pieces left after cutting BRICS bonds (Degen 2008); "scaffold": the Murcko
-    scaffold (Bemis 1996) and each side chain; "rings": ring systems; "groups": functional groups;
-    or SMARTS patterns, as a list or as {name: SMARTS}.
+    The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
+    pattern covers into one part, "rest". A match that shares an atom with an earlier match is
+    dropped. Functional groups are matched from the largest to the smallest, then in the order of
+    `FUNCTIONAL_GROUPS`; your patterns are matched in the order in which you list them. Matches of
+    one pattern are ordered by RDKit's canonical ranks, so the atom numbering does not matter.
 
-    The first two divide the whole molecule; the others put all uncovered atoms into one part,
-    "rest". A match that shares an atom with an earlier one is dropped. Functional groups are
-    matched from the largest to the smallest, then in the order of `FUNCTIONAL_GROUPS`; your own
-    patterns in the order given. Matches of one pattern are ordered by RDKit's canonical ranks, so
-    the atom numbering does not matter.
+    Shapley values (Shapley 1953) are those of the parts for the output that was explained, whatever
+    method explained it. They sum to the output minus the output without any atom. Up to 10 parts
+    they are exact, from all coalitions. For more parts they are means over 64 random orders, and
+    each has a standard error.
 
-    method: "sum" adds the relevance of the atoms; "shapley" asks the model: the Shapley values
-    (Shapley 1953) of the parts for the output explained, whatever method explained it. They sum to
-    the output minus that without any atom. Up to 10 parts they are exact, from all coalitions; of
-    more, they are means over 64 random orders with `seed`, and each has a standard error. The
-    following arguments are for "shapley" alone. model: the one explained; a bundled one is found
-    by its name. graph: what was explained, where the molecule alone does not make it (for most
-    wrapped models). operator: how the atoms of absent parts are removed: "mask", "zero" or
-    "delete".
+    Args:
+        explanation: of a molecule.
+        scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
+            Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
+            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}.
+        method: "sum" adds the relevance of the atoms; "shapley" asks the model.
+        model: the model explained, for "shapley"; a bundled model need not be passed.
+        graph: what was explained, for "shapley", where the molecule alone does not make it (for
+            most wrapped models).
+        operator: how "shapley" removes the atoms of absent parts: "mask", "zero" or "delete".
+        seed: of the sampled orders.
 
-    Raises TypeError for a list (see `fragment_table`), ValueError for a graph without a molecule,
-    an unknown scheme, method or operator, unreadable SMARTS, or a model or graph other than those
-    explained.
+    Raises:
+        TypeError: for a list (see `fragment_table`).
+        ValueError: for a graph without a molecule, an unknown scheme, method or operator,
+            unreadable SMARTS, or a model or graph other than those explained.
     """
     if not isinstance(explanation, Explanation):
         raise TypeError(
             f"fragments takes one explanation, not {type(explanation).__name__}: pass them one by"
             " one, or use fragment_table."
         )
-    if method not in get_args(Way):
+    if method not in get_args(FragmentMethod):
         raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
     mol = explanation.atoms(NO_MOLECULE)
-    name, divide = _scheme(scheme)
+    name, divide = named_scheme(scheme)
     parts = _closed(divide(mol), mol.GetNumAtoms())
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
     from .fragment_shapley import fragment_values, valued  # needs PyG
 
     atoms = [atoms for _, atoms in parts]
-    found = fragment_values(
+    shapley = fragment_values(
         explanation, atoms, model=model, graph=graph, operator=operator, seed=seed
     )
-    explanation = valued(explanation, atoms, found)
-    return Fragments(explanation, name, _summed(explanation, mol, parts, name, found), found)
-
-
-def _scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
-    """The scheme's name and the function that divides a molecule."""
-    if isinstance(scheme, str):
-        if scheme not in SCHEMES:
-            known = ", ".join(map(repr, SCHEMES))
-            raise ValueError(
-                f"unknown scheme {scheme!r}; choose one of {known}, or give a list of SMARTS."
-            )
-        return scheme, SCHEMES[scheme]
-    named = dict(scheme) if isinstance(scheme, Mapping) else {smarts: smarts for smarts in scheme}
-    if not named:
-        raise ValueError("the list of SMARTS is empty.")
-    patterns = [(name, _pattern(smarts)) for name, smarts in named.items()]
-    return "SMARTS", lambda mol: _matches(mol, patterns, largest_first=False)
+    explanation = valued(explanation, atoms, shapley)
+    return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
 
 
 def _closed(parts: list[Part], n: int) -> list[Part]:
-    """The parts, plus one more for the atoms of 0..n-1 that are in none of them."""
+    """Add a part for the atoms of 0..n-1 that no part has."""
     covered = {index for _, atoms in parts for index in atoms}
     rest = tuple(index for index in range(n) if index not in covered)
     return parts + ([(REST, rest)] if rest else [])
@@ -246,20 +242,20 @@ def _summed(
 ) -> tuple[Fragment, ...]:
     written = _smiles_of(mol, [atoms for _, atoms in parts])
     errors = None if shapley is None else shapley.errors
-    found = []
+    summed = []
     for k, ((name, atoms), smiles) in enumerate(zip(parts, written, strict=True)):
         relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
         words = _named(name, smiles, scheme)
         error = None if errors is None else float(errors[k])
         shown = words, smiles, tuple(atoms), relevance, scheme, explanation.unsigned, error
-        found.append(Fragment(*shown))
-    return tuple(sorted(found, key=lambda part: (-part.relevance, part.atoms)))
+        summed.append(Fragment(*shown))
+    return tuple(sorted(summed, key=lambda part: (-part.relevance, part.atoms)))
 
 
 def _named(name: str | None, smiles: str, scheme: str) -> str:
-    """The name of a part, or else its structure in words.
+    """Return the name of a part, or else its structure in words.
 
-    A table distinguishes side chains by name, so one without a name keeps its SMILES.
+    A table distinguishes side chains by name, so a side chain without a name keeps its SMILES.
     """
     if scheme == "scaffold" and name == "side chain":
         return f"{name}: {name_in_words(smiles) or smiles}"
@@ -267,7 +263,7 @@ def _named(name: str | None, smiles: str, scheme: str) -> str:
 
 
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
-    """SMILES of every part; a part in several pieces has dots between them."""
+    """Return the SMILES of every part; a part in several pieces has dots between them."""
     part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
     ends = bonded(mol).tolist()
     cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]
@@ -275,101 +271,3 @@ def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
     for atoms, smiles in cut_smiles(mol, cut):
         pieces[part_of[atoms[0]]].append(smiles)
     return [".".join(sorted(smiles)) for smiles in pieces]
-
-
-def _brics(mol: "Mol") -> list[Part]:
-    from rdkit.Chem import BRICS
-
-    bonds = {mol.GetBondBetweenAtoms(*ends).GetIdx() for ends, _ in BRICS.FindBRICSBonds(mol)}
-    return [(None, atoms) for atoms in _pieces(mol, bonds)]
-
-
-def _scaffold(mol: "Mol") -> list[Part]:
-    """Rings with their linkers and the atoms double bonded to either; the rest are side chains."""
-    from rdkit import Chem
-    from rdkit.Chem.Scaffolds import MurckoScaffold
-
-    marked = Chem.Mol(mol)
-    for atom in marked.GetAtoms():
-        atom.SetIntProp("origin", atom.GetIdx())
-    kept = {
-        atom.GetIntProp("origin") for atom in MurckoScaffold.GetScaffoldForMol(marked).GetAtoms()
-    }
-    border = {
-        bond.GetIdx()
-        for bond in mol.GetBonds()
-        if (bond.GetBeginAtomIdx() in kept) != (bond.GetEndAtomIdx() in kept)
-    }
-    outside = "side chain" if kept else None  # no ring, no scaffold
-    return [
-        ("scaffold" if kept.issuperset(atoms) else outside, atoms) for atoms in _pieces(mol, border)
-    ]
-
-
-def _rings(mol: "Mol") -> list[Part]:
-    from rdkit import Chem
-
-    parts: list[Part] = []
-    for atoms in ring_systems(mol):
-        words = ring_name(mol, atoms)
-        written = Chem.MolFragmentToSmiles(mol, atoms, isomericSmiles=False)
-        parts.append((f"{words} ring" if words else f"ring {written}", atoms))
-    return parts
-
-
-def _groups(mol: "Mol") -> list[Part]:
-    patterns = [(name, _pattern(smarts)) for name, smarts in FUNCTIONAL_GROUPS]
-    return _matches(mol, patterns, largest_first=True)
-
-
-def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
-    """Matches that share no atom; `fragments` says which take precedence."""
-    from rdkit import Chem
-
-    ranks = list(Chem.CanonicalRankAtoms(mol))
-    found = []
-    for place, (name, pattern) in enumerate(patterns):
-        for match in mol.GetSubstructMatches(pattern, maxMatches=MAX_MATCHES):
-            size = len(match) if largest_first else 0
-            found.append(
-                (-size, place, sorted(ranks[i] for i in match), name, tuple(sorted(match)))
-            )
-    taken: set[int] = set()
-    parts: list[Part] = []
-    for *_, name, atoms in sorted(found):
-        if taken.isdisjoint(atoms):
-            taken.update(atoms)
-            parts.append((name, atoms))
-    return parts
-
-
-def _pattern(smarts: str) -> Any:
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        pattern = Chem.MolFromSmarts(smarts) if isinstance(smarts, str) else None
-    if pattern is None or not pattern.GetNumAtoms():
-        raise ValueError(f"RDKit cannot read the SMARTS {smarts!r}.")
-    return pattern
-
-
-def _pieces(mol: "Mol", without: set[int]) -> list[tuple[int, ...]]:
-    """Atoms of each connected piece after removing some bonds."""
-    from rdkit import Chem
-
-    cut = Chem.FragmentOnBonds(mol, sorted(without), addDummies=False) if without else mol
-    return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
-
-
-SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
-    "brics": _brics,
-    "scaffold": _scaffold,
-    "rings": _rings,
-    "groups": _groups,
-}
-SCHEME_TITLES = {
-    "brics": "BRICS fragments",
-    "scaffold": "the Murcko scaffold and side chains",
-    "rings": "ring systems",
-    "groups": "functional groups",
-}

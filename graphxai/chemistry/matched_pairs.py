@@ -17,14 +17,17 @@ LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
 CORE_RATIO = 2  # the shared core is at least this many times larger
 HYDROGEN = "*[H]"
 
-_CUT = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
+_ACYCLIC_BOND = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
 
 
 @dataclass(frozen=True)
 class Exchange:
     """One part in place of another, and the kind of atom that carries it.
 
-    old, new: SMILES with `*` at the bond. at: element of the atom, in lower case if aromatic.
+    Args:
+        old: SMILES of the part before, with `*` at the bond.
+        new: SMILES of the part after, with `*` at the bond.
+        at: element of the atom that carries the part, in lower case if it is aromatic.
     """
 
     old: str
@@ -33,7 +36,7 @@ class Exchange:
 
     @property
     def reversed(self) -> "Exchange":
-        """The way back."""
+        """The exchange back from new to old."""
         return Exchange(self.new, self.old, self.at)
 
     def __str__(self) -> str:
@@ -41,7 +44,12 @@ class Exchange:
 
 
 class MatchedPair(NamedTuple):
-    """core: SMILES of what both share, with `*` at the bond; exchange: from first to second."""
+    """Two molecules that differ in one part.
+
+    Args:
+        core: SMILES of what both share, with `*` at the bond.
+        exchange: from the part of the first molecule to that of the second.
+    """
 
     core: str
     exchange: Exchange
@@ -50,34 +58,42 @@ class MatchedPair(NamedTuple):
 def matched_pairs(
     molecules: Sequence[Chem.Mol], wanted: Callable[[int, int], bool] = lambda i, j: True
 ) -> dict[tuple[int, int], MatchedPair]:
-    """The matched pairs (i, j), i < j, among molecules, each with its largest core.
+    """Return the matched pairs (i, j), i < j, among molecules, each with its largest core.
 
-    wanted: whether the pair (i, j) is of interest.
+    Args:
+        molecules: any molecules.
+        wanted: whether the pair (i, j) is of interest.
     """
     parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core: what molecule i has there
     by_name: dict[str, list[int]] = defaultdict(list)
     for index, mol in enumerate(molecules):
         by_name[Chem.MolToSmiles(mol)].append(index)
     formulas = {_formula(mol) for mol in molecules}
-    cuts: dict[str, _Cut] = {}
+    cuts: dict[str, _CoreAndPart] = {}
     for index, mol in enumerate(molecules):
         for cut in _cuts(mol, formulas):
             cuts[cut.core] = cut
             parts[cut.core][index] = cut.part
             parts[cut.core].update(dict.fromkeys(by_name.get(cut.capped, ()), HYDROGEN))
-    found: dict[tuple[int, int], MatchedPair] = {}
+    pairs: dict[tuple[int, int], MatchedPair] = {}
     for core in sorted(parts, key=lambda core: (cuts[core].size, core)):  # the largest wins
         here = parts[core]
         for i, j in combinations(sorted(here), 2):
             if wanted(i, j):
-                found[i, j] = MatchedPair(core, Exchange(here[i], here[j], cuts[core].at))
-    return found
+                pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], cuts[core].at))
+    return pairs
 
 
-class _Cut(NamedTuple):
-    """core: SMILES with `*`; size: its heavy atoms; at: the atom cut there; part: SMILES with `*`.
+class _CoreAndPart(NamedTuple):
+    """A molecule cut in two at an acyclic single bond.
 
-    capped: SMILES of the core with hydrogen there; empty if no molecule has the core's formula.
+    Args:
+        core: SMILES of the larger piece, with `*` at the bond.
+        size: how many heavy atoms the core has.
+        at: element of the core's atom at the bond.
+        part: SMILES of the smaller piece, with `*` at the bond.
+        capped: SMILES of the core with hydrogen at the bond; empty if no molecule has the core's
+            formula.
     """
 
     core: str
@@ -87,11 +103,11 @@ class _Cut(NamedTuple):
     capped: str
 
 
-def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_Cut]:
-    """Every way to cut off one part that is small enough."""
+def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_CoreAndPart]:
+    """Yield every way to cut off one part that is small enough."""
     distance = Chem.GetDistanceMatrix(mol)
     numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
-    for begin, end in mol.GetSubstructMatches(_CUT):
+    for begin, end in mol.GetSubstructMatches(_ACYCLIC_BOND):
         bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
         for kept, cut in ((begin, end), (end, begin)):
             # an acyclic bond splits the atoms: each is nearer to one of its ends
@@ -110,7 +126,7 @@ def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_Cut]:
                 capped = Chem.MolFragmentToSmiles(whole, core)
             atom = mol.GetAtomWithIdx(kept)
             symbol = atom.GetSymbol()
-            yield _Cut(
+            yield _CoreAndPart(
                 Chem.MolFragmentToSmiles(pieces, [*core, dummy[kept]]),
                 len(core),
                 symbol.lower() if atom.GetIsAromatic() else symbol,
@@ -120,5 +136,5 @@ def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_Cut]:
 
 
 def _formula(mol: Chem.Mol) -> bytes:
-    """The heavy atoms of a molecule by element, as a key."""
+    """Return how many atoms of each element a molecule has, as a key."""
     return np.bincount([atom.GetAtomicNum() for atom in mol.GetAtoms()]).tobytes()

@@ -1,9 +1,9 @@
 """Corresponding atoms of two molecules: their maximum common substructure.
 
-Rings match only whole rings, and bonds match by order. Atoms may differ in element: otherwise, one
-exchanged ring atom would lose the whole ring and all that lies behind it. If more than a tenth of
-the matched atoms differ in element, a second search requires equal elements, and the mapping with
-more equal atoms is kept.
+Rings match only whole rings, and bonds match by order. Atoms may differ in element, because one
+exchanged ring atom would otherwise lose the whole ring and all that lies behind it. If more than a
+tenth of the matched atoms differ in element, a second search requires equal elements, and the
+mapping with more equal atoms is kept.
 """
 
 import math
@@ -31,9 +31,10 @@ class NoCommonPartError(ValueError):
 class CommonPart:
     """Corresponding atoms of two molecules a and b.
 
-    same (M, 2): pairs of equal element and charge; replaced (K, 2): pairs at the same position with
-    different element or charge. complete: False if the search ran out of time, so that the true
-    common part may be larger.
+    Args:
+        same: pairs of atoms of equal element and charge, (M, 2).
+        replaced: pairs of atoms at the same position with different element or charge, (K, 2).
+        complete: False if the search ran out of time, so that the true common part may be larger.
     """
 
     same: IntArray
@@ -49,13 +50,19 @@ class CommonPart:
 def common_part(
     a: "Mol", b: "Mol", *, timeout: float = 10.0, cost: NDArray[np.floating] | None = None
 ) -> CommonPart:
-    """The maximum common substructure of two molecules as a mapping of atoms.
+    """Return the maximum common substructure of two molecules as a mapping of atoms.
 
-    If symmetry allows several mappings (a phenyl ring can be flipped), the best one has the most
-    pairs of equal element and charge, then of equal degree and number of hydrogens, then the lowest
-    sum of `cost` (Na, Nb). Among several common parts of equal size, RDKit's search decides.
-    timeout: seconds per search. Raises NoCommonPartError if fewer than three atoms of equal element
-    and charge correspond.
+    If symmetry allows several mappings (a phenyl ring can be flipped), the best mapping has the
+    most pairs of equal element and charge, then of equal degree and number of hydrogens, then the
+    lowest sum of `cost`. Among several common parts of equal size, RDKit's search decides.
+
+    Args:
+        a, b: the molecules, of Na and Nb atoms.
+        timeout: seconds per search.
+        cost: of mapping each atom of a to each atom of b, (Na, Nb).
+
+    Raises:
+        NoCommonPartError: if fewer than three atoms of equal element and charge correspond.
     """
     from rdkit.Chem import rdFMCS
 
@@ -66,7 +73,7 @@ def common_part(
     for atoms in (rdFMCS.AtomCompare.CompareAny, rdFMCS.AtomCompare.CompareElements):
         if best is not None and score[0] >= (1 - REPLACED) * len(best):
             break
-        found = rdFMCS.FindMCS(
+        search = rdFMCS.FindMCS(
             [a, b],
             atomCompare=atoms,
             bondCompare=rdFMCS.BondCompare.CompareOrder,
@@ -74,8 +81,8 @@ def common_part(
             completeRingsOnly=True,
             timeout=max(1, math.ceil(timeout)),
         )
-        complete = complete and not found.canceled
-        mapping, of_mapping = _best_mapping(a, b, found.smartsString, alike, around, price)
+        complete = complete and not search.canceled
+        mapping, of_mapping = _best_mapping(a, b, search.smartsString, alike, around, price)
         if mapping is not None and of_mapping > score:
             best, score = mapping, of_mapping
     if best is None or score[0] < SMALLEST:
@@ -95,7 +102,7 @@ def _best_mapping(
     around: NDArray[np.bool_],
     cost: NDArray[np.float64],
 ) -> tuple[IntArray | None, tuple[int, int]]:
-    """The best mapping (M, 2) over all matches of the pattern in both, with its score."""
+    """Return the best mapping (M, 2) over all matches of the pattern in both, with its score."""
     from rdkit import Chem
 
     pattern = Chem.MolFromSmarts(smarts) if smarts else None
@@ -117,12 +124,12 @@ def _best_mapping(
 
 
 def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
-    """Whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
-    one, other = (
+    """Say whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
+    of_a, of_b = (
         np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
         for mol in (a, b)
     )
-    equal: NDArray[np.bool_] = (one[:, None] == other[None]).all(-1)
+    equal: NDArray[np.bool_] = (of_a[:, None] == of_b[None]).all(-1)
     return equal
 
 

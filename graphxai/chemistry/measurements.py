@@ -1,4 +1,7 @@
-"""What a table of measured values says about a change: the product, and pairs with the change."""
+"""What a table of measured values says about a change of a molecule.
+
+It may hold the product itself, and pairs of molecules with the same change.
+"""
 
 import warnings
 from collections import defaultdict
@@ -20,17 +23,20 @@ from .matched_pairs import Exchange, matched_pairs
 SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
 
 
-class NotUnderstood(ValueError):
-    """There are measured values, but none is a number."""
+class NoNumbersError(ValueError):
+    """Raised where there are measured values but none of them is a number."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What was measured for a change from one molecule to another.
 
-    name: of the measured value. before, after: the two values, None if not in the table. exchange:
-    what was exchanged, None if the two are not a matched pair. changes: measured changes of the
-    pairs in the table with the same exchange at the same kind of atom, this pair among them.
+    Args:
+        name: of the measured value.
+        before, after: the two measured values, None for a molecule that is not in the table.
+        exchange: which part was exchanged, None if the two molecules are not a matched pair.
+        changes: measured changes of the pairs in the table that have the same exchange at the same
+            kind of atom; this pair is among them.
     """
 
     name: str
@@ -41,17 +47,17 @@ class Measured:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the changes; None without pairs."""
+        """The mean of the changes; None without pairs."""
         return float(np.mean(self.changes)) if self.changes else None
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation of the changes; None for fewer than two."""
+        """The standard deviation of the changes; None for fewer than two."""
         return float(np.std(self.changes, ddof=1)) if len(self.changes) > 1 else None
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The cells of a table."""
+        """Its cells in a table, by column."""
         return {
             "measured": self.after,
             "measured_before": self.before,
@@ -63,27 +69,30 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
-        known = []
+        """What was measured, in words."""
+        parts = []
         if self.after is not None:
             was = "" if self.before is None else f" (before {self.before:.4g})"
-            known.append(f"measured {self.name} {self.after:.4g}{was}")
+            parts.append(f"measured {self.name} {self.after:.4g}{was}")
         if self.exchange is None:
-            known.append("no exchange at one bond")
+            parts.append("no exchange at one bond")
         elif self.mean is None:
-            known.append("exchange never measured")
+            parts.append("exchange never measured")
         else:
             spread = "" if self.sd is None else f" (sd {self.sd:.2f})"
             pairs = "1 pair" if len(self.changes) == 1 else f"{len(self.changes)} pairs"
-            known.append(f"{self.name} {self.mean:+.2f}{spread} in {pairs}")
-        return "; ".join(known)
+            parts.append(f"{self.name} {self.mean:+.2f}{spread} in {pairs}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured values by canonical SMILES; the mean of molecules that were measured repeatedly.
+    """Measured values by canonical SMILES.
 
-    note: which values or SMILES were not understood, in words; empty if all were.
+    Args:
+        name: of the measured value.
+        values: the value of each molecule, the mean if it was measured repeatedly.
+        note: which values or SMILES were not understood, in words; empty if all were.
     """
 
     name: str
@@ -94,11 +103,14 @@ class Measurements:
     def read(
         cls, path: str | Path, columns: Sequence[str], smiles_column: str = "smiles"
     ) -> "Measurements":
-        """The values of a CSV file, from the first of these columns that has numbers.
+        """Read the values of a CSV file from the first of these columns that has numbers.
 
         Numbers are read as for training, see `read_labels`. A warning counts rows whose SMILES or
-        value is not understood. Raises ValueError if no column has numbers (`NotUnderstood` if one
-        has values); the message is about that column, or else about the first.
+        value is not understood.
+
+        Raises:
+            ValueError: if no column has numbers; it is a `NoNumbersError` if a column has values.
+                The message is about that column, or else about the first.
         """
         errors: list[ValueError] = []
         for column in columns:
@@ -107,40 +119,43 @@ class Measurements:
                 return cls.of([(r[smiles_column], r[column]) for _, r in records], column)
             except ValueError as error:
                 errors.append(error)
-        first = next((e for e in errors if isinstance(e, NotUnderstood)), errors[0])
+        first = next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
         raise type(first)(f"{path} has no measured values: {first}")
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, Any]], name: str = "value") -> "Measurements":
-        """Measured values of pairs of a SMILES and a number; warning and errors as for `read`."""
-        given = [(smiles, _text(cell)) for smiles, cell in pairs]
-        cells = [cell for _, cell in given]
+        """Take measured values from pairs of a SMILES and a number.
+
+        The warning and errors are as for `read`.
+        """
+        rows = [(smiles, _text(cell)) for smiles, cell in pairs]
+        cells = [cell for _, cell in rows]
         values, odd = read_measured(cells)
-        found, bad = defaultdict(list), 0
+        values_of, unreadable = defaultdict(list), 0
         with rdBase.BlockLogs():
             for k in np.flatnonzero(~np.isnan(values)).tolist():
-                mol = Chem.MolFromSmiles(given[k][0])
+                mol = Chem.MolFromSmiles(rows[k][0])
                 if mol is None:
-                    bad += 1
+                    unreadable += 1
                 else:
-                    found[Chem.MolToSmiles(mol)].append(float(values[k]))
-        rows = "1 row has" if bad == 1 else f"{bad:,} rows have"
-        unread = f"{rows} a value in {name!r} but no readable SMILES." if bad else ""
+                    values_of[Chem.MolToSmiles(mol)].append(float(values[k]))
+        counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
+        unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
         note = " ".join(filter(None, (not_understood(name, cells, odd), unread)))
-        if not found:
+        if not values_of:
             digits = any(character.isdigit() for k in odd for character in cells[k])
             text = f"no row has a SMILES and a number in {name!r}."
-            raise (NotUnderstood if digits or bad else ValueError)(f"{text} {note}".strip())
+            raise (NoNumbersError if digits or unreadable else ValueError)(f"{text} {note}".strip())
         if note:
             warnings.warn(note, stacklevel=2)
-        means = {smiles: float(np.mean(each)) for smiles, each in found.items()}
+        means = {smiles: float(np.mean(each)) for smiles, each in values_of.items()}
         return cls(name, means, note)
 
     def doubt(self, task: Task) -> str:
         """Say so if the values hardly look like those that a regression was trained on.
 
-        Empty if they do, and where the mean and standard deviation of the training values, the
-        task's `offset` and `scale`, are not known.
+        Returns an empty text if they do. It is also empty where the mean and the standard deviation
+        of the training values (the task's `offset` and `scale`) are not recorded.
         """
         if task.kind != "regression" or (task.offset, task.scale) == (0, 1) or not self.values:
             return ""
@@ -155,7 +170,7 @@ class Measurements:
         )
 
     def about(self, before: str, after: str) -> Measured:
-        """What was measured for a change between two molecules, canonical SMILES."""
+        """Return what was measured for a change between two molecules, both as canonical SMILES."""
         exchange = _exchange(before, after)
         changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
         return Measured(
@@ -166,12 +181,12 @@ class Measurements:
     def _changes(self) -> dict[Exchange, list[float]]:
         """The measured changes of every exchange in the table."""
         values = list(self.values.values())
-        found: dict[Exchange, list[float]] = defaultdict(list)
+        changes: dict[Exchange, list[float]] = defaultdict(list)
         molecules = [Chem.MolFromSmiles(smiles) for smiles in self.values]
         for (i, j), pair in matched_pairs(molecules).items():
-            found[pair.exchange].append(values[j] - values[i])
-            found[pair.exchange.reversed].append(values[i] - values[j])
-        return dict(found)
+            changes[pair.exchange].append(values[j] - values[i])
+            changes[pair.exchange.reversed].append(values[i] - values[j])
+        return dict(changes)
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch

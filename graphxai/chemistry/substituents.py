@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .names import GROUPS, described, ring_systems, skeleton
+from .name_tables import GROUPS
+from .names import described, ring_systems, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -111,10 +112,10 @@ _RINGS: tuple[tuple[str, str, str], ...] = (
 
 @lru_cache(maxsize=1 << 14)
 def substituent_name(smiles: str) -> str | None:
-    """The name of a substituent, given as SMILES with one `*` where it is attached.
+    """Return the name of a substituent, whose SMILES has one `*` where it is attached.
 
-    None if it has no name here. Covers listed groups, rings and chains, and those joined by common
-    atoms ("(pyridin-2-yl)methyl").
+    There are names for listed groups, rings and chains, and for those joined by common atoms
+    ("(pyridin-2-yl)methyl"). For anything else the name is None.
     """
     from rdkit import Chem, rdBase
 
@@ -136,7 +137,10 @@ def substituent_name(smiles: str) -> str | None:
 
 
 def exchange_name(old: str, new: str) -> str:
-    """An exchange in words: "pyridin-3-yl to thiazol-2-yl"; by formula where there is no name."""
+    """Put an exchange into words: "pyridin-3-yl to thiazol-2-yl".
+
+    A substituent without a name is described by its formula.
+    """
     names = [substituent_name(s) or described(_flat(s)) for s in (old, new)]
     if names[0] != names[1]:
         return f"{names[0]} to {names[1]}"
@@ -145,17 +149,17 @@ def exchange_name(old: str, new: str) -> str:
 
 
 def _flat(smiles: str) -> str:
-    """The canonical SMILES with bare `*`, without stereochemistry and isotopes."""
+    """Return the canonical SMILES with bare `*`, without stereochemistry and isotopes."""
     from rdkit import Chem
 
     return str(Chem.MolToSmiles(Chem.MolFromSmiles(smiles), isomericSmiles=False))
 
 
 def _named(mol: "Mol", behind: int, first: int) -> str | None:
-    """The name of what hangs on `first`, seen from `behind`."""
-    known = _listed().get(_branch_smiles(mol, behind, first))
-    if known is not None:
-        return known
+    """Return the name of the substituent that begins at atom `first`, bonded to atom `behind`."""
+    name = _listed().get(_branch_smiles(mol, behind, first))
+    if name is not None:
+        return name
     atom = mol.GetAtomWithIdx(first)
     if atom.IsInRing():
         return _ring(mol, behind, first)
@@ -165,7 +169,7 @@ def _named(mol: "Mol", behind: int, first: int) -> str | None:
 
 
 def _joined(mol: "Mol", behind: int, atom: "Atom") -> str | None:
-    """The name of a group whose first atom joins it to others: an ether, amine, carbonyl, chain."""
+    """Name a group whose first atom joins it to others: an ether, amine, carbonyl or chain."""
     oxo, others, first = 0, [], atom.GetIdx()
     for bond in atom.GetBonds():
         other = bond.GetOtherAtomIdx(first)
@@ -195,15 +199,19 @@ def _joined(mol: "Mol", behind: int, atom: "Atom") -> str | None:
     if suffix is None or len(named) < len(parts):
         return None
     if len(named) == 2:
-        one, two = sorted(named, key=_alphabetical)
-        return f"di{_bracketed(one)}amino" if one == two else f"{_bracketed(one)}({two})amino"
+        first_name, second_name = sorted(named, key=_alphabetical)
+        return (
+            f"di{_bracketed(first_name)}amino"
+            if first_name == second_name
+            else f"{_bracketed(first_name)}({second_name})amino"
+        )
     if suffix == "oxy" and named[0].endswith(_SHORT_OXY) and named[0] in _PLAIN:
         return f"{named[0].removesuffix('yl')}oxy"
     return f"{_bracketed(named[0])}{suffix}"
 
 
 def _chain(mol: "Mol", behind: int, first: int) -> str | None:
-    """A chain of CH2 with something else at its end: "2-hydroxyethyl"."""
+    """Name a chain of CH2 with something else at its end: "2-hydroxyethyl"."""
     length, last, before = 0, first, behind
     while True:
         atom = mol.GetAtomWithIdx(last)
@@ -233,7 +241,7 @@ class _Parent(NamedTuple):
 
 
 def _ring(mol: "Mol", behind: int, first: int) -> str | None:
-    """A ring attached at `first`, with its substituents: the lowest locants that are possible."""
+    """Name a ring attached at `first`, with its substituents at the lowest possible locants."""
     (system,) = [atoms for atoms in ring_systems(mol) if first in atoms]
     parent = _parents().get(skeleton(mol, system))
     if parent is None:
@@ -275,7 +283,11 @@ def _numbered(
     parent: _Parent,
     branches: Sequence[tuple[int, str]],
 ) -> Iterator[tuple[_Locant, tuple[_Locant, ...], list[tuple[_Locant, str, str]]]]:
-    """Each way to number the ring: locant of the attachment, of the branches, and with names."""
+    """Yield each way to number the ring.
+
+    A numbering consists of the locant of the attachment, the locants of the branches, and the
+    branches with locants and names.
+    """
     for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
         if set(match) != set(system):
             continue
@@ -295,13 +307,13 @@ def _text(locant: _Locant) -> str:
 
 
 def _prefixes(branches: Sequence[tuple[str, str]]) -> str:
-    """Locants and names of substituents: "3,4-dichloro", "2-fluoro-5-methyl"."""
+    """Write locants and names of substituents: "3,4-dichloro", "2-fluoro-5-methyl"."""
     places: dict[str, list[str]] = {}
     for locant, name in branches:
         places.setdefault(name, []).append(locant)
     return "-".join(
-        f"{','.join(found)}-{_TIMES.get(len(found), '')}{_bracketed(name)}"
-        for name, found in places.items()
+        f"{','.join(locants)}-{_TIMES.get(len(locants), '')}{_bracketed(name)}"
+        for name, locants in places.items()
     )
 
 
@@ -310,12 +322,12 @@ def _bracketed(name: str) -> str:
 
 
 def _alphabetical(name: str) -> str:
-    """The letters that sort prefixes."""
+    """Return the letters by which prefixes are sorted."""
     return re.sub(r"^(tert-|sec-|[^a-z]+)", "", name)
 
 
 def _branch_smiles(mol: "Mol", behind: int, first: int) -> str:
-    """Canonical SMILES of the side of the bond that `first` is on, with `*` for the other."""
+    """Return the canonical SMILES of the bond's side at `first`, with `*` for the other side."""
     from rdkit import Chem
 
     bond = mol.GetBondBetweenAtoms(behind, first)
@@ -332,7 +344,7 @@ def _branch_smiles(mol: "Mol", behind: int, first: int) -> str:
 
 @cache
 def _listed() -> dict[str, str]:
-    """The names of small groups with one open end by canonical SMILES."""
+    """Return the names of small groups with one open end by canonical SMILES."""
     from rdkit import Chem
 
     single = [(_AS_PREFIX.get(name, name), s) for name, s in GROUPS if s.count("*") == 1]
@@ -341,13 +353,13 @@ def _listed() -> dict[str, str]:
 
 @cache
 def _parents() -> dict[str, _Parent]:
-    """The rings with names by their skeleton."""
+    """Return the named rings by their skeleton."""
     from rdkit import Chem
 
-    found = {}
+    parents = {}
     for stem, smiles, locants in _RINGS:
         mol = Chem.MolFromSmiles(smiles)
         size = mol.GetNumAtoms()
         numbers = tuple(locants.split()) or tuple(str(k + 1) for k in range(size))
-        found[skeleton(mol, tuple(range(size)))] = _Parent(stem, mol, numbers)
-    return found
+        parents[skeleton(mol, tuple(range(size)))] = _Parent(stem, mol, numbers)
+    return parents

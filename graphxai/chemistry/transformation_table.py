@@ -1,6 +1,7 @@
 """Changes that medicinal chemists make to a molecule, as reaction SMARTS with their sources.
 
-A row is (name, reaction SMARTS, source). Atoms with a map number stay; the others leave or are new.
+A transformation is (name, reaction SMARTS, source). Atoms with a map number stay; the others leave
+or are new.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ HETEROCYCLES = "Lazzara 2020, RSC Med. Chem. 11, 18"
 SCAFFOLDS = "Sun 2012, Drug Discov. Today 17, 310"
 SATURATION = "Lovering 2009, J. Med. Chem. 52, 6752"
 
-Row = tuple[str, str, str]
+Transformation = tuple[str, str, str]
 
 # substituents of an aromatic ring: name, as a product, as a pattern, source
 _ON_RINGS = (
@@ -48,7 +49,7 @@ _SWAPS = (  # old and new substituent, both of the table above
     "CF3 cyclopropyl", "CN SO2CH3",
 )  # fmt: skip
 
-_OTHER: tuple[Row, ...] = (
+_OTHER: tuple[Transformation, ...] = (
     # substituents of saturated carbon
     ("aliphatic H to F", "[CX4;!H0:1]>>[C:1]F", FLUORINE),
     ("aliphatic H to CH3", "[CX4;!H0:1]>>[C:1]C", METHYL),
@@ -193,7 +194,7 @@ _FIVE_RING = "[cH;$([cH;R1]1[a;R1][a;R1][a;R1][a;R1]1):1]:[cH;R1:2]"
 _NAPHTHALENE = "[c;R2;$(c12ccccc1cccc2)]"  # an atom of both rings
 _PHENYL = "[*:1]-c1[cH][cH][cH][cH][cH]1"
 
-_FUSED: tuple[Row, ...] = (
+_FUSED: tuple[Transformation, ...] = (
     # rings fused, and taken away again
     ("benzene ring fused to a six-membered ring",
      f"{_SIX_RING}>>[c:1]1:[c:2]:c:c:c:c:1", PRIVILEGED),
@@ -252,7 +253,7 @@ _FUSED: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def _on_rings() -> Iterator[Row]:
+def _on_rings() -> Iterator[Transformation]:
     by_name = {name: (product, pattern, source) for name, product, pattern, source in _ON_RINGS}
     for name, (product, pattern, source) in by_name.items():
         yield f"aromatic H to {name}", f"[cH:1]>>[c:1]{product}", source
@@ -266,4 +267,4 @@ def _on_rings() -> Iterator[Row]:
         )
 
 
-TRANSFORMATIONS: tuple[Row, ...] = (*_on_rings(), *_OTHER, *_FUSED)
+TRANSFORMATIONS: tuple[Transformation, ...] = (*_on_rings(), *_OTHER, *_FUSED)

@@ -8,19 +8,23 @@ from typing import Any
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
-from .transformation_table import TRANSFORMATIONS, Row
+from .transformation_table import TRANSFORMATIONS, Transformation
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
 
 
 @dataclass(frozen=True)
 class Change:
-    """A molecule one change away from another.
+    """A molecule that is one change away from another.
 
-    smiles: canonical. name: what was changed; source: where the change comes from. atoms: atoms of
-    the first molecule that are gone, or have other neighbours, hydrogens or charge. origin: for
-    each atom, in the order of `smiles`, the atom that it was in the first molecule, or -1 for a new
-    one; empty where that is not known.
+    Args:
+        smiles: canonical.
+        name: what was changed.
+        source: where the change comes from.
+        atoms: atoms of the first molecule that are gone, or that have other neighbours, hydrogens
+            or charge.
+        origin: for each atom, in the order of `smiles`, the atom that it was in the first molecule,
+            or -1 for a new atom; empty if this is unknown.
     """
 
     smiles: str
@@ -31,25 +35,30 @@ class Change:
 
 
 def transformed(
-    mol: Chem.Mol, keep: Collection[int] = (), rows: Sequence[Row] = TRANSFORMATIONS
+    mol: Chem.Mol, keep: Collection[int] = (), rows: Sequence[Transformation] = TRANSFORMATIONS
 ) -> Iterator[Change]:
-    """All molecules that one transformation makes of `mol`, each once.
+    """Yield all molecules that one transformation makes of `mol`, each once.
 
-    keep: atoms that stay as they are; their hydrogens, and groups attached to them that leave as a
-    whole, may be replaced. Products that RDKit cannot sanitise or that fall apart are left out.
+    Products that RDKit cannot sanitise or that fall apart are left out.
+
+    Args:
+        mol: the molecule to change.
+        keep: atoms that stay as they are. Their hydrogens, and groups attached to them that leave
+            as a whole, may be replaced.
+        rows: the transformations to try.
     """
-    changes = Changes(mol, keep)
+    products = NewMolecules(mol, keep)
     open_mol = _with_free_valences(mol)
     with rdBase.BlockLogs():
         for name, smarts, source in rows:
             reaction = _reaction(smarts)
             if mol.HasSubstructMatch(reaction.GetReactantTemplate(0)):
                 for (product,) in reaction.RunReactants((open_mol,)):
-                    yield from changes.of(product, name, source, "react_atom_idx")
+                    yield from products.of(product, name, source, "react_atom_idx")
 
 
-class Changes:
-    """Says what a product changed in a molecule, and passes every new molecule on once."""
+class NewMolecules:
+    """Tells what a product changed in a molecule, and passes on every new molecule once."""
 
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
         self.keep = frozenset(keep)
@@ -58,9 +67,14 @@ class Changes:
         self.seen = {Chem.MolToSmiles(mol)}
 
     def of(self, product: Chem.Mol, name: str, source: str, origin: str) -> Iterator[Change]:
-        """The change that made a product; nothing if it is invalid, known, or touches `keep`.
+        """Yield the change that made a product, if it is valid, new, and leaves `keep` alone.
 
-        origin: property of the product's atoms with the index of the atom that they were.
+        Args:
+            product: the molecule that came out.
+            name: what was changed.
+            source: where the change comes from.
+            origin: the property of the product's atoms that holds the index of the atom that they
+                were.
         """
         written = _sanitised(product)
         if written is None or written[0] in self.seen:
@@ -96,7 +110,10 @@ def _reaction(smarts: str) -> Any:
 
 
 def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
-    """A copy whose bracket atoms lose and gain hydrogens like any other; aromatic N-H stays."""
+    """Return a copy whose bracket atoms lose and gain hydrogens like any others.
+
+    Aromatic N-H stays.
+    """
     mol = Chem.Mol(mol)
     for atom in mol.GetAtoms():
         if atom.GetAtomicNum() in _ORGANIC and not (atom.GetIsAromatic() and atom.GetTotalNumHs()):
@@ -107,10 +124,10 @@ def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
 
 
 def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
-    """The canonical SMILES of a product in one piece, and its atoms in the order of the SMILES.
+    """Return the canonical SMILES of a product in one piece, and its atoms in that order.
 
-    None if it is not a valid molecule; no order if hydrogens that were atoms are implicit in the
-    SMILES.
+    Returns None if the product is not a valid molecule. The order is empty if hydrogens that were
+    atoms are implicit in the SMILES.
     """
     try:
         Chem.SanitizeMol(product)
@@ -127,17 +144,17 @@ def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
 
 
 def _atoms(mol: Chem.Mol) -> list[Chem.Atom]:
-    """The atoms; several times faster than RDKit's own iterator."""
+    """Return the atoms, several times faster than RDKit's iterator."""
     return [mol.GetAtomWithIdx(index) for index in range(mol.GetNumAtoms())]
 
 
 def _written_order(mol: Chem.Mol) -> list[int]:
-    """The atoms in the order in which the molecule's SMILES was last written."""
+    """Return the atoms in the order in which the molecule's SMILES was last written."""
     return list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
 
 
 def _state(atom: Chem.Atom) -> tuple[Any, ...]:
-    """What a change alters in an atom, its hydrogens first."""
+    """Return what a change alters in an atom, its hydrogens first."""
     return (
         atom.GetTotalNumHs(),
         atom.GetAtomicNum(),

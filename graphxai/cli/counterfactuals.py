@@ -71,8 +71,8 @@ def counterfactuals(
     `graphxai counterfactuals assay.csv --towards ">6" --measured-column pIC50 --out changes.csv`
     """
     from graphxai.chemistry.counterfactuals import counterfactuals as find
-    from graphxai.chemistry.measurements import Measurements, NotUnderstood
-    from graphxai.chemistry.wish import Wish
+    from graphxai.chemistry.goal import Goal
+    from graphxai.chemistry.measurements import Measurements, NoNumbersError
     from graphxai.runtime.progress import progress_bar
     from graphxai.runtime.writing import exclusive_lock
 
@@ -90,7 +90,7 @@ def counterfactuals(
         "seed": seed,
         "sure": sure,
     }
-    columns = [measured_column] if measured_column else Wish.of(towards, loaded).columns(loaded)
+    columns = [measured_column] if measured_column else Goal.of(towards, loaded).columns(loaded)
     if measured is not None or measured_column:
         if measured is None and kind == "smiles":
             raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
@@ -98,11 +98,11 @@ def counterfactuals(
     elif kind == "table":
         try:
             options["measured"] = Measurements.read(source, columns, smiles_column)
-        except NotUnderstood as error:
+        except NoNumbersError as error:
             echo(f"warning: {error}", err=True)
         except ValueError:
             pass  # nothing was measured
-    if doubt := _doubt(loaded, Wish.of(towards, loaded).task, options.get("measured")):
+    if doubt := _doubt(loaded, Goal.of(towards, loaded).task, options.get("measured")):
         echo(f"warning: {doubt}", err=True)
     if kind == "smiles":
         found = find(loaded, source, towards, n, **options)
@@ -134,7 +134,7 @@ def counterfactuals(
 def _doubt(model: "LoadedModel", wished: str, measured: "Measurements | None") -> str:
     """Say so if measured values hardly look like the task they stand for; else empty.
 
-    The task is the one that names their column, or else the wish's.
+    The task is the one that names their column, or else the goal's.
     """
     if measured is None:
         return ""
@@ -176,7 +176,7 @@ def _print(found: "Counterfactuals") -> None:
 
     from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
 
-    title = f"{found.explanation.prediction.in_full}, towards {found.wish}"
+    title = f"{found.explanation.prediction.in_full}, towards {found.goal}"
     shown = Table(
         Column("change", overflow="fold"),
         Column("SMILES", overflow="fold"),

@@ -1,4 +1,4 @@
-"""Measure explainers on a data set: every method on the same graphs, resumable."""
+"""Measure explainers on a data set: every method on the same graphs, in resumable runs."""
 
 import hashlib
 import warnings
@@ -27,12 +27,12 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import Lost, map_in_processes
 
-from .measure import Item, Plan, measure, unmeasured
+from .measure import Item, MeasurementPlan, measure, unmeasured
 from .metrics import choose_metrics
 from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_units
 from .report import Report
 from .store import Key, Store, Unit
-from .targets import Labels, followed, in_words, targets_by_graph
+from .targets import Labels, in_words, targets_by_graph, tracked_output
 
 CHUNK = 16  # graphs explained, measured and written together
 
@@ -59,43 +59,59 @@ def evaluate(
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
-    model: from `load` or `wrap`, or a bundled model's name. inputs: what `explain` takes, as a list
-    or by key. methods: names, explainers or functions `(model, batch, target) -> scores`; "all"
-    means every registered one that applies to the model; `random` is always included. target: as
-    for `explain`; also "predicted", each graph's predicted class, and "true", the class in `labels`
-    (names or numbers, by position or key), as in Ali 2022. metrics: names in `METRICS`, or "all"
-    that fit the task. operators: how nodes are removed; "all" means those that the model can take,
-    with `resample` if masked atoms are fitted to it. steps: points per curve; None takes every
-    number of nodes, 11 is the grid of Ali 2022. out: folder to which every finished graph is
-    written; with `resume`, an earlier run there is continued. workers: processes, as for `explain`;
-    each takes 16 graphs of similar size at a time, and the result is the same for any number.
-    device: as for `explain`.
-    judge: a model with the same tasks whose outputs make the curves instead, such as one that was
-    trained on graphs with nodes removed; `model` is still the one explained. refit: train such a
-    model here, see `Refit`; training runs are kept in `out`, and seeds follow from `seed`. With
-    "roar" the only metric is `roar`, and one process measures.
-    resampling: how the operator `resample` draws atoms; None takes those beside the checkpoint, and
-    `seed`.
+    Nodes are added or removed in the order of their relevance, and the metrics measure how the
+    output follows. AUAC, for example, is the area under the activation curve: the probability of
+    the explained class, as nodes are added, the most relevant first. If a method fails on a graph,
+    or returns scores that are not finite, its row has a note and no value. `Report.rejected` lists
+    inputs that cannot be used.
 
-    If a method fails on a graph, or returns scores that are not finite, its row has a note and no
-    value. `Report.rejected` lists inputs that cannot be used. Raises ValueError if no input
-    remains, for a metric that does not fit the task, and for an unknown target.
+    Args:
+        model: from `load` or `wrap`, or a bundled model's name.
+        inputs: what `explain` takes, as a list or by key.
+        methods: names, explainers or functions `(model, batch, target) -> scores`; "all" means
+            every registered method that applies to the model. `random` is always included.
+        labels: for the target "true", the classes by name or number, by position or key.
+        target: as for `explain`; also "predicted", each graph's predicted class, and "true", the
+            class in `labels`, as in Ali 2022.
+        metrics: names in `METRICS`, or "all" that fit the task.
+        operators: how nodes are removed; "all" means those that the model can take, with `resample`
+            if masked atoms are fitted to it.
+        steps: points per curve; None takes every number of nodes, 11 is the grid of Ali 2022.
+        seed: of everything that is drawn at random.
+        out: folder to which every finished graph is written.
+        resume: continue an earlier run in `out`.
+        progress: as for `explain`.
+        workers: processes, as for `explain`. Each takes 16 graphs of similar size at a time, and
+            the result is the same for any number.
+        device: as for `explain`.
+        judge: a model with the same tasks whose outputs make the curves instead, such as a model
+            that was trained on graphs with nodes removed. The explanations are still of `model`.
+        refit: train such a judge here, see `Refit`. Training runs are kept in `out`, and seeds
+            follow from `seed`. With "roar" the only metric is `roar`, and one process measures.
+        resampling: how the operator `resample` draws atoms; None takes the masked atoms beside the
+            checkpoint, and `seed`.
+
+    Raises:
+        ValueError: if no input remains, for a metric that does not fit the task, and for an unknown
+            target.
     """
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
     explainers = _explainers(model, methods)
-    wanted = followed(model, target)
-    task = wanted.target.task_in(model.config)
+    tracked = tracked_output(model, target)
+    task = tracked.target.task_in(model.config)
     roar = refit is not None and refit.kind == "roar"
     measured_by = (ROAR,) if roar else tuple(choose_metrics(metrics, task.kind))
-    plan = Plan(explainers, measured_by, _operators(model, operators, resampling), steps, seed)
+    plan = MeasurementPlan(
+        explainers, measured_by, _operators(model, operators, resampling), steps, seed
+    )
     if "resample" in plan.operators:
         plan = replace(plan, resampling=(resampling or Resampling(seed=seed)).of(model))
     if judge is not None and refit is not None:
         raise ValueError("give either judge= or refit= (which trains a judge), not both.")
     judged = judge is not None or refit is not None
-    if judged and task.kind == "multiclass" and wanted.target.choice is None:
-        # the class predicted by the model explained, not by its judge
-        wanted = replace(wanted, own=wanted.own or "predicted")
+    if judged and task.kind == "multiclass" and tracked.target.choice is None:
+        # each graph's class is that which the explained model predicts, not its judge
+        tracked = replace(tracked, class_source=tracked.class_source or "predicted")
     if judge is not None:
         plan = replace(plan, judges=dict.fromkeys(plan.operators, judge))
     training: list[Item] = []
@@ -103,7 +119,7 @@ def evaluate(
         require_refit(model, plan, refit, task)
         training = labelled_items(model, refit, task)
     prepared, rejected = _prepare(model, inputs)
-    targets, unlabelled = targets_by_graph(model, prepared, wanted, labels)
+    targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     prepared = [item for item in prepared if item[0] in targets]
     if not prepared:
         raise ValueError("there is no graph to evaluate.")
@@ -138,20 +154,21 @@ def evaluate(
             plan = replace(plan, judges=judges(model, graphs, refit, plan, runs, progress))
         if roar:
             assert refit is not None
-            options = (prepared, targets, training, wanted, refit, runs, done, progress)
+            options = (prepared, targets, training, tracked, refit, runs, done, progress)
             measured = roar_units(model, plan, *options)
         else:
-            measured = _in_chunks(_Measure(model, plan, done), prepared, targets, workers)
-        for found in stack.enter_context(closing(measured)):
+            measured = _in_chunks(_GraphMeasurer(model, plan, done), prepared, targets, workers)
+        for graph_units in stack.enter_context(closing(measured)):
             finished = [
-                replace(unit, checkpoint=checkpoint, digest=digests[unit.graph]) for unit in found
+                replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
+                for unit in graph_units
             ]
             write(finished)
             units += finished
             advance(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
-    searching = [one.name for one in explainers if one.searches_curve]
+    searching = [explainer.name for explainer in explainers if explainer.searches_curve]
     settings |= {"methods": names, "searches_curve": searching, "checkpoints": [checkpoint]}
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))
     _warn_of_failures(report)
@@ -159,12 +176,12 @@ def evaluate(
 
 
 def _in_chunks(
-    work: "_Measure",
+    work: "_GraphMeasurer",
     prepared: Sequence[Item],
     targets: Mapping[Key, Target],
     workers: int | None,
 ) -> Generator[list[Unit], None, None]:
-    """The units of one graph after the other, measured here or by other processes."""
+    """Yield the units of one graph after the other, measured here or by other processes."""
     chunks = _chunks(work.model, prepared, targets)
     count = workers_for(work.model, workers)
     with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
@@ -177,7 +194,7 @@ def _in_chunks(
 
 @contextmanager
 def _training_runs(out: str | Path | None, checkpoint: str) -> Iterator[Path]:
-    """The folder of the training runs for a checkpoint; without `out`, one that does not stay."""
+    """Yield the folder of the training runs for a checkpoint; without `out`, a temporary folder."""
     if out is not None:
         yield Path(out) / "refit" / quote(checkpoint, safe="")
         return
@@ -198,22 +215,22 @@ def _warn_of_failures(report: Report) -> None:
 
 
 def checkpoint_name(model: Model) -> str:
-    """A model's name with the first digits of the hash of its weights."""
+    """Return a model's name with the first digits of the hash of its weights."""
     return f"{model.origin.name} {weights_hash(model)[:8]}"
 
 
 def weights_hash(model: Model) -> str:
-    """SHA-256 of the checkpoint file, or of the tensors if the model did not come from a file."""
+    """Return the SHA-256 of the checkpoint file, or of the tensors if the model has no file."""
     if model.origin.sha256:
         return model.origin.sha256
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for parameter in model.parameters():
-        found.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
-    """The explainers, with `random` among them; raises ValueError if two share a name."""
+    """Return the explainers, with `random` among them; raise ValueError if two share a name."""
     if methods == "all":
         methods = methods_for(model)
     chosen = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
@@ -247,37 +264,41 @@ def _prepare(
     pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
     prepared: list[Item] = []
     rejected: list[tuple[Key, str]] = []
-    for key, found in zip(pairs, prepare_each(model, pairs.values()), strict=True):
-        if isinstance(found, Exception):
-            rejected.append((key, str(found)))
+    for key, encoded in zip(pairs, prepare_each(model, pairs.values()), strict=True):
+        if isinstance(encoded, Exception):
+            rejected.append((key, str(encoded)))
         else:
-            prepared.append((key, found))
+            prepared.append((key, encoded))
     return prepared, rejected
 
 
 @dataclass(frozen=True)
-class _Measure:
-    """Measures graphs of one target, here or in another process; done: (graph, method) pairs."""
+class _GraphMeasurer:
+    """Measures graphs of one target, here or in another process.
+
+    `done` holds the (graph, method) pairs that an earlier run measured.
+    """
 
     model: Model
-    plan: Plan
+    plan: MeasurementPlan
     done: set[tuple[Key, str]]
 
     def __call__(self, chunk: Sequence[tuple[Item, Target]]) -> list[list[Unit]]:
-        """The units of each graph."""
+        """Return the units of each graph."""
         items, target = [item for item, _ in chunk], chunk[0][1]
         with one_thread():
             return list(measure(self.model, self.plan, items, target, self.done))
 
-    def lost(self, one: tuple[Item, Target], reason: str) -> list[Unit]:
-        """The units of a graph that ended its process."""
-        return unmeasured(self.plan, *one[0], reason, self.done)
+    def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
+        """Return the units of a graph that ended its process."""
+        (key, item), _ = item_and_target
+        return unmeasured(self.plan, key, item, reason, self.done)
 
 
 def _chunks(
     model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Iterator[list[tuple[Item, Target]]]:
-    """Graphs of one target and similar size; an interruption loses at most one chunk."""
+    """Yield graphs of one target and similar size; an interruption loses at most one chunk."""
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
         for batch in batches_for(model, chosen):
@@ -286,18 +307,18 @@ def _chunks(
 
 
 def _digest(data: Data) -> str:
-    """Short hash of a graph's nodes and edges, so that a resumed run recognises it."""
+    """Return a short hash of a graph's nodes and edges, so that a resumed run recognises it."""
     content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
     if data.edge_index is not None:  # plain rows of tokens have no edges
         content.update(data.edge_index.contiguous().numpy().tobytes())
     return content.hexdigest()[:12]
 
 
-def _settings(model: Model, plan: Plan, target: Any) -> dict[str, Any]:
-    """What is needed to reproduce the values, as JSON values."""
+def _settings(model: Model, plan: MeasurementPlan, target: Any) -> dict[str, Any]:
+    """Return what is needed to reproduce the values, as JSON values."""
     from graphxai.explanation.provenance import versions
 
-    found = versions()
+    version_of = versions()
     of_draws = {} if plan.resampling is None else {"resampling": plan.resampling.settings()}
     return of_draws | {
         "model": model.origin.name,
@@ -307,6 +328,6 @@ def _settings(model: Model, plan: Plan, target: Any) -> dict[str, Any]:
         "operators": list(plan.operators),
         "steps": plan.steps,
         "seed": plan.seed,
-        "graphxai": found["graphxai"],
-        "versions": found,
+        "graphxai": version_of["graphxai"],
+        "versions": version_of,
     }

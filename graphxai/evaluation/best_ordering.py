@@ -1,4 +1,4 @@
-"""How good could an ordering be? The best one found by a local search on the curve itself.
+"""How good could an ordering be? A local search on the curve itself looks for the best ordering.
 
 This is not an explanation method: it optimises the very curve that methods are measured by. The
 result bounds the best possible area from one side, because the search is not exhaustive.
@@ -28,10 +28,14 @@ def best_areas(
     *,
     operator: Operator = "mask",
 ) -> tuple[float, float]:
-    """Largest AUAC and smallest AU-MSE found for one encoded graph.
+    """Search for the largest AUAC and the smallest AU-MSE of one encoded graph.
 
+    These are the areas under its activation curve and its pruning curve, see `curves`.
     The search starts from a greedy ordering and from `starts` (node scores (N,) of methods), and
-    swaps neighbours in the ordering until no swap helps. Raises ValueError for a regression.
+    swaps neighbours in the ordering until no swap helps.
+
+    Raises:
+        ValueError: for a regression.
     """
     n = int(data.num_nodes or 0)
     config = model.config
@@ -42,12 +46,12 @@ def best_areas(
     column = explained_class(config, target, full)
 
     def lost_probability(keep: Tensor) -> Tensor:
-        found = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
-        return -found.softmax(-1)[:, column]
+        outputs = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
+        return -outputs.softmax(-1)[:, column]
 
     def distance(keep: Tensor) -> Tensor:
-        found = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
-        return (found - logits).square().sum(-1)
+        outputs = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
+        return (outputs - logits).square().sum(-1)
 
     def distance_without(gone: Tensor) -> Tensor:
         return distance(~gone)
@@ -60,13 +64,13 @@ def best_areas(
 
 
 def _search(value: Value, n: int, starts: Sequence[Tensor]) -> Curve:
-    """The curve with the smallest area over all starts."""
-    found = [_improved(value, order) for order in (_greedy(value, n), *starts)]
-    return min(found, key=lambda curve: curve.area)
+    """Return the curve with the smallest area over all starts."""
+    curves = [_improved(value, order) for order in (_greedy(value, n), *starts)]
+    return min(curves, key=lambda curve: curve.area)
 
 
 def _greedy(value: Value, n: int) -> Tensor:
-    """An ordering (N,) that adds the best next node at each step."""
+    """Return an ordering (N,) that adds the best next node at each step."""
     order: list[int] = []
     for _ in range(n):
         left = [i for i in range(n) if i not in order]
@@ -101,6 +105,6 @@ def _improved(value: Value, order: Tensor) -> Curve:
 
 
 def _prefixes(order: Tensor) -> Tensor:
-    """Choices (N + 1, N): the first k nodes of the ordering, k = 0..N."""
+    """Return choices (N + 1, N): the first k nodes of the ordering, for k = 0..N."""
     rank = order.argsort()
     return rank[None, :] < torch.arange(len(order) + 1)[:, None]

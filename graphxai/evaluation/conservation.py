@@ -9,17 +9,19 @@ from numpy.typing import NDArray
 
 from graphxai.api import explain
 from graphxai.explainers.registry import Method
-from graphxai.models.graphormer import Graphormer
+from graphxai.explanation.compute.models import Model
 
 
 @dataclass(frozen=True, eq=False)
 class Conservation:
     """Summed relevance and output of n graphs for one method.
 
-    outputs, tokens (n,): f_c, and the summed relevance of nodes and graph token; biases (n,): the
-    share of additive parameters and, if the method separates it, of the structural bias. `slope`
-    and `correlation` relate tokens to outputs, `gap` is their mean absolute difference, and
-    `unexplained` is the same after adding biases.
+    Args:
+        method: its name.
+        outputs: the explained outputs f_c, (n,).
+        tokens: the summed relevance of nodes and graph token, (n,).
+        biases: the share of additive parameters and, if the method separates it, of the structural
+            bias, (n,).
     """
 
     method: str
@@ -53,24 +55,29 @@ class Conservation:
 
 
 def conservation(
-    model: Graphormer,
+    model: Model,
     inputs: Iterable[Any],
     methods: Sequence[Method] = ("gradient_input", "lrp_ah_ln", "lrp"),
     *,
     target: Any = None,
 ) -> dict[str, Conservation]:
-    """Summed relevance and outputs for each method; inputs and target as for `explain`.
+    """Compare summed relevance with outputs for each method.
 
-    Unusable inputs are skipped with a warning. Raises ValueError if none remains.
+    Inputs and target are as for `explain`.
+
+    Unusable inputs are skipped with a warning.
+
+    Raises:
+        ValueError: if no input remains.
     """
-    found = {}
+    measured = {}
     values = list(inputs)
     for method in methods:
         explained = [e for e in explain(model, values, method, target=target) if e is not None]
         if not explained:
             raise ValueError("there is no graph to measure.")
         ledgers = [e.ledger for e in explained]
-        found[explained[0].method] = Conservation(
+        measured[explained[0].method] = Conservation(
             explained[0].method,
             outputs=np.array([ledger.output for ledger in ledgers]),
             tokens=np.array([ledger.nodes + ledger.graph_token for ledger in ledgers]),
@@ -78,4 +85,4 @@ def conservation(
                 [ledger.total - ledger.nodes - ledger.graph_token for ledger in ledgers]
             ),
         )
-    return found
+    return measured

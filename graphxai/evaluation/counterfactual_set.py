@@ -19,7 +19,6 @@ from graphxai.adapters.removal import (
     outputs_without_edges,
     undirected_edges,
 )
-from graphxai.api import load
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import evaluating
@@ -29,35 +28,38 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.lists import OnError
-from graphxai.explanation.compute.models import LoadedModel, Model
+from graphxai.explanation.compute.models import LoadedModel, Model, loaded
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
-from graphxai.models.graphormer import require_purpose
 from graphxai.runtime.progress import progress_bar
 
 from .curves import class_logits
 from .smallest_set import smallest_set
 
-Kind: TypeAlias = Literal["nodes", "edges"]
+MemberKind: TypeAlias = Literal["nodes", "edges"]
 Member: TypeAlias = int | tuple[int, int]
 Removed: TypeAlias = Callable[[Sequence[Data], Sequence[Tensor]], list[Tensor]]
-Search: TypeAlias = Generator[Tensor, Tensor, "CounterfactualSet"]
+GraphSearch: TypeAlias = Generator[Tensor, Tensor, "CounterfactualSet"]
 
 
 @dataclass(frozen=True, eq=False)
 class CounterfactualSet(Drawing):
     """Nodes or edges without which a model predicts another class.
 
-    of: "nodes" or "edges"; members: node numbers, or the two nodes of each edge, ascending; empty
-    if no such set was found. explanation: of the class predicted before, which also holds the
-    graph's picture; after: the prediction without the members. proven: True if all smaller sets
-    were tried, so that none is smaller (without members: that there is none); otherwise it is only
-    certain that no single member can be left out. predictions: how many the search took.
+    Args:
+        of: "nodes" or "edges".
+        members: node numbers, or the two nodes of each edge, ascending; empty if the search ended
+            without such a set.
+        explanation: of the class predicted before, which also holds the graph's picture.
+        after: the prediction without the members.
+        proven: True if all smaller sets were tried, so that no set is smaller (or, without members,
+            that no set exists). Otherwise it is only certain that no single member can be left out.
+        predictions: how many predictions the search took.
     """
 
-    of: Kind
+    of: MemberKind
     members: tuple[Member, ...]
     explanation: Explanation
     after: Prediction
@@ -72,7 +74,9 @@ class CounterfactualSet(Drawing):
     @property
     def nodes(self) -> tuple[int, ...]:
         """The nodes of the set, or those at its edges, ascending."""
-        return tuple(sorted({int(node) for one in self.members for node in np.atleast_1d(one)}))
+        return tuple(
+            sorted({int(node) for member in self.members for node in np.atleast_1d(member)})
+        )
 
     @property
     def summary(self) -> str:
@@ -85,10 +89,12 @@ class CounterfactualSet(Drawing):
         return f"{self.before} without {len(self)} {what}: {self.after}; {sure}"
 
     def svg(self, **options: Any) -> str:
-        """The graph with the nodes of the set coloured.
+        """Draw the graph with the nodes of the set coloured.
 
-        Options as for `molecule_svg` and `superpixel_svg`. Raises ValueError for a graph without a
-        picture.
+        Options are as for `molecule_svg` and `superpixel_svg`.
+
+        Raises:
+            ValueError: for a graph without a picture.
         """
         from graphxai.visualization import Scale, molecule_svg, superpixel_svg
 
@@ -97,11 +103,11 @@ class CounterfactualSet(Drawing):
         options.setdefault("title", self.summary)
         options.setdefault("scale", Scale(1.0, one_sided=True))
         options.setdefault("color_bar", False)
-        found = self.explanation
-        if found.molecule is not None:
-            return molecule_svg(found.molecule, shown, **options)
-        if found.image is not None and found.segments is not None:
-            return superpixel_svg(found.image, found.segments, shown, **options)
+        explanation = self.explanation
+        if explanation.molecule is not None:
+            return molecule_svg(explanation.molecule, shown, **options)
+        if explanation.image is not None and explanation.segments is not None:
+            return superpixel_svg(explanation.image, explanation.segments, shown, **options)
         raise ValueError("this graph has no picture: it has neither a SMILES nor an image.")
 
     def _repr_svg_(self) -> str | None:
@@ -121,7 +127,7 @@ def counterfactual_set(
     model: "Model | str | Path",
     inputs: Any,
     *,
-    of: Kind = "nodes",
+    of: MemberKind = "nodes",
     task: str | None = None,
     method: Method = "lrp_path",
     operator: Operator = "mask",
@@ -131,18 +137,28 @@ def counterfactual_set(
 ) -> Any:
     """Find the smallest set of nodes or edges whose removal changes the predicted class.
 
-    model, inputs, on_error, progress: as for `explain`. of: "nodes", such as superpixels, removed
-    by `operator` as `evaluate` removes them, where at least one stays; or "edges", which are taken
-    out of `edge_index` in both directions together, and the graph is encoded again (self loops
-    stay). task: of several, by name. method: its relevance gives the search an order to start from.
-    exhaustive: all sets of 2, of 3, ... members are tried while there are no more than this of a
-    size; larger sets grow from the best of the size before.
+    A single input gives a CounterfactualSet. A list gives a list of them, with None for an input
+    that could not be used. Graphs of a list share forward passes. A last prediction checks every
+    set.
 
-    Returns a CounterfactualSet, or for a list one of each (None for an input that could not be
-    used). Graphs of a list share passes. Every set is checked by a prediction of its own. Raises
-    ValueError for a regression, and for edges of a model that reads them from a matrix.
+    Args:
+        model: as for `explain`.
+        inputs: as for `explain`.
+        of: "nodes", such as superpixels, are removed by `operator` as `evaluate` removes them, and
+            at least one stays. "edges" are taken out of `edge_index` in both directions together,
+            and the graph is encoded again (self loops stay).
+        task: name of the task, in a model with several.
+        method: its relevance gives the search an order to start from.
+        operator: how nodes are removed.
+        exhaustive: all sets of 2, of 3, ... members are tried while there are no more than this of
+            a size. Larger sets grow from the best of the size before.
+        on_error: as for `explain`.
+        progress: as for `explain`.
+
+    Raises:
+        ValueError: for a regression, and for edges of a model that reads them from a matrix.
     """
-    model = require_purpose(load(model)) if isinstance(model, str | Path) else model
+    model = loaded(model)
     if of not in ("nodes", "edges"):
         raise ValueError(f"of is 'nodes' or 'edges', not {of!r}.")
     asked = Target(None, task).task_in(model.config)
@@ -156,20 +172,20 @@ def counterfactual_set(
         removed = partial(outputs_without_edges, model)
     values, several = as_list(inputs)
     prepared = _prepared(model, values, strict=on_error == "raise" or not several)
-    found: list[CounterfactualSet | None] = [None] * len(values)
+    results: list[CounterfactualSet | None] = [None] * len(values)
     with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
         for start in range(0, len(prepared), MAX_GRAPHS):
             part = prepared[start : start + MAX_GRAPHS]
             explained = _explained(model, asked, part, method)
             searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
-            for k, one in _together(searches, {k: item.data for k, item in part}, removed):
-                found[k] = one
+            for k, result in _together(searches, {k: item.data for k, item in part}, removed):
+                results[k] = result
                 advance(1)
-    return found if several else found[0]
+    return results if several else results[0]
 
 
 def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
-    """The encoded inputs with their index; a warning for each that cannot be used."""
+    """Return the encoded inputs with their index, and warn of each that cannot be used."""
     refused = () if strict else (ValueError, OSError)
     prepared = []
     for k, item in enumerate(prepare_each(model, values, refused)):
@@ -183,11 +199,11 @@ def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[i
 def _explained(
     model: Model, task: Task, prepared: Sequence[tuple[int, Input]], method: Method
 ) -> dict[int, Explanation]:
-    """The explanation of each graph for the class that is predicted."""
+    """Explain each graph for the class that is predicted."""
     explainer, by_class = get_explainer(method), defaultdict(list)
     items = dict(prepared)
     for k, predictions in predict_prepared(model, prepared):
-        (label,) = (one.label for one in predictions if one.task == task.name)
+        (label,) = (prediction.label for prediction in predictions if prediction.task == task.name)
         by_class[label].append((k, items[k]))
     return {
         k: explanation
@@ -199,9 +215,9 @@ def _explained(
 
 
 def _together(
-    searches: Mapping[int, Search], graphs: Mapping[int, Data], removed: Removed
+    searches: Mapping[int, GraphSearch], graphs: Mapping[int, Data], removed: Removed
 ) -> Iterator[tuple[int, CounterfactualSet]]:
-    """The result of each search, by key; each round answers all of them together."""
+    """Yield the result of each search, by key; each round answers all of them together."""
     answers: dict[int, Tensor | None] = dict.fromkeys(searches)
     while answers:
         asked = {}
@@ -211,20 +227,27 @@ def _together(
             except StopIteration as end:
                 yield k, end.value
         outputs = removed([graphs[k] for k in asked], list(asked.values())) if asked else []
-        answers = {k: found.cpu() for k, found in zip(asked, outputs, strict=True)}
+        answers = {
+            k: outputs_of_graph.cpu() for k, outputs_of_graph in zip(asked, outputs, strict=True)
+        }
 
 
 def _search(
-    model: Model, task: Task, explanation: Explanation, item: Input, of: Kind, exhaustive: int
-) -> Search:
-    """Search one graph: yields what stays, is sent the outputs; see `outputs_of_many`."""
+    model: Model, task: Task, explanation: Explanation, item: Input, of: MemberKind, exhaustive: int
+) -> GraphSearch:
+    """Search one graph: yield which nodes or edges stay, and be sent the outputs.
+
+    See `outputs_of_many` for both.
+    """
     members, belongs = _members(item.data, of)
     before = explanation.prediction
     column = task.classes.index(str(before.label))
     relevance = torch.from_numpy(explanation.relevance)
-    order = torch.tensor([float(relevance[[*np.atleast_1d(one)]].sum()) for one in members])
+    order = torch.tensor(
+        [float(relevance[[*np.atleast_1d(prediction)]].sum()) for prediction in members]
+    )
     sets = smallest_set(order, len(members) - (of == "nodes"), exhaustive)
-    margins, predictions = None, 1  # that of the whole graph
+    margins, predictions = None, 1  # the first prediction is that of the whole graph
     while True:
         try:
             hidden = sets.send(margins)  # type: ignore[arg-type]
@@ -236,25 +259,27 @@ def _search(
         logits = class_logits(model.config, Target(None, task.name), outputs).double()
         others = logits.index_fill(1, torch.tensor(column), -torch.inf).amax(1)
         margins = (logits[:, column] - others).nan_to_num(nan=torch.inf)
-    after, found = before, ()
+    after, removed_members = before, ()
     if chosen is not None:
         predictions += 1
         (outputs,) = yield ~chosen[None, belongs] | (belongs < 0)
         conformal = model.conformal if isinstance(model, LoadedModel) else None
         read = read_outputs(model.config, outputs.double().tolist(), None, conformal)
-        (after,) = (one for one in read if one.task == task.name)
+        (after,) = (prediction for prediction in read if prediction.task == task.name)
         if after.label == before.label:
             raise RuntimeError(
                 "the same removal gives another class in another batch: the model draws random"
                 " numbers, or mixes the graphs of a batch."
             )
-        found = tuple(members[k] for k in chosen.nonzero()[:, 0].tolist())
-    return CounterfactualSet(of, found, explanation, after, proven, predictions)
+        removed_members = tuple(members[k] for k in chosen.nonzero()[:, 0].tolist())
+    return CounterfactualSet(of, removed_members, explanation, after, proven, predictions)
 
 
-def _members(data: Data, of: Kind) -> tuple[list[Any], Tensor]:
-    """Nodes (N,) or pairs of nodes joined by edges; and of each node or column of `edge_index`, the
-    number of its member, -1 for a self loop.
+def _members(data: Data, of: MemberKind) -> tuple[list[Any], Tensor]:
+    """Return the members that can be removed, and the member that each node or edge belongs to.
+
+    The members are nodes (N,) or pairs of nodes that edges join. Each node, or each column of
+    `edge_index`, has the number of its member; -1 marks a self loop.
     """
     if of == "nodes":
         n = int(data.num_nodes or 0)

@@ -20,21 +20,24 @@ from graphxai.explanation.compute.models import Model
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Values against the fraction of nodes added or removed, both (K,)."""
+    """Values (K,) against the fraction of nodes added or removed, `fractions` (K,)."""
 
     fractions: Tensor
     values: Tensor
 
     @property
     def area(self) -> float:
-        """Area under the curve by the trapezoidal rule; for a single point, its value."""
+        """The area under the curve by the trapezoidal rule; for a single point, its value."""
         if len(self.values) == 1:
             return float(self.values[0])
         return float(torch.trapezoid(self.values.double(), self.fractions.double()))
 
 
 def node_counts(n: int, steps: int | None = None) -> Tensor:
-    """Node counts at which to evaluate a curve: 0..n, or ceil(fraction * n) at `steps` points."""
+    """Return the node counts at which to evaluate a curve.
+
+    They are 0..n, or ceil(fraction * n) at `steps` points.
+    """
     if steps is None:
         return torch.arange(n + 1)
     if steps < 2:
@@ -46,11 +49,17 @@ def node_counts(n: int, steps: int | None = None) -> Tensor:
 class Series:
     """The outputs for one graph as nodes are added or removed in order of relevance.
 
-    relevance (N,); counts (K,): numbers of nodes k; fractions (K,): their share of all nodes.
-    Logits (K, C) of the target's task: `logits_with_top` for only the k most relevant nodes,
-    `logits_without_top` for all but these, `logits_pruned` for all but the k nodes of smallest
-    |relevance|. explained: the class whose probability is tracked; None for a regression, whose
-    single column is the value in its unit.
+    The logits are those of the target's task.
+
+    Args:
+        relevance: of the nodes, (N,).
+        counts: the numbers of nodes k, (K,).
+        fractions: their share of all nodes, (K,).
+        logits_with_top: for only the k most relevant nodes, (K, C).
+        logits_without_top: for all but the k most relevant nodes, (K, C).
+        logits_pruned: for all but the k nodes of smallest |relevance|, (K, C).
+        explained: the class whose probability is tracked; None for a regression, whose single
+            column is the value in its unit.
     """
 
     relevance: Tensor
@@ -63,15 +72,18 @@ class Series:
 
     @property
     def with_top(self) -> Tensor:
-        """Probability (K,) of the explained class, given only the k most relevant nodes.
+        """Probability (K,) of the explained class, from only the k most relevant nodes.
 
-        For a regression, the value rescaled to 0 for the empty and 1 for the full graph.
+        For a regression, it is the value, rescaled to 0 for the empty and 1 for the full graph.
         """
         return self._followed(self.logits_with_top)
 
     @property
     def without_top(self) -> Tensor:
-        """The same (K,), given all but the k most relevant nodes."""
+        """Probability (K,) of the explained class, from all but the k most relevant nodes.
+
+        For a regression, it is the rescaled value, as for `with_top`.
+        """
         return self._followed(self.logits_without_top)
 
     @property
@@ -95,12 +107,12 @@ class Series:
         return Curve(self.fractions, self.distance)
 
     def step(self, fraction: float) -> int:
-        """The index of the step with at least ceil(fraction * N) nodes."""
+        """Return the index of the step with at least ceil(fraction * N) nodes."""
         wanted = math.ceil(round(fraction * int(self.counts[-1]), 9))
         return int(torch.searchsorted(self.counts, wanted))
 
     def at(self, values: Tensor, fraction: float) -> float:
-        """The value at the step with at least ceil(fraction * N) nodes."""
+        """Return the value at the step with at least ceil(fraction * N) nodes."""
         return float(values[self.step(fraction)])
 
     def _followed(self, logits: Tensor) -> Tensor:
@@ -121,11 +133,22 @@ def node_series(
     steps: int | None = None,
     resampling: Resampling | None = None,
 ) -> Series:
-    """All outputs that the curve metrics need, for one encoded graph and node scores (N,).
+    """Return all outputs that the curve metrics need, for one encoded graph.
 
     Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|; ties
-    by node number. resampling: see `outputs_of_parts`. Raises ValueError if scores have the wrong
-    length or are not finite.
+    are ordered by node number.
+
+    Args:
+        model: whose outputs are followed.
+        data: the graph.
+        relevance: of its nodes, (N,).
+        target: the explained output.
+        operator: how nodes are removed.
+        steps: points per curve; None takes every number of nodes.
+        resampling: see `outputs_of_parts`.
+
+    Raises:
+        ValueError: if scores have the wrong length or are not finite.
     """
     options: dict[str, Any] = {"operator": operator, "steps": steps, "resampling": resampling}
     return several_series(model, [data], [[relevance]], target, **options)[0][0]
@@ -141,7 +164,7 @@ def several_series(
     steps: int | None = None,
     resampling: Resampling | None = None,
 ) -> list[list[Series]]:
-    """`node_series` for the scores of several methods on several graphs: one list per graph.
+    """Return `node_series` for the scores of several methods on several graphs, one list per graph.
 
     Each graph is embedded once, and parts that several curves share are computed once.
     """
@@ -157,15 +180,15 @@ def several_series(
         places.append(where)
     outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
     return [
-        _series_of(model.config, target, scores, count, found.cpu()[where])
-        for scores, count, found, where in zip(relevances, counts, outputs, places, strict=True)
+        _series_of(model.config, target, scores, count, of_graph.cpu()[where])
+        for scores, count, of_graph, where in zip(relevances, counts, outputs, places, strict=True)
     ]
 
 
 def _series_of(
     config: TaskSet, target: Target, scores: Sequence[Tensor], counts: Tensor, outputs: Tensor
 ) -> list[Series]:
-    """The series of all M methods from the outputs (3 K M, num_outputs) of one graph."""
+    """Return the series of all M methods from the outputs (3 K M, num_outputs) of one graph."""
     steps = len(counts)
     n = int(counts[-1])
     whole = torch.equal(counts, torch.arange(n + 1))
@@ -187,9 +210,9 @@ def check_scores(relevance: Tensor, n: int) -> None:
 
 
 def class_logits(config: TaskSet, target: Target, outputs: Tensor) -> Tensor:
-    """Logits (K, classes) of the target's task; a single logit z becomes two, -z/2 and z/2.
+    """Return logits (K, classes) of the target's task; a single logit z becomes two, -z/2 and z/2.
 
-    For a regression, the value (K, 1) in its unit.
+    For a regression, it is the value (K, 1) in its unit.
     """
     task, columns = config.task_columns(target.task_in(config).name)
     logits = outputs[:, columns]
@@ -204,21 +227,21 @@ def _three(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _parts(relevance: Tensor, counts: Tensor) -> Tensor:
-    """Nodes kept (3 K, N): the top k, all but the top k, all but the k smallest."""
+    """Return the nodes kept (3 K, N): the top k, all but the top k, all but the k smallest."""
     top = _first(relevance.argsort(descending=True, stable=True), counts)
     smallest = _first(relevance.abs().argsort(stable=True), counts)
     return torch.cat([top, ~top, ~smallest])
 
 
 def _first(order: Tensor, counts: Tensor) -> Tensor:
-    """Choices (K, N): the first counts[k] nodes of `order`."""
+    """Return choices (K, N): the first counts[k] nodes of `order`."""
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     return rank[None, :] < counts[:, None]
 
 
 def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None:
-    """Column of the explained class, chosen from the full graph's outputs (1, num_outputs)."""
+    """Return the column of the explained class, from the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
     if isinstance(target.choice, tuple):
         label = target.resolve(config, full).labels[0]

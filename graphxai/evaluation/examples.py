@@ -5,7 +5,7 @@ from typing import Any
 
 from graphxai.api import explain
 from graphxai.explainers import REGISTRY
-from graphxai.models.graphormer import Graphormer
+from graphxai.explanation.compute.models import Model
 from graphxai.visualization import grid_svg
 
 from .report import Report
@@ -15,15 +15,21 @@ GRAPHS, METHODS = 3, 4
 
 
 def examples_svg(
-    model: Graphormer,
+    model: Model,
     inputs: Mapping[Key, Any],
     report: Report,
     methods: Sequence[Any] | None = None,
 ) -> str:
-    """SVG with one row per graph and one column per method, each panel on its own scale.
+    """Draw one row per graph and one column per method, each panel on a separate colour scale.
 
-    The graphs are evenly spaced in the order of the best method's AUAC, so that a good, a middling
-    and a bad case are shown. methods: by default the best registered ones by AUAC, then `random`.
+    The graphs are evenly spaced in the order of the best method's AUAC (the area under the
+    activation curve), so that a good, a middling and a bad case are shown.
+
+    Args:
+        model: the explained model.
+        inputs: what was measured, by key.
+        report: of the benchmark.
+        methods: by default the best registered methods by AUAC, then `random`.
     """
     if methods is None:
         methods = _leading(report)
@@ -46,7 +52,7 @@ def _metric(report: Report) -> str:
 
 
 def _typical(report: Report) -> list[Key]:
-    """Keys of graphs at the upper end, middle and lower end of the best method's AUAC."""
+    """Return keys of graphs at the upper end, middle and lower end of the best method's AUAC."""
     metric = _metric(report)
     best = _leading(report)[0]
     rows = report.rows
@@ -57,7 +63,7 @@ def _typical(report: Report) -> list[Key]:
     return [ranked[p] for p in reversed(places)]
 
 
-def _target(report: Report, key: Key, model: Graphormer) -> Any:
-    """The class that the report tracked for a graph; None for a regression."""
+def _target(report: Report, key: Key, model: Model) -> Any:
+    """Return the class that the report tracked for a graph; None for a regression."""
     text = next(u.target for u in report.units if u.graph == key and u.target)
     return None if text in {t.name for t in model.config.tasks if not t.classes} else text

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from graphxai.visualization.curves import curves_figure, forest_figure, stages_figure, sums_figure
 from graphxai.visualization.text import minus_signs
 
-from .measurements import GRID, Measurements
+from .method_values import GRID, MethodValues
 from .metrics import METRICS
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
 FOREST = 4  # metrics side by side
 
 
-def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figure":
-    """One of `PLOTS`; raises ValueError for another name, or if there is nothing to draw."""
+def draw(report: MethodValues, kind: str, operator: str | None = None) -> "Figure":
+    """Draw one of `PLOTS`; raise ValueError for another name, or if there is nothing to draw."""
     if kind not in PLOTS:
         raise ValueError(f"unknown plot {kind!r}; choose from {', '.join(PLOTS)}.")
     operator = operator or (report.operators or ("none",))[0]
@@ -54,7 +54,7 @@ def draw(report: Measurements, kind: str, operator: str | None = None) -> "Figur
     return stages_figure(spans, title=f"Model randomisation ({n} graphs)")
 
 
-def _conservation(report: Measurements) -> "Figure":
+def _conservation(report: MethodValues) -> "Figure":
     sums = {}
     for name, c in report.conservation().items():
         text = f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}"
@@ -64,7 +64,7 @@ def _conservation(report: Measurements) -> "Figure":
     return sums_figure(sums, title="Does relevance add up?")
 
 
-def _forest(report: Measurements, operator: str, text: str) -> "Figure":
+def _forest(report: MethodValues, operator: str, text: str) -> "Figure":
     metrics = report.metrics(operator)[:FOREST]
     panels = {
         metric: {m: (i.mean, i.low, i.high) for m, i in report.intervals(metric, operator).items()}
@@ -77,16 +77,16 @@ def _forest(report: Measurements, operator: str, text: str) -> "Figure":
 
 
 def _ranked(
-    report: Measurements, kind: str, metric: str, operator: str
+    report: MethodValues, kind: str, metric: str, operator: str
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Curves, the best method first."""
+    """Return the curves, the best method first."""
     curves = report.curves(kind, operator)
     if metric not in report.metrics(operator):
         return curves
     return {name: curves[name] for name in report.ranking(metric, operator) if name in curves}
 
 
-def _leaders(report: Measurements, metric: str, operator: str) -> tuple[str, ...]:
+def _leaders(report: MethodValues, metric: str, operator: str) -> tuple[str, ...]:
     if metric not in report.metrics(operator):
         return ("random",)
     return (report.ranking(metric, operator)[0], "random")

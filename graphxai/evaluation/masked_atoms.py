@@ -29,18 +29,27 @@ def fit_masked_atoms(
     data: str = "",
     progress: bool | None = None,
 ) -> MaskedAtoms:
-    """Fit a network that draws hidden atoms, given the other atoms and all bonds.
+    """Fit a network that draws hidden atoms from the other atoms and all bonds.
 
-    model: whose encoding of atoms and bonds is used, not its weights. graphs: what `explain` takes,
-    those that the model was trained on; those that cannot be used are left out with a warning.
-    epochs: passes over them; each hides other atoms, any share of them. held_out: share of the
-    graphs held out to measure on. data: what the graphs are, in words, for the card. progress: as
-    for `explain`.
+    A thousand molecules take one or two minutes. `MaskedAtoms.save(folder)` stores the result
+    beside the checkpoint, where the operator `resample` looks for it. The same seed gives the same
+    network.
 
-    A thousand molecules take one or two minutes. Returns MaskedAtoms, which `save(folder)` stores
-    beside the checkpoint, where the operator `resample` finds them; the same seed gives the same.
-    Raises TypeError for a wrapped model, ValueError for nodes with continuous features or fewer
-    than 16 graphs to learn from. Source: Hu 2020, attribute masking, with any share of the atoms.
+    Args:
+        model: its encoding of atoms and bonds is used, not its weights.
+        graphs: what `explain` takes, those that the model was trained on. Those that cannot be used
+            are left out with a warning.
+        epochs: passes over the graphs. Each pass hides other atoms, and any share of them.
+        held_out: share of the graphs held out to measure on.
+        seed: of everything that is drawn at random.
+        data: what the graphs are, in words, for the card.
+        progress: as for `explain`.
+
+    Raises:
+        TypeError: for a wrapped model.
+        ValueError: for nodes with continuous features or fewer than 16 graphs to learn from.
+
+    Source: Hu 2020, attribute masking, with any share of the atoms.
     """
     if not isinstance(model, Graphormer | Ensemble):
         raise TypeError(
@@ -54,12 +63,13 @@ def fit_masked_atoms(
         )
     if epochs < 1 or not 0 <= held_out < 1:
         raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
-    found = list(prepare_each(model, as_list(graphs)[0]))
-    usable = [one.data for one in found if isinstance(one, Input)]
-    if len(usable) < len(found):
-        error = next(one for one in found if isinstance(one, Exception))
+    encoded = list(prepare_each(model, as_list(graphs)[0]))
+    usable = [item.data for item in encoded if isinstance(item, Input)]
+    if len(usable) < len(encoded):
+        error = next(item for item in encoded if isinstance(item, Exception))
         warnings.warn(
-            f"{len(found) - len(usable)} of {len(found)} graphs were left out; the first: {error}",
+            f"{len(encoded) - len(usable)} of {len(encoded)} graphs were left out;"
+            f" the first: {error}",
             stacklevel=2,
         )
     order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -1,4 +1,4 @@
-"""All values for all methods on a chunk of graphs, with shared forward passes."""
+"""Measure all values for all methods on a chunk of graphs, with shared forward passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from graphxai.explanation.explanation import Explanation
 
 from .curves import Series, several_series
 from .ground_truth import rank_correlation
-from .measurements import GRID
+from .method_values import GRID
 from .metrics import Metric
 from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
@@ -27,11 +27,17 @@ Item = tuple[Key, Input]
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """What to measure on every graph.
 
-    judges: by operator, models that measure the methods in place of the one explained; resampling:
-    of `resample`, if that is among the operators.
+    Args:
+        explainers: the methods to measure.
+        metrics: what is measured.
+        operators: how nodes are removed.
+        steps: points per curve; None takes every number of nodes.
+        seed: of everything that is drawn at random.
+        judges: by operator, the model that measures the methods in place of the explained model.
+        resampling: how `resample` draws atoms, if it is among the operators.
     """
 
     explainers: tuple[Explainer, ...]
@@ -43,34 +49,36 @@ class Plan:
     resampling: Resampling | None = None
 
     def has(self, name: str) -> bool:
-        """Whether the metric of this name is wanted."""
+        """Say whether the metric of this name is wanted."""
         return any(metric.name == name for metric in self.metrics)
 
 
 def measure(
     model: Model,
-    plan: Plan,
+    plan: MeasurementPlan,
     chunk: Sequence[Item],
     target: Target,
     done: set[tuple[Key, str]],
 ) -> Iterator[list[Unit]]:
     """Yield the units of each graph of a chunk, except for those already done."""
-    found: dict[str, dict[Key, Explanation | str]] = {}
+    explanations: dict[str, dict[Key, Explanation | str]] = {}
     stability: dict[str, dict[Key, float]] = {}
     stages: dict[str, dict[Key, dict[str, float]]] = {}
     for explainer in plan.explainers:
         left = [item for item in chunk if (item[0], explainer.name) not in done]
         if not left:
             continue
-        found[explainer.name] = explained_or_reason(model, left, explainer, target)
-        usable = {k: e for k, e in found[explainer.name].items() if isinstance(e, Explanation)}
+        explanations[explainer.name] = explained_or_reason(model, left, explainer, target)
+        usable = {
+            k: e for k, e in explanations[explainer.name].items() if isinstance(e, Explanation)
+        }
         again = [item for item in left if item[0] in usable]
         if plan.has("max_sensitivity"):
             stability[explainer.name] = _sensitivity(model, plan, again, explainer, target, usable)
         if plan.has("model_randomisation"):
             stages[explainer.name] = _randomised(model, plan, again, explainer, target, usable)
     by_graph = {
-        key: {name: by_key[key] for name, by_key in found.items() if key in by_key}
+        key: {name: by_key[key] for name, by_key in explanations.items() if key in by_key}
         for key, _ in chunk
     }
     series = _series(model, plan, chunk, by_graph, target)
@@ -89,9 +97,9 @@ def measure(
 def explained_or_reason(
     model: Any, items: Sequence[Item], explainer: Explainer, target: Target
 ) -> dict[Key, Explanation | str]:
-    """Each graph's explanation, or the reason why there is none.
+    """Return each graph's explanation, or the reason why there is none.
 
-    A user's own method may raise any exception, which goes into the note of its row.
+    A user's method may raise any exception, which goes into the note of its row.
     """
     try:
         computed = dict(explanations_or_errors(model, items, explainer, target=target))
@@ -99,7 +107,7 @@ def explained_or_reason(
         if len(items) == 1:
             return {items[0][0]: f"{type(error).__name__}: {error}"}
         alone = [explained_or_reason(model, [item], explainer, target) for item in items]
-        return {key: value for one in alone for key, value in one.items()}
+        return {key: value for by_key in alone for key, value in by_key.items()}
     not_finite = "the scores are not finite."
     return {
         key: not_finite if isinstance(explanation, Exception) else explanation
@@ -109,18 +117,18 @@ def explained_or_reason(
 
 def _series(
     model: Model,
-    plan: Plan,
+    plan: MeasurementPlan,
     chunk: Sequence[Item],
-    found: Mapping[Key, Mapping[str, Explanation | str]],
+    explanations: Mapping[Key, Mapping[str, Explanation | str]],
     target: Target,
 ) -> dict[Key, dict[str, dict[str, Series]]]:
-    """Series by key, operator and method, for all graphs of a chunk together.
+    """Return the series by key, operator and method, for all graphs of a chunk together.
 
     If no metric removes nodes, two points are enough, under the operator "none".
     """
     good = {
         key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
-        for key, of in found.items()
+        for key, of in explanations.items()
     }
     items = [(key, item.data) for key, item in chunk if good[key]]
     graphs = [data for _, data in items]
@@ -140,59 +148,59 @@ def _series(
 
 
 def unmeasured(
-    plan: Plan, key: Key, item: Input, note: str, done: set[tuple[Key, str]]
+    plan: MeasurementPlan, key: Key, item: Input, note: str, done: set[tuple[Key, str]]
 ) -> list[Unit]:
-    """The units of a graph that could not be measured: no values, but a note that says why."""
-    names = [one.name for one in plan.explainers if (key, one.name) not in done]
+    """Return the units of a graph that could not be measured, with a note that says why."""
+    names = [explainer.name for explainer in plan.explainers if (key, explainer.name) not in done]
     return _units(plan, key, item, dict.fromkeys(names, note), {})
 
 
 def _units(
-    plan: Plan,
+    plan: MeasurementPlan,
     key: Key,
     item: Input,
-    found: Mapping[str, Explanation | str],
+    explanations: Mapping[str, Explanation | str],
     series: Mapping[str, Mapping[str, Series]],
 ) -> list[Unit]:
-    """One unit per method for one graph; series: by operator and method."""
+    """Return one unit per method for one graph, from its series by operator and method."""
     blank = Unit("", key, "", "", item.num_nodes)
     units = []
-    for name, explanation in found.items():
+    for name, explanation in explanations.items():
         if isinstance(explanation, str):
             values = _undefined(plan)
             units.append(replace(blank, method=name, values=values, note=explanation))
             continue
-        own = {operator: of[name] for operator, of in series.items()}
+        series_of_method = {operator: of[name] for operator, of in series.items()}
         ledger = explanation.ledger.to_dict() if explanation.additive else {}
         units.append(
             replace(
                 blank,
                 method=name,
                 target=explanation.target,
-                values=_values(plan, own),
-                curves={o: _curves(s) for o, s in own.items() if o != NO_REMOVAL},
+                values=_values(plan, series_of_method),
+                curves={o: _curves(s) for o, s in series_of_method.items() if o != NO_REMOVAL},
                 ledger={k: v for k, v in ledger.items() if isinstance(v, float)},
             )
         )
     return units
 
 
-def _values(plan: Plan, series: Mapping[str, Series]) -> dict[str, dict[str, float]]:
-    """All values that follow from the curves."""
+def _values(plan: MeasurementPlan, series: Mapping[str, Series]) -> dict[str, dict[str, float]]:
+    """Return all values that follow from the curves."""
     values: dict[str, dict[str, float]] = {}
     for metric in plan.metrics:
         if metric.measure is None:
             continue
         if metric.removal:
-            for operator, one in series.items():
-                values.setdefault(operator, {})[metric.name] = float(metric.measure(one))
+            for operator, of_operator in series.items():
+                values.setdefault(operator, {})[metric.name] = float(metric.measure(of_operator))
         else:
-            one = next(iter(series.values()))
-            values.setdefault(NO_REMOVAL, {})[metric.name] = float(metric.measure(one))
+            of_operator = next(iter(series.values()))
+            values.setdefault(NO_REMOVAL, {})[metric.name] = float(metric.measure(of_operator))
     return values
 
 
-def _undefined(plan: Plan) -> dict[str, dict[str, float]]:
+def _undefined(plan: MeasurementPlan) -> dict[str, dict[str, float]]:
     values: dict[str, dict[str, float]] = {}
     for metric in plan.metrics:
         for operator in plan.operators if metric.removal else (NO_REMOVAL,):
@@ -201,7 +209,7 @@ def _undefined(plan: Plan) -> dict[str, dict[str, float]]:
 
 
 def _curves(series: Series) -> dict[str, list[float]]:
-    """Activation and pruning on the common grid of fractions."""
+    """Return activation and pruning on the common grid of fractions."""
     curves = {"activation": series.activation, "pruning": series.pruning}
     return {
         name: np.interp(GRID, curve.fractions.numpy(), curve.values.numpy()).tolist()
@@ -211,13 +219,13 @@ def _curves(series: Series) -> dict[str, list[float]]:
 
 def _sensitivity(
     model: Model,
-    plan: Plan,
+    plan: MeasurementPlan,
     items: Sequence[Item],
     explainer: Explainer,
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, float]:
-    """Largest relative change of each graph's scores over several draws of noise."""
+    """Return the largest relative change of each graph's scores over several draws of noise."""
     largest: dict[Key, float] = {}
     for draw in range(DRAWS if items else 0):
         noisy = NoisyModel(model, plan.seed * DRAWS + draw)
@@ -230,13 +238,13 @@ def _sensitivity(
 
 def _randomised(
     model: Model,
-    plan: Plan,
+    plan: MeasurementPlan,
     items: Sequence[Item],
     explainer: Explainer,
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, dict[str, float]]:
-    """|Rank correlation| between each graph's scores before and after each stage of shuffling."""
+    """Return |rank correlation| of each graph's scores before and after each stage of shuffling."""
     stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
     for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
         for key, after in explained_or_reason(shuffled, items, explainer, target).items():
@@ -247,7 +255,7 @@ def _randomised(
 
 
 def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
-    """The unit with the values of the checks that were made."""
+    """Add the values of the checks that were made to a unit."""
     added = {}
     if sensitivity is not None:
         added["max_sensitivity"] = sensitivity

@@ -1,8 +1,9 @@
 """Faithfulness metrics: each is one function of a graph's `Series`.
 
-p is the probability of the explained class for the whole graph, p(top k) for only the k most
-relevant nodes, and p(rest k) for the graph without them. If a source averages over a data set, the
-metric here is the contribution of one graph, so that every mean comes with an interval.
+In their descriptions, p is the probability of the explained class for the whole graph, p(top k) for
+only the k most relevant nodes, and p(rest k) for the graph without them. If a source averages over
+a data set, the metric here is the contribution of one graph, so that every mean comes with an
+interval.
 """
 
 import math
@@ -20,11 +21,17 @@ EXPLANATION = 0.25  # share of nodes that Agarwal 2023 counts as the explanation
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name, which way is better, its source, its function.
+    """How an explanation is measured.
 
-    `classes_only`: it needs probabilities, so it does not apply to a regression. `removal`: it
-    depends on how nodes are removed. `measure` is None if the metric takes more than one pass over
-    a graph; see `sanity_checks`.
+    Args:
+        name: of the metric.
+        higher_is_better: whether larger values are better.
+        source: the paper that defines it.
+        summary: what it measures, in one line.
+        measure: its function; None if the metric takes more than one pass over a graph, see
+            `sanity_checks`.
+        classes_only: whether it needs probabilities, so that it does not apply to a regression.
+        removal: whether it depends on how nodes are removed.
     """
 
     name: str
@@ -47,9 +54,9 @@ METRICS: dict[str, Metric] = {}
 def metric(
     higher_is_better: bool, source: str, *, classes_only: bool = False, removal: bool = True
 ) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
-    """Decorator: register a function of a graph's `Series` as a metric under its own name.
+    """Register a function of a graph's `Series` as a metric under the function's name.
 
-    The first line of its docstring becomes the summary. Arguments as for `Metric`.
+    The first line of its docstring becomes the summary. Arguments are as for `Metric`.
     """
 
     def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
@@ -89,7 +96,7 @@ def positive_perturbation(series: Series) -> float:
 
 @metric(True, "Chefer 2021b, negative perturbation", classes_only=True)
 def negative_perturbation(series: Series) -> float:
-    """Share of k = 10 %, ... 90 % at which it still wins without the k least relevant nodes."""
+    """Share of k = 10 %, ... 90 % at which the explained class still wins without the bottom k."""
     return _mean(_winner(series.logits_with_top, series, 1 - k) == series.explained for k in TENTHS)
 
 
@@ -191,9 +198,10 @@ METRICS["model_randomisation"] = Metric(
 
 
 def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
-    """Metrics by name for a kind of task; "all" means those that fit it.
+    """Return metrics by name for a kind of task; "all" means those that fit it.
 
-    Raises ValueError for an unknown metric and for one that does not fit.
+    Raises:
+        ValueError: for an unknown metric and for one that does not fit.
     """
     if names == "all":
         return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
@@ -209,10 +217,10 @@ def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
 
 
 def _winner(logits: torch.Tensor, series: Series, fraction: float) -> int:
-    """The class with the largest logit at a fraction of the nodes."""
+    """Return the class with the largest logit at a fraction of the nodes."""
     return int(logits[series.step(fraction)].argmax())
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    figures = list(values)
+    return sum(figures) / len(figures)

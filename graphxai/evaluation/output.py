@@ -10,7 +10,7 @@ from graphxai.explanation.files import write_csv
 from graphxai.runtime.writing import atomic_write, write_whole
 
 from .figures import draw
-from .measurements import Measurements
+from .method_values import MethodValues
 from .metrics import METRICS
 from .statistics import COLUMNS
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 LEADING = ("auac", "au_mse", "srg", "roar")  # metrics whose tests go into the summary
 
 
-def save_report(report: Measurements, folder: Path) -> Path:
-    """Write `results.csv` and, with pyarrow, `.parquet`; `comparisons.csv`; `summary.json` and
-    `.md`; the figures as PNG and SVG.
+def save_report(report: MethodValues, folder: Path) -> Path:
+    """Write the report to a folder.
+
+    The files are `results.csv` and, with pyarrow, `results.parquet`; `comparisons.csv`;
+    `summary.json` and `summary.md`; and the figures as PNG and SVG.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(report.rows, folder / "results.csv", index=False)
@@ -38,8 +40,8 @@ def save_report(report: Measurements, folder: Path) -> Path:
     return folder
 
 
-def comparisons(report: Measurements) -> "pd.DataFrame":
-    """Every pair of methods for every metric and operator, Holm-corrected within each of these."""
+def comparisons(report: MethodValues) -> "pd.DataFrame":
+    """Compare all pairs of methods for every metric and operator, Holm-corrected within each."""
     import pandas as pd
 
     rows = []
@@ -50,8 +52,8 @@ def comparisons(report: Measurements) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=["operator", "metric", *COLUMNS])
 
 
-def summary_markdown(report: Measurements, figures: list[str]) -> str:
-    """The report as Markdown text and tables."""
+def summary_markdown(report: MethodValues, figures: list[str]) -> str:
+    """Write the report as Markdown text and tables."""
     graphs = len({unit.graph for unit in report.units})
     lines = [
         "# Faithfulness",
@@ -76,14 +78,14 @@ def summary_markdown(report: Measurements, figures: list[str]) -> str:
         for metric in LEADING:
             if metric in report.metrics(operator):
                 lines += _against_the_best(report, metric, operator)
-    lines += _operators(report) + _seeds(report) + _conservation(report)
+    lines += _operators(report) + _seeds(report) + _conservation(report) + _glossary(report)
     lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
     made = json.dumps(report.settings, indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
     return "\n".join(lines)
 
 
-def _table(report: Measurements, operator: str) -> list[str]:
+def _table(report: MethodValues, operator: str) -> list[str]:
     frame = report.table(operator)
     lines = []
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
@@ -95,8 +97,8 @@ def _table(report: Measurements, operator: str) -> list[str]:
     return lines
 
 
-def _against_the_best(report: Measurements, metric: str, operator: str) -> list[str]:
-    """Tests of the best method against every other."""
+def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[str]:
+    """Write the tests of the best method against every other."""
     if len(report.methods) < 2:
         return []
     best = report.ranking(metric, operator)[0]
@@ -116,7 +118,7 @@ def _against_the_best(report: Measurements, metric: str, operator: str) -> list[
     return [*lines, ""]
 
 
-def _operators(report: Measurements) -> list[str]:
+def _operators(report: MethodValues) -> list[str]:
     if len(report.operators) < 2:
         return []
     lines = ["## Does the ranking depend on how nodes are removed?", ""]
@@ -134,7 +136,7 @@ def _operators(report: Measurements) -> list[str]:
     return lines
 
 
-def _seeds(report: Measurements) -> list[str]:
+def _seeds(report: MethodValues) -> list[str]:
     if len({unit.checkpoint for unit in report.units}) < 2:
         return []
     lines = ["## Between checkpoints", ""]
@@ -151,9 +153,9 @@ def _seeds(report: Measurements) -> list[str]:
     return lines
 
 
-def _conservation(report: Measurements) -> list[str]:
-    found = report.conservation()
-    if not found:
+def _conservation(report: MethodValues) -> list[str]:
+    conserved = report.conservation()
+    if not conserved:
         return []
     lines = [
         "## Conservation",
@@ -167,24 +169,42 @@ def _conservation(report: Measurements) -> list[str]:
     lines += [
         f"| `{_cell(name)}` | {c.slope:.3f} | {c.correlation:.3f} | {c.gap:.3f}"
         f" | {c.unexplained:.2g} |"
-        for name, c in found.items()
+        for name, c in conserved.items()
     ]
     return [*lines, ""]
 
 
-def _summary(report: Measurements) -> dict[str, Any]:
-    """The report as JSON values, for programs."""
+def _glossary(report: MethodValues) -> list[str]:
+    """Say what each metric measures."""
+    lines = [
+        "## What the metrics measure",
+        "",
+        "p is the probability of the explained class for the whole graph, p(top k) for only the k"
+        " most relevant nodes, and p(rest k) for the graph without these.",
+        "",
+    ]
+    measured = [METRICS[name] for name in report.metrics() if name in METRICS]
+    lines += [
+        f"* `{_cell(metric.name)}`: {_cell(metric.summary)} {metric.direction.capitalize()}"
+        f" ({_cell(metric.source)})."
+        for metric in measured
+    ]
+    return [*lines, ""] if measured else []
+
+
+def _summary(report: MethodValues) -> dict[str, Any]:
+    """Return the report as JSON values, for programs."""
     results: dict[str, Any] = {}
     for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
-            found = report.intervals(metric, operator)
+            values = report.intervals(metric, operator)
             results.setdefault(operator, {})[metric] = {
-                name: {k: _number(v) for k, v in vars(i).items()} for name, i in found.items()
+                name: {k: _number(v) for k, v in vars(i).items()} for name, i in values.items()
             }
     return {
         "graphs": len({unit.graph for unit in report.units}),
         "rejected": [[key, reason] for key, reason in report.rejected],
-        "failures": {name: len(found) for name, found in report.failures.items()},
+        "failures": {name: len(values) for name, values in report.failures.items()},
         "results": results,
         "agreement": {
             metric: report.agreement(metric).map(_number).to_dict()
@@ -201,8 +221,8 @@ def _summary(report: Measurements) -> dict[str, Any]:
     }
 
 
-def _save_figures(report: Measurements, folder: Path) -> list[str]:
-    """Draw all figures that the report allows; returns their names."""
+def _save_figures(report: MethodValues, folder: Path) -> list[str]:
+    """Draw all figures that the report allows, and return their names."""
     names = []
     for operator in report.operators:
         curves = ("activation", "pruning") if any(u.curves for u in report.units) else ()
@@ -219,11 +239,11 @@ def _save_figures(report: Measurements, folder: Path) -> list[str]:
     return names
 
 
-def _save(report: Measurements, kind: str, stem: Path, operator: str | None) -> None:
+def _save(report: MethodValues, kind: str, stem: Path, operator: str | None) -> None:
     figure = draw(report, kind, operator)
     with atomic_write(stem.with_suffix(".png"), "wb") as file:
         figure.savefig(file, format="png", dpi=160)
-    figure.set_layout_engine("none")  # laid out, which takes longer than to draw
+    figure.set_layout_engine("none")  # the PNG is laid out, and doing it again takes longest
     with atomic_write(stem.with_suffix(".svg"), "wb") as file:
         figure.savefig(file, format="svg")
 
@@ -235,16 +255,16 @@ def _arrow(metric: str) -> str:
 
 
 def _number(value: Any) -> Any:
-    """JSON has no NaN."""
+    """Return a value for JSON, which has no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _name(report: Measurements, method: Any) -> str:
-    """A method's name in a table, with its note."""
+def _name(report: MethodValues, method: Any) -> str:
+    """Return a method's name in a table, with its note."""
     name, note = _cell(method), report.labelled(method)[len(method) :]
     return f"`{name}`{note}"
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break a Markdown table; users choose the names of methods and inputs."""
+    """Return text that cannot break a Markdown table, as users choose some of the names."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

@@ -1,15 +1,15 @@
 """Train the model further on graphs with nodes removed, and measure with what comes out.
 
 Removal leaves graphs that the model has never seen. If its output falls then, the graph may be odd
-rather than poorer. Two ways around this, both with the labels of training graphs:
+rather than poorer. There are two ways around this, both with the labels of training graphs:
 
 * `f-fidelity` (Zheng 2024): from every training graph a random share of the nodes is removed. The
-  model trained further on these measures all methods; the one explained stays as it is. The paper
-  removes at most a tenth. Here the share is uniform between 0 and 1, so that every point of a
-  curve is a graph of a kind that was trained on.
+  model trained further on these measures all methods; the explained model stays as it is. The paper
+  removes at most a tenth. Here the share is uniform between 0 and 1, so that every point of a curve
+  is a graph of a kind that was trained on.
 * `roar` (Hooker 2019; Amara 2023 as GInX-Eval, which also trains further instead of from scratch):
   a method removes the most relevant share of the nodes from all training graphs and all measured
-  ones. What a model trained on these still predicts was not removed.
+  graphs. What a model trained on these still predicts was not removed.
 """
 
 import copy
@@ -40,12 +40,12 @@ from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer
 
 from .curves import class_logits, explained_class
-from .measure import Item, Plan, explained_or_reason
+from .measure import Item, MeasurementPlan, explained_or_reason
 from .metrics import Metric
 from .store import Key, Unit
-from .targets import Followed, class_name, targets_by_graph
+from .targets import TrackedOutput, class_name, targets_by_graph
 
-Kind = Literal["f-fidelity", "roar"]
+RefitKind = Literal["f-fidelity", "roar"]
 ROAR = Metric(
     "roar",
     higher_is_better=True,
@@ -58,12 +58,18 @@ ROAR = Metric(
 
 @dataclass(frozen=True, eq=False)
 class Refit:
-    """How to train a Graphormer further before measuring, and on what; see the module for kinds.
+    """How to train a Graphormer further before measuring, and on what.
 
-    inputs, labels: training graphs, as `explain` takes them, with the class (name or number) or
-    value of the task measured. shares: of the nodes that `roar` removes. epochs: passes over the
-    training graphs; for `f-fidelity` each removes other nodes. Raises ValueError for an unknown
-    kind, or for labels that do not match the inputs.
+    Args:
+        kind: "f-fidelity" or "roar"; see the module for what they do.
+        inputs: training graphs, as `explain` takes them.
+        labels: their class (name or number) or value for the task measured.
+        epochs: passes over the training graphs; for `f-fidelity` each pass removes other nodes.
+        shares: the shares of the nodes that `roar` removes.
+        learning_rate: of the training.
+
+    Raises:
+        ValueError: for an unknown kind, or for labels that do not match the inputs.
     """
 
     kind: str
@@ -74,9 +80,9 @@ class Refit:
     learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
+        if self.kind not in get_args(RefitKind):
             raise ValueError(
-                f"unknown refit {self.kind!r}; choose from {', '.join(get_args(Kind))}."
+                f"unknown refit {self.kind!r}; choose from {', '.join(get_args(RefitKind))}."
             )
         if len(self.inputs) != len(self.labels):
             raise ValueError(f"{len(self.inputs)} inputs, but {len(self.labels)} labels.")
@@ -84,16 +90,16 @@ class Refit:
             raise ValueError("epochs must be at least 1, and shares lie between 0 and 1.")
 
     def settings(self, graphs: Sequence[Data]) -> dict[str, Any]:
-        """What is needed to train the same again, as JSON values."""
+        """Return what is needed to repeat the training, as JSON values."""
         content = hashlib.sha256()
         for graph in graphs:
             content.update(graph.x.numpy().tobytes() + graph.y.numpy().tobytes())
-        found = {"kind": self.kind, "epochs": self.epochs, "learning_rate": self.learning_rate}
-        found |= {"shares": list(self.shares)} if self.kind == "roar" else {}
-        return found | {"graphs": len(graphs), "sha256": content.hexdigest()[:12]}
+        settings = {"kind": self.kind, "epochs": self.epochs, "learning_rate": self.learning_rate}
+        settings |= {"shares": list(self.shares)} if self.kind == "roar" else {}
+        return settings | {"graphs": len(graphs), "sha256": content.hexdigest()[:12]}
 
 
-def require_refit(model: Any, plan: Plan, refit: Refit, task: Task) -> None:
+def require_refit(model: Any, plan: MeasurementPlan, refit: Refit, task: Task) -> None:
     """Raise ValueError if this model cannot be trained further for this measurement."""
     if not isinstance(model, Graphormer):
         raise ValueError(
@@ -108,9 +114,11 @@ def require_refit(model: Any, plan: Plan, refit: Refit, task: Task) -> None:
 
 
 def labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
-    """Usable training inputs by position, encoded, with `y` (1, tasks), NaN for other tasks."""
+    """Return usable training inputs by position, encoded, with `y` (1, tasks).
+
+    `y` is NaN for other tasks."""
     column = [each.name for each in model.config.tasks].index(task.name)
-    found: list[Item] = []
+    items: list[Item] = []
     for key, item in enumerate(prepare_each(model, refit.inputs)):
         number = _number(task, refit.labels[key])
         if isinstance(item, Exception) or number is None:
@@ -118,25 +126,31 @@ def labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
         data = copy.copy(item.data)
         data.y = torch.full((1, len(model.config.tasks)), math.nan)
         data.y[0, column] = number
-        found.append((key, Input(data)))
-    if not found:
+        items.append((key, Input(data)))
+    if not items:
         raise ValueError("refit needs training graphs with labels, and there are none.")
-    return found
+    return items
 
 
 def judges(
     model: Any,
     graphs: Sequence[Data],
     refit: Refit,
-    plan: Plan,
+    plan: MeasurementPlan,
     folder: Path,
     progress: bool | None = None,
 ) -> dict[str, Model]:
-    """For each operator the model of `f-fidelity`, trained without random shares of the nodes.
+    """Train the model of `f-fidelity` for each operator, without random shares of the nodes.
 
-    graphs: encoded, with `y`; folder: of the training runs, which are continued or read back.
+    Args:
+        model: the explained model.
+        graphs: encoded, with `y`.
+        refit: how to train.
+        plan: with the operators and the seed.
+        folder: of the training runs, which are continued or read back.
+        progress: as for `explain`.
     """
-    found: dict[str, Model] = {}
+    trained: dict[str, Model] = {}
     for operator in plan.operators:
         generator = torch.Generator().manual_seed(plan.seed)
         parts = []
@@ -144,28 +158,38 @@ def judges(
             order = torch.randperm(int(data.num_nodes or 0), generator=generator)
             share = float(torch.rand((), generator=generator))
             parts.append(remaining(data, _rest(order, share), operator))
-        found[operator] = _trained(model, parts, refit, 1, folder / operator, plan.seed, progress)
-    return found
+        trained[operator] = _trained(model, parts, refit, 1, folder / operator, plan.seed, progress)
+    return trained
 
 
 def roar_units(
     model: Any,
-    plan: Plan,
+    plan: MeasurementPlan,
     prepared: Sequence[Item],
     targets: Mapping[Key, Target],
     training: Sequence[Item],
-    wanted: Followed,
+    tracked: TrackedOutput,
     refit: Refit,
     folder: Path,
     done: set[tuple[Key, str]],
     progress: bool | None = None,
 ) -> Generator[list[Unit], None, None]:
-    """The units of one method after the other, except those already done.
+    """Yield the units of one method after the other, except those already done.
 
-    wanted: the output followed, for the training graphs too; folder: of the training runs.
+    Args:
+        model: the explained model.
+        plan: what to measure.
+        prepared: the graphs to measure on.
+        targets: the target of each of them.
+        training: the graphs to train on.
+        tracked: the tracked output, for the training graphs too.
+        refit: how to train.
+        folder: of the training runs.
+        done: the (graph, method) pairs that an earlier run measured.
+        progress: as for `explain`.
     """
     labels = {key: refit.labels[int(key)] for key, _ in training}
-    targets_of_training, _ = targets_by_graph(model, training, wanted, labels)
+    targets_of_training, _ = targets_by_graph(model, training, tracked, labels)
     for explainer in plan.explainers:
         if all((key, explainer.name) in done for key, _ in prepared):
             continue
@@ -194,10 +218,10 @@ def roar_units(
 def _filled(
     unit: Unit, order: Tensor | str, place: int | None, drops: Mapping[str, NDArray[np.float64]]
 ) -> Unit:
-    """The unit with the values in row `place` of the drops by operator; None: it has no scores."""
+    """Fill in the values from row `place` of the drops by operator; without a row, they are NaN."""
     values = {
-        operator: {ROAR.name: math.nan if place is None else float(found[place])}
-        for operator, found in drops.items()
+        operator: {ROAR.name: math.nan if place is None else float(drop[place])}
+        for operator, drop in drops.items()
     }
     return replace(unit, values=values, note=order if isinstance(order, str) else "")
 
@@ -205,23 +229,23 @@ def _filled(
 def _orders(
     model: Graphormer, explainer: Explainer, items: Sequence[Item], targets: Mapping[Key, Target]
 ) -> dict[Key, Tensor | str]:
-    """The nodes of each graph by descending relevance, or the reason why there is none."""
-    found: dict[Key, Tensor | str] = {}
+    """Return the nodes of each graph by descending relevance, or why there is no order."""
+    orders: dict[Key, Tensor | str] = {}
     for target in dict.fromkeys(targets.values()):
         chosen = [item for item in items if targets.get(item[0]) == target]
-        for key, one in explained_or_reason(model, chosen, explainer, target).items():
-            if isinstance(one, Explanation):
-                scores = torch.from_numpy(one.relevance)
-                found[key] = scores.argsort(descending=True, stable=True)
+        for key, explained in explained_or_reason(model, chosen, explainer, target).items():
+            if isinstance(explained, Explanation):
+                scores = torch.from_numpy(explained.relevance)
+                orders[key] = scores.argsort(descending=True, stable=True)
             else:
-                found[key] = one
-    return found
+                orders[key] = explained
+    return orders
 
 
 def _without_top(
     items: Sequence[Item], orders: Mapping[Key, Tensor | str], share: float, operator: str
 ) -> list[Data]:
-    """The graphs that have an order, without the first share of its nodes."""
+    """Return the graphs that have an order, without the first share of its nodes."""
     pairs = [(item.data, orders.get(key)) for key, item in items]
     return [
         remaining(data, _rest(order, share), operator)
@@ -231,7 +255,7 @@ def _without_top(
 
 
 def _rest(order: Tensor, share: float) -> Tensor:
-    """True (N,) at all but the first share of the nodes of an order (N,); one always stays."""
+    """Return True (N,) at all but the first share of an order (N,); one node always stays."""
     keep = torch.ones(len(order), dtype=torch.bool)
     keep[order[: min(round(share * len(order)), len(order) - 1)]] = False
     return keep
@@ -240,7 +264,7 @@ def _rest(order: Tensor, share: float) -> Tensor:
 def _probability(
     model: Graphormer, items: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Callable[[Tensor], NDArray[np.float64]]:
-    """From outputs (G, num_outputs) the probability (G,) of the class explained of each graph."""
+    """Return a function from outputs (G, num_outputs) to p (G,) of the explained classes."""
     whole = predict(model, [item.data for _, item in items])
     config, of_graph = model.config, [targets[key] for key, _ in items]
     classes = [
@@ -251,8 +275,8 @@ def _probability(
         logits = [
             class_logits(config, t, row[None])[0] for t, row in zip(of_graph, outputs, strict=True)
         ]
-        found = [float(z.softmax(-1)[c]) for z, c in zip(logits, classes, strict=True)]
-        return np.array(found)
+        probabilities = [float(z.softmax(-1)[c]) for z, c in zip(logits, classes, strict=True)]
+        return np.array(probabilities)
 
     return p
 
@@ -266,7 +290,7 @@ def _trained(
     seed: int,
     progress: bool | None,
 ) -> Graphormer:
-    """A copy of the model, trained further on encoded graphs; a finished run is read back."""
+    """Train a copy of the model further on encoded graphs; a finished run is read back."""
     device = next(model.parameters()).device
     settings = TrainingSettings(
         epochs=epochs,
@@ -285,7 +309,7 @@ def _trained(
 
 
 def _number(task: Task, label: Any) -> float | None:
-    """A label as the training reads it; None for a missing one."""
+    """Return a label as the training reads it; None for a missing label."""
     if task.kind == "regression":
         return None if label is None or label != label else float(label)
     name = class_name(task, label)

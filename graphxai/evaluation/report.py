@@ -1,22 +1,22 @@
-"""The report of a benchmark: measurements that can be plotted and saved to a folder."""
+"""The report of a benchmark: values of methods that can be plotted and saved to a folder."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import draw
-from .measurements import Measurements
+from .method_values import MethodValues
 from .output import save_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Report(Measurements):
-    """Measurements with plots and export."""
+class Report(MethodValues):
+    """The values of several methods on the same graphs, with plots and export."""
 
     def plot(self, kind: str = "activation", *, operator: str | None = None) -> "Figure":
-        """One of `figures.PLOTS` as a matplotlib figure."""
+        """Draw one of `figures.PLOTS` as a matplotlib figure."""
         return draw(self, kind, operator)
 
     def save(self, folder: str | Path) -> Path:
@@ -25,13 +25,13 @@ class Report(Measurements):
 
 
 def merged(reports: Iterable[Report]) -> Report:
-    """One report from reports of several checkpoints measured with the same settings."""
-    found: Sequence[Report] = list(reports)
-    if not found:
+    """Merge reports of several checkpoints that were measured with the same settings."""
+    parts: Sequence[Report] = list(reports)
+    if not parts:
         raise ValueError("there is no report to merge.")
-    settings = dict(found[0].settings)
-    settings["checkpoints"] = [c for r in found for c in r.settings.get("checkpoints", [])]
-    settings["sha256"] = [r.settings.get("sha256") for r in found]
-    rejected = dict(pair for report in found for pair in report.rejected)
-    units = tuple(unit for report in found for unit in report.units)
+    settings = dict(parts[0].settings)
+    settings["checkpoints"] = [c for part in parts for c in part.settings.get("checkpoints", [])]
+    settings["sha256"] = [part.settings.get("sha256") for part in parts]
+    rejected = dict(pair for part in parts for pair in part.rejected)
+    units = tuple(unit for part in parts for unit in part.units)
     return Report(units, settings, tuple(rejected.items()))

@@ -39,7 +39,7 @@ class NoisyModel:
         return getattr(self._model, name)
 
     def embed(self, batch: GraphBatch) -> Tensor:
-        """Tokens (B, T, D) of the model, with noise on the nodes."""
+        """Return the tokens (B, T, D) of the model, with noise on the nodes."""
         tokens: Tensor = self._model.embed(batch)
         noisy = tokens.clone()
         for b, n in enumerate(batch.num_nodes.tolist()):
@@ -51,7 +51,7 @@ class NoisyModel:
         return noisy
 
     def encode(self, tokens: Tensor, batch: GraphBatch, *args: Any, **options: Any) -> Tensor:
-        """Outputs of the model."""
+        """Return the outputs of the model."""
         outputs: Tensor = self._model.encode(tokens, batch, *args, **options)
         return outputs
 
@@ -61,7 +61,7 @@ class NoisyModel:
 
 
 def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -> float:
-    """|after - before| / |before| in the Euclidean norm; NaN if all scores before are zero."""
+    """Return |after - before| / |before| in the Euclidean norm; NaN if `before` is all zero."""
     size = float(np.linalg.norm(before))
     return float(np.linalg.norm(after - before)) / size if size else float("nan")
 
@@ -69,9 +69,9 @@ def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -
 def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
     """Shuffle more and more weights in a copy of the model, from the output to the input.
 
-    Yields (name of the block shuffled last, model). The entries of each parameter are permuted, so
-    their distribution stays the same. The same copy is yielded each time; the original model does
-    not change.
+    Yields the name of the block that was shuffled last, and the model. The entries of each
+    parameter are permuted, so their distribution stays the same. The same copy is yielded each
+    time; the original model does not change.
     """
     shuffled = copied(model)
     generator = torch.Generator().manual_seed(seed)
@@ -84,7 +84,7 @@ def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def _blocks(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Parameters by block, in the model's order: `layers.0`, `layers.1`, ..., `head`."""
+    """Return the parameters by block, in the model's order: `layers.0`, `layers.1`, ..., `head`."""
     blocks: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         first, *rest = name.split(".")

@@ -2,6 +2,7 @@
 
 Prefixes of two orders give a first set, which is pruned. Then sets of 2, 3, ... members are tried:
 all of them while they are few enough, after that those that grow from the best of the size before.
+
 Source: Martens 2014 (SEDC, on documents); Lucic 2022 (CF-GNNExplainer, which asks for edges).
 """
 
@@ -16,18 +17,21 @@ BEAM = 8  # sets of a size that grow by one member
 DEEPEST = 12  # members of a set that is grown while none is known
 ROUNDING = 1e-5  # a margin beyond what a batch of another size may change
 
-Search = Generator[Tensor, Tensor, tuple[Tensor | None, bool]]
+SetSearch = Generator[Tensor, Tensor, tuple[Tensor | None, bool]]
 
 
-def smallest_set(relevance: Tensor, largest: int, most: int) -> Search:
+def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
     """Yield sets as rows (K, n) of members to remove; `send` takes their margins (K,).
 
-    A margin is the logit of the original class minus that of the best other: below 0 where the
-    class changed. relevance (n,): members that speak for the class come first; largest: members
-    that a set may have; most: all sets of a size are tried if there are no more than this.
+    A margin is the logit of the original class minus the logit of the best other class. It is below
+    0 where the class changed. The generator returns the smallest set (n,), or None if no set
+    changes the class. It also returns whether all smaller sets (without a set, all sets) were
+    tried.
 
-    Returns the set (n,), None if none was found, and whether all smaller ones (if none was found,
-    all) were tried.
+    Args:
+        relevance: of each member, (n,); those that speak for the class are tried first.
+        largest: how many members a set may have.
+        most: all sets of a size are tried if there are no more than this.
     """
     n = len(relevance)
     if not largest:
@@ -38,7 +42,7 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> Search:
         return best, True
     effects = margins.argsort(stable=True)
     order = relevance.argsort(descending=True, stable=True)
-    prefixes = torch.cat([_prefixes(one, largest) for one in (order, effects)])
+    prefixes = torch.cat([_prefixes(ranking, largest) for ranking in (order, effects)])
     margins = yield prefixes
     if bool((margins < -ROUNDING).any()):
         changing = prefixes[margins < -ROUNDING]
@@ -48,8 +52,8 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> Search:
         every = tried == size - 1 and math.comb(n, size) <= most
         sets = _all_sets(n, size) if every else _grown(beam)
         margins = yield sets
-        if (found := _changing(sets, margins)) is not None:
-            best = found if tried == size - 1 else (yield from _pruned(found))
+        if (changing_set := _changing(sets, margins)) is not None:
+            best = changing_set if tried == size - 1 else (yield from _pruned(changing_set))
             break
         tried += every
         beam = sets[margins.argsort(stable=True)[:BEAM]]
@@ -58,35 +62,35 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> Search:
 
 
 def _changing(sets: Tensor, margins: Tensor) -> Tensor | None:
-    """The set (n,) that changes the class most; None if none does."""
+    """Return the set (n,) that changes the class most; None if no set does."""
     k = int(margins.argmin())
     return sets[k] if margins[k] < -ROUNDING else None
 
 
-def _pruned(found: Tensor) -> Generator[Tensor, Tensor, Tensor]:
-    """The set without the members that it does not need, dropped one by one."""
+def _pruned(needed: Tensor) -> Generator[Tensor, Tensor, Tensor]:
+    """Drop the members that a set does not need, one by one."""
     while True:
-        members = found.nonzero()[:, 0]
-        smaller = found.repeat(len(members), 1)
+        members = needed.nonzero()[:, 0]
+        smaller = needed.repeat(len(members), 1)
         smaller[torch.arange(len(members)), members] = False
         margins = yield smaller
         if (changing := _changing(smaller, margins)) is None:
-            return found
-        found = changing
+            return needed
+        needed = changing
 
 
 def _prefixes(order: Tensor, largest: int) -> Tensor:
-    """Sets (K, n) of the first 2, 3, ... largest members of an order."""
+    """Return sets (K, n) of the first 2, 3, ... largest members of an order."""
     return order.argsort()[None, :] < torch.arange(2, largest + 1)[:, None]
 
 
 def _all_sets(n: int, size: int) -> Tensor:
-    """All sets (K, n) of this size."""
+    """Return all sets (K, n) of this size."""
     members = torch.tensor(list(combinations(range(n), size)))
     return torch.zeros(len(members), n, dtype=torch.bool).scatter_(1, members, True)
 
 
 def _grown(beam: Tensor) -> Tensor:
-    """All sets (K, n) that add one member to one of these."""
+    """Return all sets (K, n) that add one member to a set of the beam."""
     made = beam[:, None, :] | torch.eye(beam.shape[1], dtype=torch.bool)
     return torch.unique(made[~beam], dim=0)

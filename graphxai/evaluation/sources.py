@@ -13,14 +13,14 @@ from .store import Key
 
 @dataclass(frozen=True)
 class Source:
-    """Inputs and labels by key."""
+    """The graphs of a benchmark and their labels, by key."""
 
     title: str
     inputs: Mapping[Key, Any]
     labels: Mapping[Key, Any] = field(default_factory=dict)
 
     def sample(self, limit: int | None, seed: int = 0) -> "Source":
-        """At most `limit` graphs, drawn with the seed, in their original order."""
+        """Return at most `limit` graphs, drawn with the seed, in their original order."""
         if limit is None or limit >= len(self.inputs):
             return self
         if limit < 1:
@@ -31,20 +31,23 @@ class Source:
         return Source(self.title, kept, self.labels)
 
     def labelled(self) -> "Source":
-        """The graphs that have a label."""
+        """Return the graphs that have a label."""
         kept = {key: value for key, value in self.inputs.items() if key in self.labels}
         return Source(self.title, kept, self.labels)
 
 
 def bace_test(model: LoadedModel, root: str | Path | None = None) -> Source:
-    """BACE compounds in the test part of the model's split."""
+    """Return the BACE compounds in the test part of the model's split."""
     return bace_part(model, "test", root)
 
 
 def bace_part(model: LoadedModel, part: str, root: str | Path | None = None) -> Source:
-    """BACE compounds in a part of the model's split; keys are positions in the file.
+    """Return the BACE compounds in a part of the model's split; keys are positions in the file.
 
-    part: "train", "valid" or "test".
+    Args:
+        model: whose split it is.
+        part: "train", "valid" or "test".
+        root: folder of the data.
     """
     from graphxai.datasets.molecules import load_bace
 
@@ -64,7 +67,7 @@ def bace_part(model: LoadedModel, part: str, root: str | Path | None = None) -> 
 
 
 def mnist_test(root: str | Path | None = None) -> Source:
-    """The 10,000 official test images of MNIST."""
+    """Return the 10,000 official test images of MNIST."""
     return _mnist("test", root)
 
 
@@ -79,9 +82,10 @@ def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
 def table(
     path: str | Path, smiles_column: str = "smiles", label_column: str | None = None
 ) -> Source:
-    """Molecules of a CSV file; keys are row numbers, labels come from a column.
+    """Return the molecules of a CSV file; keys are row numbers, and labels come from a column.
 
-    Raises ValueError, naming the column, if it is not in the table.
+    Raises:
+        ValueError: if a column is not in the table; the message names it.
     """
     from graphxai.datasets.molecules import iter_records
 
@@ -96,7 +100,7 @@ def table(
 
 
 def _label(cell: str) -> Any:
-    """The name of a class, or its number as float."""
+    """Return the name of a class, or its number as float."""
     try:
         return float(cell)
     except ValueError:
@@ -111,9 +115,10 @@ def source(
     smiles_column: str = "smiles",
     label_column: str | None = None,
 ) -> Source:
-    """The source called `name`: "bace", "mnist-superpixels", or a path to a table.
+    """Return the source called `name`: "bace", "mnist-superpixels", or a path to a table.
 
-    Raises ValueError if the model does not read such inputs.
+    Raises:
+        ValueError: if the model does not read such inputs.
     """
     molecules = model.config.reads_molecules
     if (name == "mnist-superpixels") == molecules:
@@ -129,7 +134,7 @@ def source(
 def training_source(
     model: LoadedModel, name: str, *, data: str | Path | None = None, **columns: Any
 ) -> Source:
-    """The training graphs that belong to `source`: "bace", "mnist-superpixels", or a table."""
+    """Return the training graphs for `source`: "bace", "mnist-superpixels", or a table."""
     if name == "bace":
         return bace_part(model, "train", data)
     return _mnist("train", data) if name == "mnist-superpixels" else table(name, **columns)

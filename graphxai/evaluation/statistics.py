@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MEASURED = ("n", "difference", "low", "high", "p", "p_holm", "effect")
-KEPT = 1000  # resamplings of up to so many graphs stay in memory (32 MB)
+KEPT = 1000  # resamplings of up to so many graphs stay in memory, 32 MB
 COLUMNS = ("first", "second", *_MEASURED, "significant")
 
 
@@ -34,9 +34,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods on the same graphs: mean difference, Wilcoxon's p, effect size d_z.
+    """Two methods compared on the same graphs.
 
-    `p_adjusted` is Holm-corrected over all comparisons made together.
+    Args:
+        first, second: the methods.
+        difference: mean of first minus second, with its interval.
+        p: of Wilcoxon's signed-rank test.
+        p_adjusted: p, Holm-corrected over all comparisons made together.
+        effect: the effect size d_z, the mean difference divided by its standard deviation.
     """
 
     first: str
@@ -66,7 +71,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of a table: methods, n, mean difference with interval, p, p_holm, effect."""
+        """Return a row of a table: methods, n, mean difference with interval, p, p_holm, effect."""
         d = self.difference
         measured = (d.n, d.mean, d.low, d.high, self.p, self.p_adjusted, self.effect)
         row = (self.first, self.second, *measured, self.significant)
@@ -83,7 +88,7 @@ class Comparisons(list[Comparison]):
         return "\n".join(map(str, self))
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per comparison; columns as in `Comparison.to_dict`."""
+        """Return a table with a row per comparison; its columns are as in `Comparison.to_dict`."""
         import pandas as pd
 
         return pd.DataFrame([c.to_dict() for c in self], columns=list(COLUMNS))
@@ -102,10 +107,18 @@ class Comparisons(list[Comparison]):
 def bootstrap(
     values: ArrayLike, *, level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Mean of values (n,) with the percentile interval over `draws` resamplings of the graphs.
+    """Return the mean of values (n,) with its percentile interval over resamplings of the graphs.
 
-    NaN (a graph without a value) is skipped and not counted in n. Raises ValueError if there are
-    no values.
+    NaN (a graph without a value) is skipped and not counted in n.
+
+    Args:
+        values: one per graph, (n,).
+        level: share of the resampled means inside the interval.
+        draws: how many resamplings.
+        seed: of the resamplings.
+
+    Raises:
+        ValueError: if there are no values.
     """
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or not len(sample):
@@ -121,7 +134,7 @@ def bootstrap(
 
 @lru_cache(2)
 def _drawn(count: int, draws: int, seed: int) -> NDArray[np.int64]:
-    """The resamplings of so many graphs, the same for every method and pair."""
+    """Draw the resamplings of so many graphs, which are the same for every method and pair."""
     return np.random.default_rng(seed).integers(0, count, (draws, count))
 
 
@@ -132,10 +145,14 @@ def compare_pairs(
     others: Sequence[tuple[str, str]] = (),
     seed: int = 0,
 ) -> Comparisons:
-    """Wilcoxon's signed-rank test of each pair of methods on the same graphs, Holm-corrected.
+    """Test each pair of methods on the same graphs by Wilcoxon's signed-rank test, Holm-corrected.
 
-    values: one array (n,) per method, in the same order of graphs; a graph counts if both methods
-    have a value for it. others: further pairs that Holm's correction counts as tested too.
+    Args:
+        values: of each method, (n,), in the same order of graphs; a graph counts if both methods
+            have a value for it.
+        pairs: the methods to compare.
+        others: further pairs that Holm's correction counts as tested too.
+        seed: of the bootstrap intervals.
     """
     differences = []
     for first, second in (*pairs, *others):
@@ -143,26 +160,26 @@ def compare_pairs(
         differences.append(difference[np.isfinite(difference)])
     p_values = [_signed_rank(d.tobytes()) if np.any(d) else 1.0 for d in differences]
     adjusted = holm(p_values)
-    found = Comparisons()
+    comparisons = Comparisons()
     for k, (first, second) in enumerate(pairs):
         difference = differences[k]
         spread = difference.std(ddof=1) if len(difference) > 1 else 0.0
         effect = float(difference.mean() / spread) if spread > 0 else 0.0
         interval = bootstrap(difference if len(difference) else [math.nan], seed=seed)
-        found.append(Comparison(first, second, interval, p_values[k], adjusted[k], effect))
-    return found
+        comparisons.append(Comparison(first, second, interval, p_values[k], adjusted[k], effect))
+    return comparisons
 
 
 @lru_cache(4096)
 def _signed_rank(differences: bytes) -> float:
-    """P value of Wilcoxon's signed-rank test; a saved report needs each one twice."""
+    """Return the p value of Wilcoxon's signed-rank test; a saved report needs it twice."""
     from scipy.stats import wilcoxon
 
     return float(wilcoxon(np.frombuffer(differences)).pvalue)
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """P values after Holm's step-down adjustment (Holm 1979), in the order given."""
+    """Return p values after Holm's step-down adjustment (Holm 1979), in their original order."""
     count, adjusted, running = len(p_values), [0.0] * len(p_values), 0.0
     for rank, index in enumerate(np.argsort(p_values, kind="stable")):
         running = max(running, min(1.0, (count - rank) * p_values[index]))
@@ -171,7 +188,7 @@ def holm(p_values: list[float]) -> list[float]:
 
 
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
-    """Kendall's tau-b of two rankings, 1 if they agree; NaN if either is constant."""
+    """Return Kendall's tau-b of two rankings, 1 if they agree; NaN if either is constant."""
     from scipy.stats import kendalltau
 
     return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)

@@ -1,7 +1,7 @@
 """The values of one method on one graph, and the files in which a run stores them.
 
 A run folder holds `run.json` (settings of each checkpoint) and `units.jsonl` (one line per graph
-and method, written as soon as it is known). What is stored is not computed again.
+and method, written as soon as it is measured). What is stored is not computed again.
 """
 
 import json
@@ -22,11 +22,20 @@ UNITS, RUN = "units.jsonl", "run.json"
 class Unit:
     """Values of one method on one graph for one checkpoint.
 
-    digest: hash of the graph; target: the explained output, in words; values: by operator and
-    metric (operator "none" if no nodes are removed; NaN if undefined); curves: by operator and
-    "activation" or "pruning", on the common grid of fractions; ledger: for an additive method;
-    stages: |rank correlation| by block of the model, after shuffling it and all blocks above it;
-    note: why there are no values.
+    Args:
+        checkpoint: name and hash of the model.
+        graph: key of the graph.
+        digest: hash of the graph.
+        method: name of the method.
+        nodes: how many nodes the graph has.
+        target: the explained output, in words.
+        values: by operator and metric. The operator is "none" if no nodes are removed, and an
+            undefined value is NaN.
+        curves: by operator and "activation" or "pruning", on the common grid of fractions.
+        ledger: its figures, for an additive method.
+        stages: |rank correlation| by block of the model, after shuffling it and all blocks above
+            it.
+        note: why there are no values.
     """
 
     checkpoint: str
@@ -42,18 +51,18 @@ class Unit:
     note: str = ""
 
     def to_json(self) -> str:
-        """One line of JSON; NaN is null."""
+        """Return one line of JSON, in which NaN is null."""
         return json.dumps(_plain(asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> "Unit":
-        """Read a line written by `to_json`; raises ValueError for anything else."""
-        found = json.loads(line)
-        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
+        """Read a line written by `to_json`; raise ValueError for anything else."""
+        content = json.loads(line)
+        if not isinstance(content, dict) or set(content) != {f.name for f in fields(cls)}:
             raise ValueError("not a line of a benchmark run.")
         for name in ("values", "curves", "ledger", "stages"):
-            found[name] = _figures(found[name])
-        return cls(**found)
+            content[name] = _figures(content[name])
+        return cls(**content)
 
 
 @dataclass(frozen=True)
@@ -63,18 +72,19 @@ class Store:
     folder: Path
 
     def begin(self, checkpoint: str, settings: dict[str, Any], resume: bool) -> list[Unit]:
-        """Units of earlier runs in this folder, after checking that their settings agree.
+        """Return units of earlier runs in this folder, after checking that their settings agree.
 
-        Raises FileExistsError if there are any and `resume` is off, ValueError if they were made
-        with other settings.
+        Raises:
+            FileExistsError: if there are any and `resume` is off.
+            ValueError: if they were made with other settings.
         """
         folder_at(self.folder)
-        known = self._settings()
-        if known and not resume:
+        settings_of = self._settings()
+        if settings_of and not resume:
             raise FileExistsError(
                 f"{self.folder} already holds a run; continue it (resume) or choose another folder."
             )
-        for other, before in known.items():
+        for other, before in settings_of.items():
             changed = [k for k in settings if k != "sha256" and before.get(k) != settings[k]]
             if other == checkpoint and before.get("sha256") != settings.get("sha256"):
                 changed.append("sha256")
@@ -84,12 +94,12 @@ class Store:
                     f"{self.folder} holds a run with other settings ({names});"
                     " choose another folder."
                 )
-        known[checkpoint] = settings
-        write_whole(self.folder / RUN, json.dumps(known, indent=1) + "\n")
+        settings_of[checkpoint] = settings
+        write_whole(self.folder / RUN, json.dumps(settings_of, indent=1) + "\n")
         return list(self.units())
 
     def units(self) -> Iterator[Unit]:
-        """Yield every complete unit; cuts an incomplete last line off the file."""
+        """Yield every complete unit, and cut an incomplete last line off the file."""
         path = self.folder / UNITS
         if not path.exists():
             return
@@ -118,16 +128,16 @@ class Store:
         if not path.exists():
             return {}
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            found = None
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+            content = None
+        if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
             raise ValueError(f"{path} is not from a benchmark run; choose another folder.")
-        return found
+        return content
 
 
 def _plain(value: Any) -> Any:
-    """JSON values: NaN and infinities become null."""
+    """Return JSON values, in which NaN and infinities are null."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -138,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 
 def _figures(value: Any) -> Any:
-    """The reverse: null becomes NaN."""
+    """Return figures from JSON values, in which null is NaN."""
     if isinstance(value, dict):
         return {k: _figures(v) for k, v in value.items()}
     if isinstance(value, list):

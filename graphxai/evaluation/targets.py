@@ -1,4 +1,4 @@
-"""Which output an evaluation tracks: one target for all graphs, or each graph's own class."""
+"""Which output an evaluation tracks: one target for all graphs, or a class of each graph."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,65 +14,80 @@ from graphxai.explanation.compute.predicting import predictions_or_errors
 from .measure import Item
 from .store import Key
 
-OwnClass: TypeAlias = Literal["true", "predicted"]
+ClassSource: TypeAlias = Literal["true", "predicted"]
 Labels: TypeAlias = Sequence[Any] | Mapping[Key, Any]  # by position or by key
 Unlabelled: TypeAlias = list[tuple[Key, str]]  # graphs without a label, with the reason
 
 
 @dataclass(frozen=True)
-class Followed:
-    """The tracked output: `target`, or each graph's class of its task, as `own` says."""
+class TrackedOutput:
+    """The output that an evaluation tracks.
+
+    Args:
+        target: the output of every graph; only its task counts if there is a `class_source`.
+        class_source: "true" tracks each graph's true class, "predicted" its predicted class.
+    """
 
     target: Target
-    own: OwnClass | None = None
+    class_source: ClassSource | None = None
 
 
-def followed(model: Model, target: Any) -> Followed:
-    """What `target` asks for: a target as for `explain`, or "true" or "predicted".
+def tracked_output(model: Model, target: Any) -> TrackedOutput:
+    """Read which output to track: a target as for `explain`, or "true" or "predicted".
 
-    If the model has a class with one of these two names, the class is meant. Raises ValueError for
-    several classes at once, and for an unknown target.
+    If the model has a class with one of these two names, the class is meant.
+
+    Raises:
+        ValueError: for several classes at once, and for an unknown target.
     """
     wanted = Target.of(target)
     classes = {name for task in model.config.tasks for name in (*task.classes, task.name)}
-    own = next((word for word in get_args(OwnClass) if wanted.choice == word not in classes), None)
-    if own is not None:
+    class_source = next(
+        (word for word in get_args(ClassSource) if wanted.choice == word not in classes), None
+    )
+    if class_source is not None:
         wanted = replace(wanted, choice=None)
     label = wanted.resolve(model.config, torch.zeros(1, model.config.num_outputs)).labels[0]
     if isinstance(wanted.choice, tuple):
         raise ValueError(f"an evaluation tracks a single class, not {label!r}.")
-    return Followed(wanted, own)
+    return TrackedOutput(wanted, class_source)
 
 
 def targets_by_graph(
     model: Model,
     prepared: Sequence[Item],
-    wanted: Followed,
+    tracked: TrackedOutput,
     labels: Labels | None,
 ) -> tuple[dict[Key, Target], Unlabelled]:
-    """The target of each graph, and the graphs that have none.
+    """Return the target of each graph, and the graphs that have none.
 
-    labels: class names or numbers, for "true". Raises ValueError if they are missing or name an
-    unknown class.
+    Args:
+        model: for the predicted classes.
+        prepared: the graphs.
+        tracked: the output to track.
+        labels: class names or numbers, for "true".
+
+    Raises:
+        ValueError: if labels are missing or name an unknown class.
     """
-    task = wanted.target.task_in(model.config)
-    if wanted.own == "true" and labels is None:
+    task = tracked.target.task_in(model.config)
+    if tracked.class_source == "true" and labels is None:
         raise ValueError("target 'true' needs the labels of the graphs.")
-    if wanted.own is None or task.kind == "regression":
-        return {key: wanted.target for key, _ in prepared}, []
-    if wanted.own == "predicted":
+    if tracked.class_source is None or task.kind == "regression":
+        return {key: tracked.target for key, _ in prepared}, []
+    if tracked.class_source == "predicted":
         classes = _predicted(model, prepared, task)
     else:
-        known: Mapping[Any, Any]
-        known = labels if isinstance(labels, Mapping) else dict(enumerate(labels or ()))
-        classes = {key: class_name(task, known.get(key)) for key, _ in prepared}
+        label_of: Mapping[Any, Any]
+        label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels or ()))
+        classes = {key: class_name(task, label_of.get(key)) for key, _ in prepared}
     targets = {key: Target(name, task.name) for key, name in classes.items() if name is not None}
     missing = [key for key, name in classes.items() if name is None]
     return targets, [(key, f"no label of task {task.name!r}.") for key in missing]
 
 
 def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, str | None]:
-    """The class that the model predicts for each graph."""
+    """Return the class that the model predicts for each graph."""
     place = [t.name for t in model.config.tasks].index(task.name)
     labels = {
         key: predictions[place].label
@@ -83,7 +98,7 @@ def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, 
 
 
 def class_name(task: Task, label: Any) -> str | None:
-    """The class name for a label (a name or a number); None for a missing label (None or NaN)."""
+    """Return the class name for a label (a name or a number); None for None or NaN."""
     if label is None or label != label:
         return None
     if isinstance(label, str):
@@ -100,7 +115,7 @@ def class_name(task: Task, label: Any) -> str | None:
 
 
 def in_words(target: Any) -> str | None:
-    """A target in words, for the settings of a run."""
+    """Return a target in words, for the settings of a run."""
     wanted = Target.of(target)
     words = [wanted.task, None if wanted.choice is None else str(wanted.choice)]
     return ": ".join(word for word in words if word) or None

@@ -17,7 +17,7 @@ SHOWN = 12  # pictures of a list that a notebook shows
 
 
 class Explanations(list[Explanation | None]):
-    """What `explain` returns for several inputs: a list, None where an input was left out."""
+    """What `explain` returns for several inputs: a list, with None where an input was left out."""
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Explanation | None: ...
@@ -29,18 +29,19 @@ class Explanations(list[Explanation | None]):
         return super().__getitem__(index)
 
     def grid(self, **options: Any) -> Picture:
-        """The pictures side by side; options as for `graphxai.grid`."""
+        """Draw the pictures side by side; options are as for `graphxai.grid`."""
         return grid(self, **options)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per atom: input (its position in the list), atom, symbol, relevance, parts.
+        """Return a table with one row per atom.
 
-        See `Explanation.to_frame`.
+        Its columns are input (the explanation's position in the list), atom, symbol, relevance and
+        parts; see `Explanation.to_frame`.
         """
         import pandas as pd
 
         frames = []
-        for place, explanation in self._found().items():
+        for place, explanation in self._by_position().items():
             frame = explanation.to_frame().reset_index()
             frame.insert(0, "input", place)
             frames.append(frame)
@@ -50,14 +51,14 @@ class Explanations(list[Explanation | None]):
         """Write all explanations to one file in the format of its suffix; None is left out.
 
         In tables, `input` is the explanation's position in the list. Pictures are drawn as by
-        `grid`, with its options; in PDF and HTML one by one, as by `Explanation.svg`. Formats and
-        errors as for `Explanation.save`.
+        `grid`, with its options. PDF and HTML have one picture after the other, drawn as by
+        `Explanation.svg`. Formats and errors are as for `Explanation.save`.
         """
         path = files.writable(path)
-        found = self._found()
+        explanations = self._by_position()
         match path.suffix.lower():
             case ".pdf":
-                return files.write_pictures([e.svg(**options) for e in found.values()], path)
+                return files.write_pictures([e.svg(**options) for e in explanations.values()], path)
             case ".html":
                 return files.write_text([self._page(**options)], path)
             case ".csv":
@@ -67,24 +68,25 @@ class Explanations(list[Explanation | None]):
             case ".json":
                 return files.write_json(self._to_dicts(), path)
             case ".sdf":
-                return files.write_text([e.to_sdf() for e in found.values()], path)
+                return files.write_text([e.to_sdf() for e in explanations.values()], path)
             case ".smi":
-                return files.write_text([e._to_smi() for e in found.values()], path)
-        return files.write_pictures([grid(list(found.values()), **options)], path)
+                return files.write_text([e._to_smi() for e in explanations.values()], path)
+        return files.write_pictures([grid(list(explanations.values()), **options)], path)
 
-    def _found(self) -> dict[int, Explanation]:
-        """The explanations that are not None, by position."""
+    def _by_position(self) -> dict[int, Explanation]:
+        """Return the explanations that are not None, by their position in the list."""
         return {place: e for place, e in enumerate(self) if e is not None}
 
     def _to_dicts(self) -> list[dict[str, Any]]:
-        return [{"input": place} | e.to_dict() for place, e in self._found().items()]
+        return [{"input": place} | e.to_dict() for place, e in self._by_position().items()]
 
     def _page(self, **options: Any) -> str:
-        found = list(self._found().values())
-        if not found:
+        explanations = list(self._by_position().values())
+        if not explanations:
             raise ValueError("there is no explanation to show.")
-        title = found[0].headline if len(found) == 1 else f"{len(found)} explanations"
-        return page_html(title, [e.section(**options) for e in found])
+        count = len(explanations)
+        title = explanations[0].headline if count == 1 else f"{count} explanations"
+        return page_html(title, [e.section(**options) for e in explanations])
 
     def _repr_svg_(self) -> str | None:
         shown = self._shown()
@@ -98,7 +100,7 @@ class Explanations(list[Explanation | None]):
         )._repr_svg_()
 
     def _repr_html_(self) -> str | None:
-        """A table of the first explanations, if they have no pictures."""
+        """Return a table of the first explanations, if they have no pictures."""
         shown = self._shown()
         if self._drawable(shown):
             return None
@@ -107,15 +109,15 @@ class Explanations(list[Explanation | None]):
         return f"{table}<p>{escape(self._counts())}</p>"
 
     def _shown(self) -> list[tuple[int, Explanation]]:
-        """The first explanations that are not None, with their positions."""
-        return list(self._found().items())[:SHOWN]
+        """Return the first explanations that are not None, with their positions."""
+        return list(self._by_position().items())[:SHOWN]
 
     def _drawable(self, shown: list[tuple[int, Explanation]]) -> bool:
         return bool(shown) and all(e.has_picture for _, e in shown)
 
     def _counts(self) -> str:
-        """How many there are, how many are not shown, how many were left out."""
-        left_out = len(self) - len(self._found())
+        """Say how many there are, how many are not shown, and how many were left out."""
+        left_out = len(self) - len(self._by_position())
         hidden = len(self) - left_out - SHOWN
         counts = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]
         counts += [f"{hidden} more not shown"] if hidden > 0 else []

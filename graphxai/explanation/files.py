@@ -41,8 +41,10 @@ METADATA = b"graphxai"  # key of the Parquet schema that holds everything but th
 def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
     """Return the path after creating its folder.
 
-    Raises ValueError if its suffix is not allowed, ImportError for Parquet without pyarrow,
-    OSError for a folder, a device or a pipe.
+    Raises:
+        ValueError: if its suffix is not allowed.
+        ImportError: for Parquet without pyarrow.
+        OSError: for a folder, a device or a pipe.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -79,12 +81,12 @@ def write_pictures(svgs: Sequence[str], path: Path) -> Path:
 
 
 def write_json(content: Any, path: Path) -> Path:
-    """Write values as indented JSON; ValueError for NaN and infinity, which JSON lacks."""
+    """Write values as indented JSON; raise ValueError for NaN and infinity, which JSON lacks."""
     return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def write_csv(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
-    """Write a table as CSV; options as for `DataFrame.to_csv`."""
+    """Write a table as CSV; options are as for `DataFrame.to_csv`."""
     with atomic_write(path) as file:
         frame.to_csv(file, lineterminator="\n", **options)
     return path
@@ -115,12 +117,16 @@ def sdf_record(
     title: str = "",
     properties: Mapping[str, object],
 ) -> str:
-    """One record of an SD file, `$$$$` included: V2000, or V3000 where the molecule needs it.
+    """Return a record of an SD file, `$$$$` included: V2000, or V3000 where the molecule needs it.
 
-    Relevance (N,) is written as RDKit's atom property list `atom.dprop.Relevance`, which RDKit's
-    readers assign to the atoms (with `removeHs=False` if the graph has hydrogens as atoms).
-    Coordinates are the molecule's, or a 2D layout. title: the record's first line, RDKit's
-    `_Name`; properties: of the molecule.
+    Relevance is written as RDKit's atom property list `atom.dprop.Relevance`, which RDKit's readers
+    assign to the atoms (with `removeHs=False` if the graph has hydrogens as atoms).
+
+    Args:
+        mol: its coordinates are written; without any, a 2D layout is.
+        relevance: of its atoms, (N,).
+        title: the record's first line, RDKit's `_Name`.
+        properties: of the molecule.
     """
     from rdkit import Chem
 
@@ -147,7 +153,7 @@ def sdf_record(
 
 
 def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:
-    """The molecule as CXSMILES: atom i of the graph has map number i + 1, and its relevance.
+    """Return the molecule as CXSMILES, in which atom i of the graph has map number i + 1.
 
     Relevance (N,) is the extension's atom property "Relevance", as in
     `|atomProp:0.Relevance.0.12:...|`, where the first number counts atoms as written. Readers
@@ -167,17 +173,17 @@ def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:
 
 
 def smi_line(smiles: str, comment: str) -> str:
-    """A line of a .smi file."""
+    """Return a line of a .smi file."""
     return f"{smiles}\t{_line(comment)}\n"
 
 
 def one_line(text: str) -> str:
-    """Text as one printable line: control and format characters become spaces."""
+    """Return text as one printable line, in which control and format characters became spaces."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _line(value: object) -> str:
-    """A value as one line that cannot be mistaken for the end of a record in an SD file."""
+    """Write a value as one line that cannot be mistaken for the end of a record in an SD file."""
     if isinstance(value, float | np.floating):
         return f"{value:{DIGITS}}"
     text = " ".join(str(value).split())

@@ -4,16 +4,16 @@ from .explanation import Explanation
 
 
 def about_output(explanation: Explanation) -> str:
-    """What the explained output is and how to read its size, in one sentence."""
+    """Say in one sentence what the explained output is and how to read its size."""
     target = explanation.target
-    one, against, other = target.partition(" against ")
+    first, against, second = target.partition(" against ")
     if against and isinstance(explanation.wanted.choice, tuple):
         task = f"{explanation.prediction.task}: "
-        ends = {one.removeprefix(task), other.removeprefix(task)}
+        ends = {first.removeprefix(task), second.removeprefix(task)}
         if ends <= set(explanation.prediction.probabilities):
-            text = f"a difference of logits: +0.7 doubles the odds of {one} against {other}"
+            text = f"a difference of logits: +0.7 doubles the odds of {first} against {second}"
         else:
-            text = f"the difference of two outputs, {one} minus {other}"
+            text = f"the difference of two outputs, {first} minus {second}"
     elif explanation.prediction.label is None:
         unit = explanation.prediction.unit
         text = f"the predicted value in {unit}" if unit else "the predicted value"
@@ -23,7 +23,7 @@ def about_output(explanation: Explanation) -> str:
 
 
 def about_terms(explanation: Explanation) -> dict[str, str]:
-    """The words of the explanation's ledger that need explaining, each with its meaning."""
+    """Return the words of the explanation's ledger that need explaining, each with its meaning."""
     if not explanation.additive:
         return {}
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")

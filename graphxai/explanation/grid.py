@@ -18,9 +18,9 @@ SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
 def side_by_side(
     explanations: Sequence[Explanation], *, columns: int = 3, **options: Any
 ) -> Picture:
-    """SVG of one input explained by several methods, each on its own colour scale.
+    """Return an SVG of one input explained by several methods, each on a separate colour scale.
 
-    Scores of different methods have different units, so they share no scale. Options as for
+    Scores of different methods have different units, so they share no scale. Options are as for
     `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
     """
     explanations = _drawable(explanations)
@@ -68,16 +68,23 @@ def grid(
     palette: str = "red-blue",
     **options: Any,
 ) -> Picture:
-    """SVG of several inputs explained by one method.
+    """Return an SVG of several inputs explained by one method.
 
-    title, subtitle: above all panels; the title is the method by default. titles: one above each
-    panel, instead of the prediction. shared_scale: one colour scale with one bar for all panels.
-    It ends at the 97.5 % quantile of |relevance|, so that one strong atom does not wash out the
-    other molecules; pointed ends mark larger values. Panels always have separate scales if methods
-    or tasks differ, because their scores have different units; the panels then name the
-    difference. scale: if given, used for all panels. Options as for `Explanation.svg`; molecules
-    are drawn at 400 x 310 pixels by default. Inputs that could not be explained (None) are left
-    out.
+    Panels always have separate scales if methods or tasks differ, because their scores have
+    different units. Their titles then name the difference.
+
+    Args:
+        explanations: what to draw. Inputs that could not be explained (None) are left out.
+        columns: panels in a row.
+        title: above all panels; by default the method.
+        subtitle: below the title.
+        titles: one title above each panel, instead of the prediction.
+        shared_scale: use one colour scale with one bar for all panels. It ends at the 97.5 %
+            quantile of |relevance|, so that one strong atom does not wash out the other molecules;
+            pointed ends mark larger values.
+        scale: a scale for all panels.
+        palette: one of `visualization.PALETTES`.
+        options: as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
     """
     if titles is not None:
         if len(titles) != len(explanations):
@@ -109,7 +116,7 @@ def grid(
 
 
 def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
-    """The predictions, each preceded by its method and followed by its target if these differ."""
+    """Return the predictions, with method and target wherever these differ."""
     one_method = len({e.title for e in explanations}) == 1
     one_target = len({e.target for e in explanations}) == 1
     named = not one_target and any(_class_of(e) != e.prediction.label for e in explanations)
@@ -122,25 +129,25 @@ def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
 
 
 def _class_of(explanation: Explanation) -> str:
-    """The target without the name of its task, which the prediction already has."""
+    """Return the target without the name of its task, which the prediction already has."""
     return explanation.target.removeprefix(f"{explanation.prediction.task}: ")
 
 
 def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of one panel; images bring their own size."""
+    """Return the options of a panel; images bring their size."""
     return options if explanation.image is not None else PANEL | options
 
 
 def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:
     if isinstance(explanations, Explanation):
         return [explanations]
-    found = [e for e in explanations if e is not None]
-    if not found:
+    drawable = [e for e in explanations if e is not None]
+    if not drawable:
         raise ValueError("there is no explanation to draw.")
-    return found
+    return drawable
 
 
-def _same_input(one: Explanation, other: Explanation) -> bool:
-    if one.image is None or other.image is None:
-        return one.smiles == other.smiles and len(one) == len(other)
-    return np.array_equal(one.image, other.image) and len(one) == len(other)
+def _same_input(first: Explanation, second: Explanation) -> bool:
+    if first.image is None or second.image is None:
+        return first.smiles == second.smiles and len(first) == len(second)
+    return np.array_equal(first.image, second.image) and len(first) == len(second)

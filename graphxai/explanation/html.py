@@ -8,15 +8,20 @@ from html import escape, unescape
 
 
 def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """A table as HTML, with all text escaped."""
+    """Return a table as HTML, with all text escaped."""
     body = "".join(_row("td", row) for row in rows)
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
 def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
-    """A content security policy that allows this style and script, by their hashes, and no network.
+    """Return a content security policy that allows no network, and only this style and script.
 
-    rest: further directives. Without a script, none can run.
+    They are allowed by their hashes. Without a script, none can run.
+
+    Args:
+        style: text of the style sheet.
+        script: text of the script.
+        rest: further directives.
     """
     allowed = f" script-src '{_hash(script)}';" if script else ""
     return (
@@ -26,11 +31,11 @@ def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
 
 
 def page_html(title: str, sections: Iterable[str]) -> str:
-    """A complete page of sections, whose HTML is already escaped; no script can run in it."""
+    """Return a page of sections, whose HTML is already escaped; no script can run in it."""
     body = "".join(f"<section>{html}</section>" for html in sections)
-    # escaped text has no plain quotes: these are the attributes of our own tables
-    own = sorted({_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
-    hashes = "".join(f" '{digest}'" for digest in own)
+    # escaped text has no plain quotes, so these are the attributes of our tables
+    styles = sorted({_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
+    hashes = "".join(f" '{digest}'" for digest in styles)
     policy = security_policy(_STYLE, rest=f" 'unsafe-hashes'{hashes}; img-src data:")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,10 +1,10 @@
-"""How one explained output divides into shares, and how much is left unexplained."""
+"""How an explained output divides into shares, and how much of it is left unexplained."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-Row = tuple[str, float | None, int]  # name, value, how far it is indented
+LedgerRow = tuple[str, float | None, int]  # name, value, how far it is indented
 
 
 @dataclass(frozen=True)
@@ -12,23 +12,31 @@ class Ledger:
     """What the nodes changed, and how a method divides the explained output f_c into shares.
 
     First `f_c = without_nodes + change`: the output of the graph with no nodes, then what the nodes
-    changed. No method is involved. `without_nodes` is None if the model has no finite output there.
+    changed. No method is involved in this.
 
-    Then the method's shares: `nodes + average_node + graph_token + biases + sum of structure +
-    sum of others + unexplained = output`. They need not agree with the first line: the graph token
-    and the biases act together with the nodes, so their shares differ from graph to graph. Under
-    `lrp` only
-    rounding is unexplained; under other rules `unexplained` is the gap they leave. `average_node`:
-    with `baseline="mean"`, what as many average nodes would get; otherwise None. `structure`:
-    the share of each term of the structural bias, by name, if relevance flows there and the method
-    separates the terms; otherwise empty. `remainders`: the relevance that the softmax, the
-    attention products, LayerNorm and the activation create or lose under the method's rules; they
-    sum to `unexplained`, up to rounding. They are known for Gradient x Input and its LRP variants
-    on the bundled Graphormer, and otherwise empty. `centrality`: the part of `nodes` due to the
-    degree embeddings (Ying 2021, eq. 5), if relevance is split by feature; otherwise None.
-    `others`: in wrapped models what else is added up, by name: inputs beside the nodes' features
-    (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off` (values of the
-    nodes that the model uses without their gradient).
+    Then the method's shares: `nodes + average_node + graph_token + biases + sum of structure + sum
+    of others + unexplained = output`. They need not agree with the first line: the graph token and
+    the biases act together with the nodes, so their shares differ from graph to graph.
+
+    Args:
+        nodes: summed relevance of the nodes.
+        graph_token: share of the graph token, an extra node from which the model reads its answer.
+        biases: share of the model's constants.
+        output: the explained output f_c.
+        structure: the share of each term of the structural bias, by name, if relevance flows there
+            and the method separates the terms; otherwise empty.
+        remainders: the relevance that the softmax, the attention products, LayerNorm and the
+            activation create or lose under the method's rules. They sum to `unexplained`, up to
+            rounding. There are figures for Gradient x Input and its LRP variants on the bundled
+            Graphormer.
+        centrality: the part of `nodes` due to the degree embeddings (Ying 2021, eq. 5), if
+            relevance is split by feature; otherwise None.
+        without_nodes: the output of the graph with no nodes; None if the model has no finite output
+            there.
+        average_node: with `baseline="mean"`, what as many average nodes would get; otherwise None.
+        others: in wrapped models what else is added up, by name: inputs beside the nodes' features
+            (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off` (values
+            of the nodes that the model uses without their gradient).
     """
 
     nodes: float
@@ -50,21 +58,24 @@ class Ledger:
     @property
     def total(self) -> float:
         """The sum of all shares."""
-        own = self.nodes + (self.average_node or 0.0) + self.graph_token + self.biases
-        return own + sum(self.structure.values()) + sum(self.others.values())
+        shares = self.nodes + (self.average_node or 0.0) + self.graph_token + self.biases
+        return shares + sum(self.structure.values()) + sum(self.others.values())
 
     @property
     def unexplained(self) -> float:
-        """Output minus total."""
+        """Output minus total.
+
+        Under `lrp` it is only rounding. Under other rules it is the gap that they leave.
+        """
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
-        """All figures by name, those that are not known left out.
+        """Return all figures by name, without those that are None.
 
         `unexplained: softmax` and the like are parts of `unexplained`, not additional to it, just
         as `nodes: centrality` is a part of `nodes`.
         """
-        found = {
+        figures = {
             "without_nodes": self.without_nodes,
             "change": self.change,
             "nodes": self.nodes,
@@ -79,10 +90,10 @@ class Ledger:
             "total": self.total,
             "output": self.output,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in figures.items() if value is not None}
 
     def __str__(self) -> str:
-        """One line per figure: what the nodes changed, the output, then the method's shares."""
+        """Write a line per figure: what the nodes changed, the output, the method's shares."""
         lines = [("  " * depth + name, value) for name, value, depth in self._rows()]
         width = max(len(name) for name, _ in lines)
         return "\n".join(
@@ -90,7 +101,7 @@ class Ledger:
         )
 
     def _repr_html_(self) -> str:
-        """The same as a table."""
+        """Write the figures as a table."""
         rows = "".join(
             f'<tr><td style="text-align: left; padding-left: {0.5 + 1.5 * depth}em">'
             f"{escape(name)}</td><td>{'' if value is None else f'{value:+z.4f}'}</td></tr>"
@@ -98,8 +109,8 @@ class Ledger:
         )
         return f"<table>{rows}</table>"
 
-    def _rows(self) -> Iterator[Row]:
-        """What the nodes changed and the output; then the shares, parts below their whole."""
+    def _rows(self) -> Iterator[LedgerRow]:
+        """Yield what the nodes changed, the output, and the shares; parts follow their whole."""
         figures = self.to_dict()
         del figures["total"]
         for name in ("without_nodes", "change", "output"):

@@ -24,13 +24,17 @@ TOKEN_READS, READ_TOKEN, TOKEN_ITSELF = "graph token reads", "graph token read",
 class Pairs(Result):
     """Relevance of every pair of tokens of one graph, T = N + 1, the graph token first.
 
-    by_layer (L, T, T): relevance that token i (row) read from token j (column), summed over the
-    heads. If only the graph token is read out, all other rows of the last layer are zero because
-    nothing reads them. distances (N, N): shortest paths in edges, -1 where there is none; |i - j|
-    for a sequence of tokens. explanation: of the nodes, by the same method and for the same target.
-    graph_token: whether the model has one; if not, row and column 0 are zero. num_layers: if these
-    are walks, of how many layers; then `by_layer` has one matrix, of the relevance that began at
-    token j (column) and was in token i (row) after these layers.
+    Args:
+        explanation: of the nodes, by the same method and for the same target.
+        by_layer: relevance that token i (row) read from token j (column), summed over the heads,
+            (L, T, T). If only the graph token is read out, all other rows of the last layer are
+            zero, because nothing reads them.
+        distances: shortest paths in edges, (N, N), -1 where there is none; |i - j| for a sequence
+            of tokens.
+        graph_token: whether the model has a graph token; if not, row and column 0 are zero.
+        num_layers: for walks, the number of layers that they pass; otherwise None. Then `by_layer`
+            has one matrix, of the relevance that began at token j (column) and was in token i (row)
+            after these layers.
     """
 
     explanation: Explanation
@@ -51,47 +55,53 @@ class Pairs(Result):
 
     @property
     def matrix(self) -> NDArray[np.floating]:
-        """Summed over the layers, (T, T)."""
+        """Relevance summed over the layers, (T, T)."""
         return self.by_layer.sum(0)
 
     def profile(self, layer: int | None = None) -> dict[int | str, float]:
-        """Relevance by shortest-path distance; sums to all relevance of pairs.
+        """Return relevance by shortest-path distance, which sums to all relevance of pairs.
 
-        Keys: 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such pairs; and
-        three names for the pairs of a graph token, which have no distance. layer: from 0; None for
-        all.
+        The keys are 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such
+        pairs; and three names for the pairs of a graph token, which have no distance.
+
+        Args:
+            layer: counted from 0; None for all layers.
         """
         relevance = self._of(layer)
         between = relevance[1:, 1:]
         reached = self.distances != UNREACHABLE
         sums = np.bincount(self.distances[reached], weights=between[reached])
-        found: dict[int | str, float] = dict(enumerate(sums.tolist()))
+        profile: dict[int | str, float] = dict(enumerate(sums.tolist()))
         if not reached.all():
-            found[APART] = float(between[~reached].sum())
+            profile[APART] = float(between[~reached].sum())
         if not self.graph_token:
-            return found
-        found[TOKEN_READS] = float(relevance[0, 1:].sum())
-        found[READ_TOKEN] = float(relevance[1:, 0].sum())
-        found[TOKEN_ITSELF] = float(relevance[0, 0])
-        return found
+            return profile
+        profile[TOKEN_READS] = float(relevance[0, 1:].sum())
+        profile[READ_TOKEN] = float(relevance[1:, 0].sum())
+        profile[TOKEN_ITSELF] = float(relevance[0, 0])
+        return profile
 
     def by_bond(self, layer: int | None = None) -> dict[str, float]:
-        """The profile's share of bonded pairs, by RDKit's name for the bond type.
+        """Return the profile's share of bonded pairs, by RDKit's name for the bond type.
 
-        Empty for graphs without a molecule.
+        It is empty for graphs without a molecule.
         """
-        found: dict[str, float] = {}
+        sums: dict[str, float] = {}
         relevance = self._of(layer)[1:, 1:]
         for (i, j), name in self._bonds().items():
-            found[name] = found.get(name, 0.0) + float(relevance[i, j] + relevance[j, i])
-        return found
+            sums[name] = sums.get(name, 0.0) + float(relevance[i, j] + relevance[j, i])
+        return sums
 
     def strongest(
         self, count: int = 12, layer: int | None = None, *, directed: bool = False
     ) -> list[tuple[int, int, float]]:
-        """Pairs of different nodes with the largest |relevance|: i < j, both directions summed.
+        """Return the pairs of different nodes with the largest |relevance|.
 
-        directed: each direction by itself; node i read from node j.
+        Args:
+            count: how many pairs to return.
+            layer: counted from 0; None for all layers.
+            directed: list each direction by itself, as node i that read from node j. By default i <
+                j, and both directions are summed.
         """
         between = self._of(layer)[1:, 1:]
         i, j = np.nonzero(~np.eye(len(between), dtype=bool))
@@ -102,7 +112,10 @@ class Pairs(Result):
         return [(int(i[k]), int(j[k]), float(values[k])) for k in order if values[k] != 0]
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per node pair and layer: query, key, distance, bond type, relevance."""
+        """Return a table with one row per node pair and layer.
+
+        Its columns are layer, query, key, distance, bond type and relevance.
+        """
         import pandas as pd
 
         n, layers = len(self.distances), len(self.by_layer)
@@ -121,11 +134,13 @@ class Pairs(Result):
         return pd.DataFrame(columns)
 
     def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
-        """The molecule with its `count` strongest pairs: arrows to the atom that reads.
+        """Draw the molecule with its `count` strongest pairs, as arrows to the atom that reads.
 
         A ring around an atom shows what the graph token, if there is one, read from it. What atoms
-        read from themselves and from the graph token is not drawn. Options as for `pairs_svg`.
-        Raises ValueError for a graph without a molecule.
+        read from themselves and from the graph token is not drawn. Options are as for `pairs_svg`.
+
+        Raises:
+            ValueError: for a graph without a molecule.
         """
         from graphxai.visualization.pairs import pairs_svg
 
@@ -151,7 +166,7 @@ class Pairs(Result):
         return None if self.explanation.molecule is None else super()._repr_svg_()
 
     def figure(self) -> "Figure":
-        """Bar charts: relevance by shortest-path distance, and of bonded pairs by bond type."""
+        """Return bar charts of relevance by shortest-path distance and by bond type."""
         from graphxai.visualization.pairs import profile_figure
 
         nodes, every = self.explanation, range(len(self.by_layer))

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class NotFiniteError(ValueError):
-    """A model or a method gave a value that is not finite; the message says which and for what."""
+    """Raised where a model or a method gave a value that is not finite; says which and for what."""
 
 
-class _WhenRead:
-    """A field that may be given as a function, which is called when the field is first read."""
+class _LazyField:
+    """A field that may be set to a function, which is called when the field is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.key = f"_{name}"
@@ -40,10 +40,17 @@ class _WhenRead:
 class Prediction:
     """A model's prediction for one task.
 
-    Classification: `label` and `probabilities` by class. Regression: `value` in `unit`. nearness:
-    how near the molecule is to the training set, computed when it is first read; None for other
-    graphs. conformal: how wrong the model was on molecules it did not learn from, None if that was
-    not stored; `interval` or `classes` follow from it at this `level`, see `at`.
+    Args:
+        task: its name.
+        label: the predicted class; None for a regression.
+        probabilities: of each class; empty for a regression.
+        value: the predicted value, in `unit`; None for a classification.
+        unit: of the value.
+        nearness: how near the molecule is to the training set, computed when it is first read; None
+            for other graphs.
+        conformal: how wrong the model was on molecules it did not learn from; None if that was not
+            stored. `interval` and `classes` follow from it.
+        level: share of cases in which `interval` or `classes` should be right; see `at`.
     """
 
     task: str
@@ -51,55 +58,56 @@ class Prediction:
     probabilities: dict[str, float] = field(default_factory=dict)
     value: float | None = None
     unit: str = ""
-    nearness: "Nearness | None" = _WhenRead()  # type: ignore[assignment]
+    nearness: "Nearness | None" = _LazyField()  # type: ignore[assignment]
     conformal: Conformal | None = field(default=None, repr=False, compare=False)
     level: float = LEVEL
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields for a copy or another process, where the training set need not be."""
+        """Return the fields for a copy or another process, where the training set need not be."""
         return vars(self) | {"_nearness": self.nearness}
 
     def set_nearness(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
-        """Set how near the molecule is, or a function that finds out when it is first read."""
+        """Set how near the molecule is, or a function that computes it when it is first read."""
         object.__setattr__(self, "nearness", nearness)
 
     def at(self, level: float) -> "Prediction":
-        """The same prediction with its interval or classes at a level, such as 0.8.
+        """Return a copy with its interval or classes at a level, such as 0.8.
 
-        Raises ValueError unless the level lies between 0 and 1.
+        Raises:
+            ValueError: unless the level lies between 0 and 1.
         """
-        found = object.__new__(Prediction)
-        vars(found).update(vars(self), level=require_level(level))  # nearness stays unread
-        return found
+        copy = object.__new__(Prediction)
+        vars(copy).update(vars(self), level=require_level(level))  # nearness stays unread
+        return copy
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The range that holds the value in a share `level` of cases; None if not known.
+        """The range that holds the value in a share `level` of cases; None without `conformal`.
 
         It holds for molecules of the kind that the model was tested on, and is wider far from the
-        training set; infinite if too few molecules were measured for this level.
+        training set. It is infinite if too few molecules were measured for this level.
         """
         if self.conformal is None or self.value is None:
             return None
         return self.conformal.interval(self.value, self._similarity, self.level)
 
     def change_since(self, before: "Prediction") -> tuple[float, float] | None:
-        """The range of the value's change since another prediction; None if not known.
+        """Return the range of the change since another prediction; None without `conformal`.
 
         Each side is half the root of the sum of squares of both intervals' widths, as if the two
         errors were independent. Those of similar molecules partly cancel, so it is rather wide.
         Unlike `interval`, it has no guarantee.
         """
-        own, other = self.interval, before.interval
-        if own is None or other is None:
+        after, earlier = self.interval, before.interval
+        if after is None or earlier is None:
             return None
-        half = math.hypot(own[1] - own[0], other[1] - other[0]) / 2
+        half = math.hypot(after[1] - after[0], earlier[1] - earlier[0]) / 2
         change = (self.value or 0.0) - (before.value or 0.0)
         return change - half, change + half
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Classes that include the right one in a share `level` of cases; None if not known.
+        """Classes that include the right one in a share `level` of cases; None without `conformal`.
 
         The predicted class is always among them.
         """
@@ -109,17 +117,19 @@ class Prediction:
 
     @property
     def sure(self) -> bool | None:
-        """Whether the class is as clear as usual, and alone at this `level`; None if not known.
+        """Whether the class is as clear as usual and alone at this level; None without `conformal`.
 
-        As clear as usual: at least as clear as for half of the molecules measured in it. That is
-        stricter than a single class in `classes`, which also has one if the molecule is so odd that
-        none is clear. None for a regression.
+        It is as clear as usual if it is at least as clear as for half of the molecules measured in
+        it. That is stricter than a single class in `classes`, which can also be left when the
+        molecule is so odd that no class is clear. It is None for a regression.
         """
         if self.conformal is None or self.label is None:
             return None
-        given = self.probabilities, self._similarity
-        usual = self.conformal.fitting(*given, level=0.5)
-        return self.label in usual and self.conformal.fitting(*given, self.level) == (self.label,)
+        prediction = self.probabilities, self._similarity
+        usual = self.conformal.fitting(*prediction, level=0.5)
+        return self.label in usual and self.conformal.fitting(*prediction, self.level) == (
+            self.label,
+        )
 
     @property
     def _similarity(self) -> float | None:
@@ -127,7 +137,7 @@ class Prediction:
 
     @property
     def range(self) -> str:
-        """The interval or the classes in words, `90 %: 5.12 to 7.90`; empty if not known."""
+        """The interval or the classes in words, `90 %: 5.12 to 7.90`; empty without `conformal`."""
         share = f"{100 * self.level:g} %"
         if (classes := self.classes) is not None:
             return f"{share}: {' or '.join(classes)}"
@@ -149,23 +159,23 @@ class Prediction:
 
     @property
     def probability(self) -> float | None:
-        """Probability of the predicted class; None for a regression."""
+        """The probability of the predicted class; None for a regression."""
         return None if self.label is None else self.probabilities[self.label]
 
     @property
     def warning(self) -> str:
-        """That the molecule is far from the training set, or at its edge; otherwise empty."""
+        """A warning if the molecule is far from the training set or at its edge; else empty."""
         near = self.nearness
         return near.sentence if near is not None and near.word in ("edge", "far") else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the nearness, as JSON values; None for an end that is not finite."""
+        """Return all but the nearness as JSON values, with None for an end that is not finite."""
         names = ("task", "label", "probabilities", "value", "unit")
-        found = {name: getattr(self, name) for name in names}
+        content = {name: getattr(self, name) for name in names}
         if self.conformal is None:
-            return found
+            return content
         ends = [end if math.isfinite(end) else None for end in self.interval or ()]
-        return found | {"level": self.level, "interval": ends or None, "classes": self.classes}
+        return content | {"level": self.level, "interval": ends or None, "classes": self.classes}
 
     def __repr__(self) -> str:
         stated = f"{self.task}: {self.in_full}"
@@ -178,7 +188,7 @@ class Prediction:
         return f"{self.label} ({'>99%' if share == '100%' else share})"
 
     def _repr_html_(self) -> str:
-        """The prediction with its interval, and the probability of every class."""
+        """Return the prediction with its interval, and the probability of every class."""
         rows = "".join(
             f'<tr><td style="text-align: left">{escape(name)}</td><td>{value:.1%}</td></tr>'
             for name, value in self.probabilities.items()
@@ -195,25 +205,30 @@ def read_outputs(
     nearness: "Nearness | Callable[[], Nearness | None] | None" = None,
     conformal: Mapping[str, Conformal] | None = None,
 ) -> tuple[Prediction, ...]:
-    """Predictions of every task from one graph's outputs (num_outputs,).
+    """Read the predictions of every task from one graph's outputs (num_outputs,).
 
-    nearness: how near the graph is to the training set, or a function that returns it; conformal:
-    the model's scores by task. Raises NotFiniteError if an output, or a value computed from it, is
-    not a finite number.
+    Args:
+        config: the model's tasks.
+        outputs: of the model.
+        nearness: how near the graph is to the training set, or a function that returns it.
+        conformal: the model's conformal scores by task.
+
+    Raises:
+        NotFiniteError: if an output, or a value computed from it, is not a finite number.
     """
-    start, found = 0, []
+    start, predictions = 0, []
     for task in config.tasks:
         values = outputs[start : start + task.num_outputs]
-        known: dict[str, Any] = {
+        about: dict[str, Any] = {
             "nearness": nearness,
             "conformal": (conformal or {}).get(task.name),
         }
-        found.append(_read_task(task, values, known))
+        predictions.append(_read_task(task, values, about))
         start += task.num_outputs
-    return tuple(found)
+    return tuple(predictions)
 
 
-def _read_task(task: Task, values: Sequence[float], known: dict[str, Any]) -> Prediction:
+def _read_task(task: Task, values: Sequence[float], about: dict[str, Any]) -> Prediction:
     value = task.offset + task.scale * values[0]
     if not all(map(math.isfinite, (*values, value))):
         raise NotFiniteError(
@@ -221,12 +236,12 @@ def _read_task(task: Task, values: Sequence[float], known: dict[str, Any]) -> Pr
             " input are beyond what it can compute."
         )
     if task.kind == "regression":
-        return Prediction(task.name, value=value, unit=task.unit, **known)
+        return Prediction(task.name, value=value, unit=task.unit, **about)
     if task.kind == "binary":
         values = [-values[0] / 2, values[0] / 2]  # two classes from one logit
     by_class = dict(zip(task.classes, _softmax(values), strict=True))
     label = max(by_class, key=by_class.__getitem__)
-    return Prediction(task.name, label, by_class, **known)
+    return Prediction(task.name, label, by_class, **about)
 
 
 def _softmax(values: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def provenance(model: Any, explainer: Any) -> dict[str, Any]:
-    """The provenance shared by all explanations of a model by one explainer."""
+    """Return the provenance that all explanations of a model by one explainer share."""
     options = {
         name: value
         for name, value in vars(explainer).items()
@@ -22,7 +22,7 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that affect a result."""
+    """Return the versions of the packages that affect a result."""
     return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
 
 

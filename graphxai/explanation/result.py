@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class Drawing:
-    """Something with an SVG picture; its PNG and its display in a notebook follow from that."""
+    """A result with an SVG picture, from which its PNG and its display in a notebook follow."""
 
     def svg(self, **options: Any) -> str:
-        """The picture as SVG text."""
+        """Return the picture as SVG text."""
         raise NotImplementedError
 
     def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
-        """The picture as PNG, `zoom` pixels per SVG unit; options as for `svg`."""
+        """Return the picture as PNG, with `zoom` pixels per SVG unit; options are as for `svg`."""
         from graphxai.visualization import svg_to_png
 
         return svg_to_png(self.svg(**options), zoom)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture as .svg, .png or .pdf; ValueError for another suffix."""
+        """Write the picture as .svg, .png or .pdf; raise ValueError for another suffix."""
         path = files.writable(path, files.PICTURES)
         return files.write_pictures([self.svg(**options)], path)
 
@@ -37,7 +37,7 @@ class Result(Drawing):
     """A drawing with a table of the numbers in it."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """The numbers that the picture shows."""
+        """Return the numbers that the picture shows."""
         raise NotImplementedError
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -52,15 +52,15 @@ class Picture(str, Drawing):
     """SVG text that a notebook displays."""
 
     def svg(self, **options: Any) -> str:
-        """The text itself; options have no effect."""
+        """Return the text itself; options have no effect."""
         return str(self)
 
     def png(self, *, zoom: float = 2.0) -> bytes:  # type: ignore[override]
-        """The picture as PNG, `zoom` pixels per SVG unit."""
+        """Return the picture as PNG, with `zoom` pixels per SVG unit."""
         return super().png(zoom=zoom)
 
     def save(self, path: str | Path) -> Path:  # type: ignore[override]
-        """Write the picture as .svg, .png or .pdf; ValueError for another suffix."""
+        """Write the picture as .svg, .png or .pdf; raise ValueError for another suffix."""
         return super().save(path)
 
     def __repr__(self) -> str:

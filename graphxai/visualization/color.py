@@ -34,21 +34,22 @@ _WHITE: _Anchors = ((255, 255, 255), (255, 255, 255), (255, 255, 255))
 PALETTES: tuple[str, ...] = tuple(_ARMS)
 """Names of the palettes: colour for positive, then for negative relevance.
 
-``red-blue`` is the default; ``orange-purple`` is safe for red-green colour blindness.
+`red-blue` is the default; `orange-purple` is safe for red-green colour blindness.
 """
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A colour scale: white is 0, and colour saturates at plus or minus ``limit``.
+    """A colour scale on which white is 0, and colour saturates at plus or minus `limit`.
 
     Args:
         limit: relevance of the full colour, finite and above 0.
-        palette: one of ``PALETTES``; its first colour is for positive relevance.
-        one_sided: for scores without a sign: from 0 to ``limit``, in a colour of its own.
+        palette: one of `PALETTES`; its first colour is for positive relevance.
+        one_sided: True for scores without a sign. The scale then runs from 0 to `limit`, in a
+            colour that no palette uses for a sign.
 
     Raises:
-        ValueError: if ``limit`` is not a finite number above 0, or the palette is unknown.
+        ValueError: if `limit` is not a finite number above 0, or the palette is unknown.
     """
 
     limit: float
@@ -61,8 +62,8 @@ class Scale:
                 f"the limit of a colour scale must be finite and above 0, got {self.limit}"
             )
         if self.palette not in _ARMS:
-            known = ", ".join(PALETTES)
-            raise ValueError(f"unknown palette {self.palette!r}; choose one of: {known}")
+            listed = ", ".join(PALETTES)
+            raise ValueError(f"unknown palette {self.palette!r}; choose one of: {listed}")
 
     @classmethod
     def fit(cls, *arrays: ArrayLike, palette: str = "red-blue") -> Scale:
@@ -70,7 +71,7 @@ class Scale:
 
         Args:
             arrays: relevances of any shape; if all are empty or zero, the limit is 1.
-            palette: one of ``PALETTES``.
+            palette: one of `PALETTES`.
 
         Raises:
             ValueError: if a value is not finite.
@@ -86,7 +87,12 @@ class Scale:
     def chosen(
         cls, wanted: Scale | float | None, *arrays: ArrayLike, palette: str = "red-blue"
     ) -> Scale:
-        """Return the scale a user asked for: a Scale, a number as its limit, or None for `fit`.
+        """Return the scale that a user asked for.
+
+        Args:
+            wanted: a Scale, a number for its limit, or None for `fit`.
+            arrays: relevances of any shape, for `fit`.
+            palette: one of `PALETTES`, unless `wanted` is a Scale.
 
         Raises:
             ValueError: as for the constructor and `fit`.
@@ -100,7 +106,7 @@ class Scale:
         return cls(float(wanted), palette)
 
     def rgb(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return the colours of ``values``.
+        """Return the colours of `values`.
 
         Args:
             values: relevances of any shape S.
@@ -121,12 +127,12 @@ class Scale:
         return (low + (high - low) * (step - below)[..., None]) / 255
 
     def hex(self, values: ArrayLike) -> list[str]:
-        """Return the colours of ``values`` (any shape, read in C order) as ``#rrggbb``."""
+        """Return the colours of `values` (any shape, read in C order) as `#rrggbb`."""
         levels = np.rint(self.rgb(values).reshape(-1, 3) * 255).astype(int)
         return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels.tolist()]
 
     def exceeded(self, values: ArrayLike) -> bool:
-        """Return whether any of ``values`` lies beyond the limit and saturates."""
+        """Return whether any of `values` lies beyond the limit and saturates."""
         return bool((np.abs(finite(values)) > self.limit * (1 + 1e-9)).any())
 
     def stops(self) -> tuple[float, ...]:
@@ -144,11 +150,15 @@ class Scale:
         return value / self.limit if self.one_sided else 0.5 + value / self.limit / 2
 
     def text(self, value: float) -> str:
-        """Return a relevance as text, as ``signed``; without a plus sign on a one-sided scale."""
+        """Return a relevance as text, like `signed`; without a plus sign on a one-sided scale."""
         return signed(value).removeprefix("+") if self.one_sided else signed(value)
 
     def key(self, legend: Sequence[str]) -> str:
-        """Return in words what the colours mean; legend: for negative and positive relevance."""
+        """Return in words what the colours mean.
+
+        Args:
+            legend: words for negative and for positive relevance.
+        """
         if self.one_sided:
             return f"{_UNSIGNED_NAME} is {legend[1]}, white is zero"
         positive, negative = self.palette.split("-")
@@ -175,7 +185,7 @@ class Scale:
 
 
 def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
-    """Return ``values`` as floats; raise ValueError naming the first that is not finite."""
+    """Return `values` as floats; raise ValueError naming the first that is not finite."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array)
     if bad.any():
@@ -186,7 +196,7 @@ def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
 
 
 def signed(value: float) -> str:
-    """Return a relevance as text with a sign and three digits: ``+0.25``, ``−1.3e−5``, ``0``."""
+    """Return a relevance as text with a sign and three digits: `+0.25`, `−1.3e−5`, `0`."""
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
@@ -200,7 +210,7 @@ def signed(value: float) -> str:
 def signed_alike(values: ArrayLike) -> list[str]:
     """Return relevances as text for one column: with signs, all with the same decimals.
 
-    The largest has three digits: ``+1.15``, ``−0.31``; ``+1.30e−5``, ``−0.20e−5``.
+    The largest has three digits: `+1.15`, `−0.31`; `+1.30e−5`, `−0.20e−5`.
     """
     array = finite(values)
     largest = float(np.abs(array).max(initial=0.0))

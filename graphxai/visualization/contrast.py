@@ -24,7 +24,14 @@ _HEADING = 60.0  # pixels above and below a molecule
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """A molecule, relevance of its atoms (N,), the atoms to outline, and a title."""
+    """A molecule with the relevance of its atoms.
+
+    Args:
+        mol: the molecule.
+        relevance: of its atoms, (N,).
+        changed: atoms to outline.
+        title: plain text above the molecule.
+    """
 
     mol: Mol
     relevance: ArrayLike
@@ -51,11 +58,11 @@ def contrast_svg(
         panels: the first molecule and the second.
         mapping: corresponding atoms of the first and the second molecule, (M, 2).
         scale: colours; default: fitted to all panels.
-        palette: one of ``PALETTES``, if ``scale`` is not given.
+        palette: one of `PALETTES`, if `scale` is not given.
         title, subtitle: plain text above the panels.
         legend: words at the ends of the colour bar.
         width, height: of a panel, pixels; wide molecules take less height.
-        options: as for ``molecule_svg``.
+        options: as for `molecule_svg`.
     """
     values = np.concatenate([finite(panel.relevance) for panel in panels])
     scale = Scale.chosen(scale, values, palette=palette)
@@ -91,7 +98,7 @@ def contrast_svg(
 
 
 def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
-    """Return a copy of ``mol`` laid out like ``reference`` where atoms correspond.
+    """Return a copy of `mol` laid out like `reference` where atoms correspond.
 
     Corresponding atoms get the coordinates of the reference, and the rest is laid out around them.
     If that makes the picture too crowded, the molecule gets an independent layout, rotated and
@@ -100,7 +107,7 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     Args:
         mol: any molecule.
         reference: a molecule with 2D coordinates.
-        mapping: corresponding atoms of ``reference`` and ``mol``, (M, 2).
+        mapping: corresponding atoms of `reference` and `mol`, (M, 2).
     """
     from rdkit import Chem
     from rdkit.Chem import rdDepictor
@@ -125,7 +132,7 @@ def _superposed(
 ) -> NDArray[np.float64]:
     """Move all points rigidly, mirrored if need be, so that `here` comes closest to `there`.
 
-    The orthogonal Procrustes problem (Schoenemann 1966).
+    This is the orthogonal Procrustes problem (Schoenemann 1966).
     """
     u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
     moved: NDArray[np.float64] = (points - here.mean(0)) @ (u @ v) + there.mean(0)
@@ -137,7 +144,7 @@ def _points(mol: Mol) -> NDArray[np.float64]:
 
 
 def _window(*molecules: Mol) -> Window:
-    """Bounding box of all molecules together, with a margin."""
+    """Return the bounding box of all molecules together, with a margin."""
     points = np.concatenate([_points(mol) for mol in molecules])
     left, bottom = (points.min(0) - _AIR).tolist()
     right, top = (points.max(0) + _AIR).tolist()
@@ -145,6 +152,6 @@ def _window(*molecules: Mol) -> Window:
 
 
 def _height(window: Window, width: float) -> float:
-    """Height of a panel of this width that just fits the window."""
+    """Return the height of a panel of this width that just fits the window."""
     left, bottom, right, top = window
     return max(160.0, (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING)

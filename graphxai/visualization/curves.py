@@ -31,9 +31,15 @@ def curves_figure(
     y_label: str,
     highlight: Sequence[str] = (),
 ) -> "Figure":
-    """Mean curves with their bands over `grid`, the most important first.
+    """Return a figure of mean curves with their bands, the most important first.
 
     With many curves, the first ones stand out, and only the bands of `highlight` are drawn.
+
+    Args:
+        grid: positions on the x axis, (K,).
+        curves: the mean, the lower and the upper end of each method, (K,) each.
+        title, x_label, y_label: plain text.
+        highlight: methods whose bands are always drawn.
     """
     figure, axes = _canvas(7.2, 4.4)
     styles = _styles(curves)
@@ -47,9 +53,13 @@ def curves_figure(
 
 
 def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Figure":
-    """Summed relevance against the output, one panel per method: (outputs, sums, caption).
+    """Return a figure of summed relevance against the output, one panel per method.
 
     A method whose relevance adds up lies on the diagonal (Ali 2022, Fig. 3).
+
+    Args:
+        sums: the outputs (n,), the sums (n,) and a caption of each method.
+        title: plain text.
     """
     columns = min(3, len(sums))
     rows = -(-len(sums) // columns)
@@ -72,9 +82,14 @@ def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Fig
 def forest_figure(
     panels: Mapping[str, Mapping[str, Span]], *, directions: Mapping[str, str], title: str
 ) -> "Figure":
-    """Mean and interval of every method, one panel per metric; rows in the first panel's order.
+    """Return a figure of the mean and interval of every method, one panel per metric.
 
-    directions: text under each metric's name that says which way is better.
+    The rows are in the order of the first panel.
+
+    Args:
+        panels: the mean, the lower and the upper end by metric and method.
+        directions: text under each metric's name that says which way is better.
+        title: plain text.
     """
     names = list(next(iter(panels.values())))
     figure = new_figure(1.8 + 2.6 * len(panels), 1.3 + 0.27 * len(names))
@@ -99,7 +114,13 @@ def forest_figure(
 
 
 def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "Figure":
-    """|Rank correlation| with the original scores as more and more of the model is shuffled."""
+    """Return a figure of rank correlations with the original scores as the model is shuffled.
+
+    Args:
+        stages: the mean |rank correlation| with its interval, by method and by the block that was
+            shuffled last.
+        title: plain text.
+    """
     figure, axes = _canvas(7.2, 4.4)
     blocks = list(next(iter(stages.values())))
     styles = _styles(stages)
@@ -114,11 +135,11 @@ def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "F
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, width x height inches, that a notebook displays automatically."""
+    """Return an empty figure, width x height inches, that a notebook displays automatically."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):
-        """Without this, notebooks only display figures made by pyplot."""
+        """A figure that notebooks display; otherwise they display only figures made by pyplot."""
 
         def _repr_png_(self) -> bytes:
             from io import BytesIO
@@ -139,7 +160,7 @@ def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Colour, dashes and width of each line; the control is grey."""
+    """Return colour, dashes and width of each line; the control is grey."""
     styles, rank = {}, 0
     for name in names:
         if name == "random":

@@ -48,7 +48,7 @@ def fragments_svg(
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of the colour bar.
         width, height: pixels; the list takes 250 of the width.
-        palette: one of ``PALETTES``, if ``scale`` is not given.
+        palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
         ValueError: if a sum is not finite, or the picture is too small.
@@ -97,11 +97,11 @@ def fragment_svg(
     """Return a small SVG of one fragment in the colour of its relevance.
 
     Args:
-        smiles: the fragment, with ``*`` where it is bonded to the rest.
+        smiles: the fragment, with `*` where it is bonded to the rest.
         relevance: its summed relevance.
         scale: colours, to share within a table; default: full colour.
         width, height: pixels.
-        palette: one of ``PALETTES``, if ``scale`` is not given.
+        palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
         ValueError: if the SMILES cannot be read or the relevance is not finite.
@@ -117,9 +117,9 @@ def fragment_svg(
     color = scale.hex(finite(relevance))[0]
     room = (width - 2 * _FREE, height - 2 * _FREE)
     drawing, points, bond = structure(mol, room)
-    own = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}
+    bonded_atoms = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}
     note = f"{smiles}: {scale.text(relevance)}"
-    area = _area(mol, own, points, bond, color, note)
+    area = _area(mol, bonded_atoms, points, bond, color, note)
     body = (
         f'<g transform="translate({number(_FREE)} {number(_FREE)})">{area}'
         f'<g class="structure" pointer-events="none">{drawing}</g></g>'
@@ -130,7 +130,10 @@ def fragment_svg(
 def _area(
     mol: Mol, atoms: set[int], points: NDArray[np.float64], bond_px: float, color: str, note: str
 ) -> str:
-    """Discs for atoms, bands for bonds and filled rings, drawn first larger as the outline."""
+    """Draw discs for atoms, bands for bonds, and filled rings.
+
+    They are drawn twice: first a little larger, as the outline, then in their colour.
+    """
     rings = "".join(
         "M" + "L".join(_at(points[i]) for i in ring) + "Z"
         for ring in mol.GetRingInfo().AtomRings()
@@ -171,7 +174,7 @@ def _tags(
     bond_px: float,
     room: tuple[float, float],
 ) -> str:
-    """Numbered circles, each beside its fragment where the drawing leaves the most room."""
+    """Draw a numbered circle beside each fragment, where the drawing leaves the most room."""
     middles = [
         (points[bond.GetBeginAtomIdx()] + points[bond.GetEndAtomIdx()]) / 2
         for bond in mol.GetBonds()
@@ -188,23 +191,23 @@ def _tags(
 
 
 def _free_place(
-    own: NDArray[np.float64],
+    fragment_points: NDArray[np.float64],
     centres: list[NDArray[np.float64]],
     taken: NDArray[np.float64],
     bond_px: float,
     room: tuple[float, float],
 ) -> NDArray[np.float64]:
-    """The candidate (ring centre or point around an atom) farthest from everything drawn."""
+    """Return the place farthest from everything drawn: a ring's centre or one around an atom."""
     angles = np.arange(16) * np.pi / 8
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
-    around = (own[:, None] + circle).reshape(-1, 2)
+    around = (fragment_points[:, None] + circle).reshape(-1, 2)
     candidates = np.vstack([*(centre[None] for centre in centres), around])
     low, high = np.array([_TAG, _TAG]), np.array(room) - _TAG
     clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
     clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
     enough = np.minimum(clearance, 0.8 * bond_px)  # beyond that a ring centre wins
-    found: NDArray[np.float64] = candidates[int(enough.argmax())]
-    return found
+    freest: NDArray[np.float64] = candidates[int(enough.argmax())]
+    return freest
 
 
 def _tag(place: int, x: float, y: float) -> str:
@@ -216,7 +219,10 @@ def _tag(place: int, x: float, y: float) -> str:
 
 
 def _list(fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float) -> str:
-    """Number, colour, name and sum of each fragment; the weakest share a row if room is short."""
+    """Draw number, colour, name and sum of each fragment in a list.
+
+    If room is short, the weakest fragments share a row.
+    """
     rows = max(int(height // _ROW), 2)
     room = len(fragments) if len(fragments) <= rows else rows - 1
     strongest = sorted(range(len(fragments)), key=lambda k: -abs(fragments[k][2]))

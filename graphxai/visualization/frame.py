@@ -47,7 +47,7 @@ def document(width: float, height: float, body: str, *, title: str, description:
 
 
 def digest(*parts: object) -> str:
-    """Return a short name that depends only on the contents of ``parts``."""
+    """Return a short name that depends only on the contents of `parts`."""
     return hashlib.sha256("\x00".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:10]
 
 
@@ -57,9 +57,10 @@ def heading(
     """Return title and subtitle, centred and shrunk to fit, and the height they take (pixels).
 
     Args:
-        title, subtitle: plain text, the subtitle in one line or several; if both are empty, the
-            height is 0.
-        width: pixels of the picture or panel, which starts at ``x``.
+        title: plain text.
+        subtitle: plain text of one or several lines; if it and the title are empty, the height is
+            0.
+        width: pixels of the picture or panel, which starts at `x`.
         x: left edge, pixels.
         size: font size of the title, pixels.
     """
@@ -91,7 +92,7 @@ def color_bar(
 
     Args:
         scale: what the colours mean.
-        x, y: upper left corner of the available space, pixels; the space is ``BAR_ROOM`` high.
+        x, y: upper left corner of the available space, pixels; the space is `BAR_ROOM` high.
         width: width of that space, pixels.
         legend: words for negative and for positive relevance.
         values: the relevances drawn; if any lies beyond the limit, the bar gets pointed ends.
@@ -136,7 +137,7 @@ def color_bar(
 
 @cache
 def _stops(scale: Scale) -> str:
-    """The stops of a bar's gradient, which do not depend on the limit."""
+    """Return the stops of a bar's gradient, which do not depend on the limit."""
     stops = scale.stops()
     return "".join(
         f'<stop offset="{number(100 * scale.place(value))}%" stop-color="{color}"/>'
@@ -147,14 +148,21 @@ def _stops(scale: Scale) -> str:
 def _words_below(
     legend: Sequence[str], centre: float, baseline: float, size: float, widths: tuple[float, float]
 ) -> str:
-    """The words of a legend in one size, flush with the ends of the bar unless they are longer.
+    """Draw the words of a legend below its bar, both in one size.
 
-    widths: of the bar and of the available space, pixels.
+    They are flush with the ends of the bar, unless they are too long for that.
+
+    Args:
+        legend: words for negative and for positive relevance.
+        centre: x of the middle of the bar, pixels.
+        baseline: y of the words, pixels.
+        size: preferred font size, pixels.
+        widths: of the bar and of the available space, pixels.
     """
     bar, room = widths
-    own = room / 2 - 5 if all(legend) else room
-    fitted = min(fit_text(words, size, own, smallest=_SMALLEST)[1] for words in legend)
-    cut = [fit_text(words, fitted, own, smallest=fitted)[0] for words in legend]
+    room_for_words = room / 2 - 5 if all(legend) else room
+    fitted = min(fit_text(words, size, room_for_words, smallest=_SMALLEST)[1] for words in legend)
+    cut = [fit_text(words, fitted, room_for_words, smallest=fitted)[0] for words in legend]
     half = min(room, max(bar, 2 * max(text_width(words, fitted) for words in cut) + 10)) / 2
     return draw_text(cut[0], centre - half, baseline, fitted) + draw_text(
         cut[1], centre + half, baseline, fitted, anchor="end"

@@ -26,7 +26,7 @@ def grid_svg(
     legend: Sequence[str] = ("against", "for"),
     values: ArrayLike = (),
 ) -> str:
-    """Return one SVG with ``panels`` arranged row by row.
+    """Return one SVG with `panels` arranged row by row.
 
     Args:
         panels: whole SVG documents, as the functions of this package return them.
@@ -37,7 +37,7 @@ def grid_svg(
         values: all relevances drawn; if any lies beyond the scale, the bar gets pointed ends.
 
     Raises:
-        ValueError: if there is no panel, ``columns`` is below 1, or a panel is not an SVG.
+        ValueError: if there is no panel, `columns` is below 1, or a panel is not an SVG.
     """
     if not panels:
         raise ValueError("a grid needs at least one panel")
@@ -52,8 +52,8 @@ def grid_svg(
     body = [head]
     for row in rows:
         x = 0.0
-        for (content, own_width, _), cell in zip(row, widths, strict=False):
-            at = f"{number(x + (cell - own_width) / 2)} {number(y)}"
+        for (content, panel_width, _), cell in zip(row, widths, strict=False):
+            at = f"{number(x + (cell - panel_width) / 2)} {number(y)}"
             body.append(f'<g transform="translate({at})">{content}</g>')
             x += cell
         y += max(panel[2] for panel in row)

@@ -16,13 +16,13 @@ _CLOSE = 0.65  # of a bond length: unbonded atoms closer than this look like one
 
 
 def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
-    """Return a copy of ``mol`` with 2D coordinates, with atoms and bonds in the same order.
+    """Return a copy of `mol` with 2D coordinates, with atoms and bonds in the same order.
 
     The layout depends only on the molecule, not on preferences set elsewhere in the process.
 
     Args:
         mol: any molecule, sanitised or not.
-        keep: use existing 2D coordinates, if there are any.
+        keep: use the 2D coordinates that the molecule has, if there are any.
     """
     from rdkit import Chem
     from rdkit.Chem import rdCoordGen, rdDepictor
@@ -40,25 +40,25 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     rdDepictor.Compute2DCoords(
         copy, canonOrient=True, clearConfs=True, useRingTemplates=True, forceRDKit=True
     )
-    found = flaws(copy)
-    if found:
+    crowding = flaws(copy)
+    if crowding:
         # CoordGen takes ten times as long but untangles macrocycles and crowded chains.
-        other = Chem.Mol(copy)
-        rdCoordGen.AddCoords(other)
-        if flaws(other) < found:
-            copy = other
+        untangled = Chem.Mol(copy)
+        rdCoordGen.AddCoords(untangled)
+        if flaws(untangled) < crowding:
+            copy = untangled
     rdDepictor.NormalizeDepiction(copy)
     rdDepictor.StraightenDepiction(copy)
     return copy
 
 
 def atoms_of(mol: Mol) -> Iterator[Atom]:
-    """Return the atoms in order; RDKit's own iterator takes several times as long."""
+    """Return the atoms in order; RDKit's iterator takes several times as long."""
     return map(mol.GetAtomWithIdx, range(mol.GetNumAtoms()))
 
 
 def bonds_of(mol: Mol) -> Iterator[Bond]:
-    """Return the bonds in order; RDKit's own iterator takes several times as long."""
+    """Return the bonds in order; RDKit's iterator takes several times as long."""
     return map(mol.GetBondWithIdx, range(mol.GetNumBonds()))
 
 

@@ -63,22 +63,22 @@ def molecule_svg(
 
     Args:
         mol: any RDKit molecule, sanitised or not.
-        relevance: one number per atom of ``mol`` (explicit hydrogens included), shape (N,).
-        scale: colours, to share within a set of pictures; default: fitted to ``relevance``.
+        relevance: one number per atom of `mol` (explicit hydrogens included), shape (N,).
+        scale: colours, to share within a set of pictures; default: fitted to `relevance`.
         title, subtitle: plain text above the molecule.
         note: plain text below it.
         legend: words at the negative and the positive end of the colour bar.
         width, height: pixels.
         atom_numbers: write the number of each atom, counted from 0 as in tables, beside it.
         color_bar: draw the bar (a grid may have one for all panels).
-        keep_layout: use the 2D coordinates of ``mol``, for instance in an aligned series.
-        palette: one of ``PALETTES``, if ``scale`` is not given.
+        keep_layout: use the 2D coordinates of `mol`, for instance in an aligned series.
+        palette: one of `PALETTES`, if `scale` is not given.
         outlined: atoms to draw a dark contour around; bonded atoms share one contour.
         window: the part of the 2D coordinates to show; pictures with the same window and
-            ``keep_layout`` have their atoms in the same places. Default: the whole molecule.
+            `keep_layout` have their atoms in the same places. Default: the whole molecule.
 
     Raises:
-        ValueError: if ``relevance`` does not have one finite number per atom, or the picture is
+        ValueError: if `relevance` does not have one finite number per atom, or the picture is
             too small for the molecule.
     """
     values = finite(relevance)
@@ -129,12 +129,12 @@ def framed(
     window: Window | None = None,
     of: str = "atoms",
 ) -> str:
-    """Return an SVG of a molecule on top of ``underlay``, with heading and colour bar.
+    """Return an SVG of a molecule on top of `underlay`, with heading and colour bar.
 
     Args:
-        values: the relevances that ``underlay`` shows.
+        values: the relevances that `underlay` shows.
         of: what they belong to, for the description of the picture.
-        mol, scale and the other options: as for ``molecule_svg``.
+        mol, scale and the other options: as for `molecule_svg`.
 
     Raises:
         ValueError: if the picture is too small for the molecule.
@@ -247,8 +247,8 @@ def _draw(
     if shaped and line != first:
         drawer = draw(line)
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
-    for said, enough in (*_INITIAL, (f"width:{first}px", f"width:{line}px")):
-        body = body.replace(said, enough)
+    for default, shortened in (*_INITIAL, (f"width:{first}px", f"width:{line}px")):
+        body = body.replace(default, shortened)
     return body.strip(), points, bond
 
 
@@ -257,7 +257,7 @@ def _line_width(bond: float) -> float:
 
 
 def _likely_bond(mol: Mol, ends: NDArray[np.int_], room: tuple[float, float]) -> float:
-    """The bond length in pixels that RDKit will choose, from the atoms and rough labels alone."""
+    """Estimate RDKit's bond length (pixels) from the atoms and rough labels alone."""
     points = mol.GetConformer().GetPositions()[:, :2]
     label = [[0.0 if atom.GetAtomicNum() == 6 else _LABEL] for atom in atoms_of(mol)]
     extent = (points + label).max(0) - (points - label).min(0)
@@ -266,7 +266,7 @@ def _likely_bond(mol: Mol, ends: NDArray[np.int_], room: tuple[float, float]) ->
 
 
 def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
-    """The window's corners, moved apart if bonds would become too long."""
+    """Return the window's corners, moved apart if bonds would become too long."""
     from rdkit.Geometry import Point2D
 
     ends = np.reshape(window, (2, 2))  # lower left, upper right
@@ -278,7 +278,10 @@ def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
 def _contour(
     mol: Mol, outlined: Collection[int], points: NDArray[np.float64], bond_px: float
 ) -> str:
-    """Dark shapes, larger by one line width than the coloured shapes that will cover them."""
+    """Draw dark shapes that show as outlines around the coloured shapes that will cover them.
+
+    They are larger than these by one line width.
+    """
     if not len(outlined):
         return ""
     width = max(1.6, _OUTLINE * bond_px)

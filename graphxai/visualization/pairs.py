@@ -49,10 +49,10 @@ def pairs_svg(
         mol: any RDKit molecule.
         read: relevance that the graph token read from each atom, drawn as a ring, shape (N,).
         pairs: the atom that reads, the atom that it reads, and the relevance between them.
-        scale, palette and the other options: as for ``molecule_svg``.
+        scale, palette and the other options: as for `molecule_svg`.
 
     Raises:
-        ValueError: if ``read`` does not have one finite number per atom, or the picture is too
+        ValueError: if `read` does not have one finite number per atom, or the picture is too
             small.
     """
     rings, between = finite(read), finite([value for *_, value in pairs])
@@ -79,7 +79,7 @@ def _size(pair: Pair) -> float:
 
 
 def _arrow(pair: Pair, points: NDArray[np.float64], bond: float, scale: Scale) -> str:
-    """An arc from the atom read to the reader's ring; the two directions of a pair bend apart."""
+    """Draw an arc from the atom read to the reader's ring; a pair's two directions bend apart."""
     reader, read, value = pair
     start, end = points[read], points[reader]
     along = end - start
@@ -128,10 +128,13 @@ def profile_figure(
     title: str,
     how: str,
 ) -> Figure:
-    """Relevance of pairs by shortest-path distance, one bar per layer; then by bond type.
+    """Return bar charts of the relevance of pairs by shortest-path distance and by bond type.
 
-    layers: by name the relevance of each by distance, or by name for pairs without one. bonds:
-    summed over layers, by bond type; if empty, that panel is left out. how: relevance passed.
+    Args:
+        layers: for each layer, the relevance by distance, or by name for pairs without a distance.
+        bonds: the relevance by bond type, summed over layers; if empty, that panel is left out.
+        title: plain text.
+        how: what the relevance passed through, for the label of the y axis.
     """
     keys = list(next(iter(layers.values())))
     ratio = (len(keys), 1.6 * len(bonds))

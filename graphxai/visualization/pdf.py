@@ -14,17 +14,16 @@ _ZOOM = 4.0  # pixels of a page without vector drawing per SVG pixel
 
 
 def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
-    """Return a PDF with one page per picture, each of the picture's size: an SVG pixel is a point.
+    """Return a PDF with one page per picture, where an SVG pixel is a point.
 
-    The drawings stay vectors if fpdf2 is installed (``pip install "graphxai[pdf]"``). Without it,
-    or if any picture has characters that its font lacks, pages are images with four pixels per
-    point.
+    The drawings stay vectors if fpdf2 is installed (`pip install "graphxai[pdf]"`). Without it, or
+    if any picture has characters that its font lacks, pages are images with four pixels per point.
 
     Args:
         pictures: whole SVG documents, as the functions of this package return them.
 
     Raises:
-        ValueError: if there is no picture, or one is not an SVG with width and height.
+        ValueError: if there is no picture, or if a picture is not an SVG with width and height.
     """
     sizes = [_size(picture) for picture in pictures]
     if not sizes:
@@ -45,10 +44,10 @@ def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
 
 
 def _size(picture: str) -> tuple[float, float]:
-    found = _SIZE.search(picture)
-    if found is None:
+    size = _SIZE.search(picture)
+    if size is None:
         raise ValueError("a page must be an SVG with width and height in pixels")
-    return float(found[1]), float(found[2])
+    return float(size[1]), float(size[2])
 
 
 def _images(pictures: Sequence[str]) -> bytes:

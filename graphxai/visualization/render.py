@@ -16,7 +16,7 @@ COLUMN = 840.0
 _SHRINKS = 'style="max-width:100%;height:auto"'
 _ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)"')
 SUFFIXES = (".svg", ".png")
-"""Suffixes that ``save_picture`` writes."""
+"""Suffixes that `save_picture` writes."""
 
 
 def displayed(svg: str) -> str:
@@ -45,7 +45,7 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
         scale: PNG pixels per SVG pixel, above 0.
 
     Raises:
-        ValueError: if ``scale`` is not above 0, or ``svg`` cannot be drawn.
+        ValueError: if `scale` is not above 0, or `svg` cannot be drawn.
     """
     if not scale > 0:
         raise ValueError(f"the scale of a picture must be above 0, got {scale}")
@@ -64,7 +64,7 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
 
 @cache
 def _add_our_font() -> None:
-    """Make our font known to libvips by drawing with it, as the system may have none."""
+    """Make our font available to libvips by drawing with it, as the system may have none."""
     import pyvips
 
     for bold in (False, True):

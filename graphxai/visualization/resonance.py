@@ -48,11 +48,11 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
 
 
 def _has_other_forms(mol: Mol) -> bool:
-    """Whether the molecule may be drawn in another form, with its hydrogens where they are.
+    """Say whether the molecule may be drawn in another form, with its hydrogens where they are.
 
     Without charges and radicals, each atom's valence says whether it has a multiple bond. Two forms
-    then differ by a ring in which such bonds alternate, and RDKit draws aromatic ones in one form.
-    An ammonium has no electrons to move.
+    then differ by a ring in which such bonds alternate, and RDKit draws aromatic rings in a single
+    form. An ammonium has no electrons to move.
     """
     charged, radical, multiple_in_ring = _queries()
     for atom in mol.GetAtomsMatchingQuery(charged):
@@ -64,7 +64,7 @@ def _has_other_forms(mol: Mol) -> bool:
 
 @cache
 def _queries() -> tuple[QueryAtom, QueryAtom, Mol]:
-    """What to look for: atoms with a charge, atoms with a radical, multiple bonds in a ring."""
+    """Return queries for charged atoms, radical atoms, and multiple bonds in a ring."""
     from rdkit import Chem
     from rdkit.Chem import rdqueries
 
@@ -76,17 +76,17 @@ def _queries() -> tuple[QueryAtom, QueryAtom, Mol]:
 
 
 def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
-    """Return a copy of ``values`` (N, ...) in which the atoms of a group share their mean."""
-    found = np.array(values, dtype=np.float64)
+    """Return a copy of `values` (N, ...) in which the atoms of a group share their mean."""
+    means = np.array(values, dtype=np.float64)
     for atoms in map(list, groups):
-        found[atoms] = found[atoms].mean(axis=0)
-    return found
+        means[atoms] = means[atoms].mean(axis=0)
+    return means
 
 
 def _skeleton(mol: Mol) -> Mol:
-    """A copy without charges and bond orders; marks on the atoms keep what else tells them apart.
+    """Return a copy without charges and bond orders, whose atoms are marked with what else differs.
 
-    These are hydrogens, the charge and radicals of the whole piece, and double-bond geometry.
+    The marks hold hydrogens, the charge and radicals of the whole piece, and double-bond geometry.
     """
     from rdkit import Chem
 

@@ -41,18 +41,18 @@ def superpixel_svg(
         image: grey levels in [0, 1], shape (H, W).
         segments: segment of each pixel, integers 0..N-1, shape (H, W).
         relevance: one number per segment, shape (N,).
-        scale: colours, to share within a set of pictures; default: fitted to ``relevance``.
+        scale: colours, to share within a set of pictures; default: fitted to `relevance`.
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of the colour bar.
         size: height of a panel, pixels.
         show_image: draw the image beside the relevance.
         color_bar: draw the bar (a grid may have one for all panels).
-        palette: one of ``PALETTES``, if ``scale`` is not given.
+        palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
         ValueError: if shapes do not match or a value is not finite.
     """
-    picture = _Picture(image, segments, size)
+    picture = _SuperpixelImage(image, segments, size)
     values = picture.check(relevance, "relevance")
     scale = Scale.chosen(scale, values, palette=palette)
     panels = [picture.image(boundaries=True)] if show_image else []
@@ -95,20 +95,20 @@ def superpixel_row_svg(
     Args:
         image: grey levels in [0, 1], shape (H, W).
         segments: segment of each pixel, integers 0..N-1, shape (H, W).
-        relevances: method -> one number per segment, shape (N,).
+        relevances: for each method, one number per segment, shape (N,).
         scale: if given, the colours of all methods, with one bar below the row unless only some of
-            them have a sign; otherwise each method has its own scale and its own bar.
+            them have a sign; otherwise each method has a separate scale and bar.
         title, subtitle: plain text above.
         legend: words at the negative and the positive end of a colour bar.
-        unsigned: methods whose scores have no sign -> word at the end of their colour bar, which
-            starts at zero.
+        unsigned: for each method whose scores have no sign, the word at the end of its colour bar,
+            which starts at zero.
         size: height of a panel, pixels.
-        palette: one of ``PALETTES``, if ``scale`` is not given.
+        palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
         ValueError: if shapes do not match or a value is not finite.
     """
-    picture = _Picture(image, segments, size)
+    picture = _SuperpixelImage(image, segments, size)
     values = {name: picture.check(array, name) for name, array in relevances.items()}
     scale = None if scale is None else Scale.chosen(scale, palette=palette)
     scales = [
@@ -119,8 +119,8 @@ def superpixel_row_svg(
     one_bar = scale is not None and len({*zip(scales, map(tuple, legends), strict=True)}) == 1
     panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
     panels += [
-        (name, picture.relevance(array, own))
-        for (name, array), own in zip(values.items(), scales, strict=True)
+        (name, picture.relevance(array, method_scale))
+        for (name, array), method_scale in zip(values.items(), scales, strict=True)
     ]
     width = 2 * MARGIN + _row_width(len(panels), picture.width)
     head, y = heading(title, subtitle, width, size=20)
@@ -137,9 +137,9 @@ def superpixel_row_svg(
         parts.append(_color_bar(scales[0], 0, y, width, legends[0], values=every))
     else:
         bars = zip(values.values(), scales, legends, strict=True)
-        for position, (array, own, words) in enumerate(bars):
+        for position, (array, method_scale, words) in enumerate(bars):
             x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
-            parts.append(_color_bar(own, x, y, picture.width + _GAP, words, values=array))
+            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, words, values=array))
     return document(
         width,
         y + (BAR_ROOM if values else MARGIN - _BELOW),
@@ -149,8 +149,8 @@ def superpixel_row_svg(
     )
 
 
-class _Picture:
-    """The parts of one image, drawn at a given height: pixels, boundaries, filled segments."""
+class _SuperpixelImage:
+    """Draws the parts of an image at a given height: pixels, boundaries, filled segments."""
 
     def __init__(self, image: ArrayLike, segments: ArrayLike, size: float) -> None:
         self.grey = finite(image, "image")
@@ -173,7 +173,7 @@ class _Picture:
         self.width, self.height = columns * self.zoom, float(size)
 
     def check(self, relevance: ArrayLike, name: str) -> NDArray[np.float64]:
-        """Return ``relevance`` as floats of shape (N,), where N is the number of segments."""
+        """Return `relevance` as floats of shape (N,), where N is the number of segments."""
         values = finite(relevance, name)
         wanted = int(self.segments.max()) + 1
         if values.shape != (wanted,):
@@ -193,8 +193,10 @@ class _Picture:
     def relevance(self, values: NDArray[np.float64], scale: Scale) -> str:
         """Return the filled segments with their boundaries and the outline of the image."""
         colors = scale.hex(values)
-        fills = {int(segment): colors[segment] for segment in np.unique(self.segments)}
-        notes = {one: f"superpixel {one}: {scale.text(values[one])}" for one in fills}
+        fills = {int(cell): colors[cell] for cell in np.unique(self.segments)}
+        notes = {
+            segment: f"superpixel {segment}: {scale.text(values[segment])}" for segment in fills
+        }
         body = _runs(self.segments, fills, notes)
         return self._scaled(body + self._boundaries("#b8b8b8", 0.6) + self._outline())
 
@@ -236,7 +238,7 @@ class _Picture:
 
 
 def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int, str] = {}) -> str:
-    """Return one path per value of ``cells`` (H, W), made of horizontal runs of pixels."""
+    """Return one path per value of `cells` (H, W), made of horizontal runs of pixels."""
     paths: dict[int, list[str]] = {value: [] for value in fills}
     columns = cells.shape[1]
     for y, row in enumerate(cells):
@@ -254,7 +256,7 @@ def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int,
 
 
 def _edges(differs: NDArray[np.bool_], direction: str) -> str:
-    """Return path commands for boundaries below row y where ``differs[y]``, with runs merged."""
+    """Return path commands for boundaries below row y where `differs[y]`, with runs merged."""
     parts = []
     for y, row in enumerate(differs, start=1):
         steps = np.diff(np.r_[0, row.astype(int), 0])

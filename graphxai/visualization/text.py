@@ -1,8 +1,8 @@
 """Text as outlines, so that a picture looks the same in every viewer, even without fonts.
 
 The glyphs are those of DejaVu Sans, which ships with matplotlib. A line of text refers to them by
-id, and a picture defines each glyph once (``glyph_outlines``). Text with a character that the font
-lacks (a Chinese title, say) becomes an SVG ``<text>``, which uses the viewer's fonts.
+id, and a picture defines each glyph once (`glyph_outlines`). Text with a character that the font
+lacks (a Chinese title, say) becomes an SVG `<text>`, which uses the viewer's fonts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside 
 
 
 def minus_signs(text: str) -> str:
-    """Return ``text`` with a minus sign before negative numbers: ``BACE-1: −0.5``."""
+    """Return `text` with a minus sign before negative numbers: `BACE-1: −0.5`."""
     return _HYPHEN_MINUS.sub("\N{MINUS SIGN}", text)
 
 
 def escape(text: object) -> str:
-    """Return ``text`` escaped for XML content and attributes, without forbidden characters."""
+    """Return `text` escaped for XML content and attributes, without forbidden characters."""
     return _escape(_FORBIDDEN.sub("", str(text)), {'"': "&quot;", "'": "&#39;"})
 
 
@@ -58,8 +58,8 @@ def numbers(rows: NDArray[np.float64]) -> list[list[str]]:
 def font_file(bold: bool = False) -> Path:
     """Return the path of the font used for all text, without importing matplotlib if possible."""
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    found = find_spec("matplotlib")
-    data = Path(found.origin if found and found.origin else "").with_name("mpl-data")
+    spec = find_spec("matplotlib")
+    data = Path(spec.origin if spec and spec.origin else "").with_name("mpl-data")
     if not data.is_dir():  # a distribution keeps it elsewhere
         import matplotlib
 
@@ -114,14 +114,14 @@ def _clean(text: str) -> str:
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the width of ``text`` in pixels at font size ``size`` (pixels)."""
+    """Return the width of `text` in pixels at font size `size` (pixels)."""
     return _line(_clean(text), bold)[1] * size / _font(bold)[2]
 
 
 def fit_text(
     text: str, size: float, width: float, *, smallest: float, bold: bool = False
 ) -> tuple[str, float]:
-    """Return ``text``, shortened if necessary, and the font size at which it fits ``width``.
+    """Return `text`, shortened if necessary, and the font size at which it fits `width`.
 
     Args:
         text: one line.
@@ -159,9 +159,9 @@ def draw_text(
         text: any string; it cannot break out of the element.
         x, y: anchor point on the baseline, pixels.
         size: font size, pixels.
-        anchor: which point of the line lies at ``x``.
+        anchor: which point of the line lies at `x`.
         bold: whether the text is bold.
-        color: fill, ``#rrggbb``.
+        color: fill, `#rrggbb`.
     """
     text = _clean(text)
     if not text:
@@ -183,7 +183,7 @@ def draw_text(
 
 
 def glyph_outlines(body: str) -> str:
-    """Return the SVG definitions of all glyphs used by the text in ``body``, each once."""
+    """Return the SVG definitions of all glyphs used by the text in `body`, each once."""
     paths = "".join(_outline(name) for name in sorted({*_REFERENCE.findall(body)}))
     return f'<defs class="{GLYPHS}">{paths}</defs>' if paths else ""
 

@@ -12,7 +12,7 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.chemistry.counterfactuals import pareto_fronts, search
 from graphxai.chemistry.feasibility import accessibility, alerts
-from graphxai.chemistry.wish import Wish
+from graphxai.chemistry.goal import Goal
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 
@@ -27,7 +27,7 @@ def found(model):
     return gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
 
 
-def test_a_wish_that_the_molecule_fulfils_already_is_named(model):
+def test_a_goal_that_the_molecule_reaches_already_is_named(model):
     found = gx.counterfactuals(model, "c1ccccc1O", "inactive", n=2, predictions=20, steps=1)
     assert re.search(r"are inactive, like the molecule itself \(\d+ %\)\. Ask", found.summary)
     assert found.summary.endswith("Ask for another class or value")
@@ -98,7 +98,7 @@ def test_the_share_at_the_changed_atoms_is_that_of_the_contrast(found):
 
 
 def test_a_search_without_a_result_has_no_shares(model, found):
-    nothing = replace(found, found=())
+    nothing = replace(found, ranked=())
     assert nothing.at_change == ()
     assert nothing.to_frame().empty
 
@@ -124,13 +124,13 @@ def test_a_second_step_says_by_which_changes_it_got_there(model):
     assert [one.distance for one in found] == sorted((o.distance for o in found), reverse=True)
 
 
-@pytest.mark.parametrize("wish", ["pIC50: >9", "pIC50: >5.2"])
-def test_few_of_the_changes_shown_are_at_the_same_atoms(model, wish):
-    """Whether the wish is out of reach or near."""
+@pytest.mark.parametrize("goal", ["pIC50: >9", "pIC50: >5.2"])
+def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
+    """Whether the goal is out of reach or near."""
     options = {"predictions": 200, "steps": 1, "sources": ["transformations"]}
-    tried = gx.counterfactuals(model, AMIDE, wish, n=200, **options)
-    assert (tried.successes == 0) == (wish == "pIC50: >9")
-    shown = gx.counterfactuals(model, AMIDE, wish, n=10, **options)
+    tried = gx.counterfactuals(model, AMIDE, goal, n=200, **options)
+    assert (tried.successes == 0) == (goal == "pIC50: >9")
+    shown = gx.counterfactuals(model, AMIDE, goal, n=10, **options)
     assert len(shown) == 10
     assert max(Counter(one.atoms for one in shown).values()) <= 2
     best = max(tried, key=lambda one: one.distance)
@@ -138,13 +138,13 @@ def test_few_of_the_changes_shown_are_at_the_same_atoms(model, wish):
         assert shown[0] == best
 
 
-@pytest.mark.parametrize("wish", ["inactive", "pIC50: <6.9"])
-def test_only_those_that_the_model_is_sure_of(model, wish):
+@pytest.mark.parametrize("goal", ["inactive", "pIC50: <6.9"])
+def test_only_those_that_the_model_is_sure_of(model, goal):
     """Of a class, the set has it alone; of a value, the whole interval is beyond the limit."""
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     options = {"n": 1, "predictions": 64, "steps": 1}
     any_, found = (
-        gx.counterfactuals(model, oxane, wish, sure=sure, **options) for sure in (False, True)
+        gx.counterfactuals(model, oxane, goal, sure=sure, **options) for sure in (False, True)
     )
     assert (found.successes, found.sure) == (any_.successes, any_.sure)
     assert 1 <= found.sure < found.successes
@@ -153,7 +153,7 @@ def test_only_those_that_the_model_is_sure_of(model, wish):
     assert found.to_frame().sure.all()
     assert not any_.to_frame().sure.all()
     for one in found:
-        if wish == "inactive":
+        if goal == "inactive":
             assert one.prediction.classes == ("inactive",)
         else:
             assert one.prediction.interval[1] < 6.9
@@ -185,11 +185,11 @@ def test_the_picture_draws_the_molecule_first_and_escapes_nothing_away(found):
     assert found.contrast(0).b.smiles == found[0].smiles
 
 
-def test_wishes_are_read_and_refused_by_name(model):
-    assert Wish.of("inactive", model).label == "inactive"
-    assert Wish.of("<6.5", model) == Wish("pIC50", limit=6.5, side=-1)
+def test_goals_are_read_and_refused_by_name(model):
+    assert Goal.of("inactive", model).label == "inactive"
+    assert Goal.of("<6.5", model) == Goal("pIC50", limit=6.5, side=-1)
     with pytest.raises(ValueError, match="BACE-1 inhibition: inactive, active; pIC50: >LIMIT"):
-        Wish.of("soluble", model)
+        Goal.of("soluble", model)
     with pytest.raises(ValueError, match="matches no atom"):
         gx.counterfactuals(model, AMIDE, "active", keep="[Br]")
     with pytest.raises(ValueError, match="not a SMARTS"):

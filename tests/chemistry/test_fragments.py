@@ -14,7 +14,8 @@ from scipy import stats
 
 import graphxai as gx
 from graphxai.chemistry import names as fragment_names
-from graphxai.chemistry.names import FUNCTIONAL_GROUPS, described, name_in_words
+from graphxai.chemistry.name_tables import FUNCTIONAL_GROUPS
+from graphxai.chemistry.names import described, name_in_words
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES
 from graphxai.models.graphormer import save_checkpoint

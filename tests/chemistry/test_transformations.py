@@ -3,7 +3,7 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.chemistry.exchange import exchanged, fragments_of, mutated
+from graphxai.chemistry.fragment_swaps import exchanged, fragments_of, mutated
 from graphxai.chemistry.transformations import TRANSFORMATIONS, transformed
 
 # together they have a place for every transformation

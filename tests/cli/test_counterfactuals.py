@@ -96,7 +96,7 @@ def test_a_column_of_no_table_is_refused(tmp_path):
     assert "give --measured" in result.output
 
 
-def test_a_wish_that_does_not_fit_says_what_the_model_offers():
+def test_a_goal_that_does_not_fit_says_what_the_model_offers():
     with pytest.raises(ValueError, match="inactive, active"):
         CliRunner().invoke(
             app, ["counterfactuals", "CCO", "--towards", "blue"], catch_exceptions=False

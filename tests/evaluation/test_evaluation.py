@@ -240,7 +240,9 @@ def test_a_report_contains_every_row_and_always_the_control(tmp_path, small_figu
     assert list(table.columns) == ["auac", "au_mse", "srg"]
     assert len(report.compare(metric="au_mse", operator="zero")) == 3
     folder = report.save(tmp_path / "bench")
-    assert "3 graphs" in (folder / "summary.md").read_text()
+    summary = (folder / "summary.md").read_text()
+    assert "3 graphs" in summary
+    assert all(f"* `{name}`: " in summary for name in report.metrics())  # what each measures
     assert len((folder / "results.csv").read_text().splitlines()) == 55
     best, every = report.against_the_best("auac"), report.compare(metric="auac")
     assert [c.first for c in best] == [report.ranking("auac")[0]] * 2

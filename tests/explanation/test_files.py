@@ -60,6 +60,13 @@ def digit():
     return gx.explain("mnist-superpixels", digit_paths()[3])
 
 
+def test_an_explanation_introduces_itself_in_a_few_words(one):
+    text = repr(one)
+    assert text.startswith(f"Explanation({VERUBECESTAT}: ")
+    assert f"for {one.target!r}, output {one.ledger.output:+.3f}, unexplained" in text
+    assert len(text) < 400
+
+
 def relevance_of(mol):
     return [atom.GetDoubleProp("Relevance") for atom in mol.GetAtoms()]
 

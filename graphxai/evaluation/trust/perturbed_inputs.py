@@ -1,4 +1,4 @@
-"""The same input written differently: another SMILES, or atoms or other nodes renumbered."""
+"""Equivalent forms of an input: another SMILES, or renumbered atoms or other nodes."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ WRITINGS = 2  # rewritten forms per input
 
 
 def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
-    """Another form of the input, with the original number of each of its nodes.
+    """Return another form of the input, with the original number of each of its nodes.
 
     An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is rewritten starting
     from another atom. Returns None if that loses atoms, and for a graph of a wrapped model, whose
@@ -28,7 +28,7 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
         order = np.random.default_rng(draw).permutation(size).tolist()
         return Chem.RenumberAtoms(item.molecule, order), order
     if item.smiles is None:
-        if "structure" not in item.data:  # of a wrapped model
+        if "structure" not in item.data:  # the graph is one of a wrapped model
             return None
         order = np.random.default_rng(draw).permutation(item.data.num_nodes).tolist()
         return _renumbered(item.data, order), order
@@ -43,7 +43,7 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
 
 
 def _renumbered(data: "Data", order: list[int]) -> "Data":
-    """The same graph, renumbered: new node k is old node `order[k]`."""
+    """Return the graph renumbered: new node k is old node `order[k]`."""
     from torch_geometric.data import Data  # slow to import
 
     number = np.argsort(order)  # the new number of each old node

@@ -26,14 +26,14 @@ Level = Literal["good", "caution", "warning", "unknown", "known"]
 class Limits:
     """Where a sign stops being good, and where it becomes a warning.
 
-    `good > bad` if large values are good, `good < bad` if small values are.
+    `good > bad` if large values are good, and `good < bad` if small values are.
     """
 
     good: float
     bad: float
 
     def level(self, value: float) -> Level:
-        """The level of a value; NaN is unknown."""
+        """Return the level of a value; NaN is unknown."""
         if np.isnan(value):
             return "unknown"
         sign = 1 if self.good > self.bad else -1
@@ -48,11 +48,12 @@ ROC_AUC = Limits(0.8, 0.7)
 R2 = Limits(0.6, 0.3)
 ACCURACY = Limits(0.9, 0.7)
 # Cosine similarity of grey values to the nearest training picture. Of the MNIST test digits, 5 %
-# have none closer than 0.76, and 1 % none closer than 0.70.
+# have no training picture closer than 0.76, and 1 % no picture closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
-# Probability of the predicted class, by the number of classes. Two: fitted, benchmarks/trust.md.
-# More: of the 10,000 MNIST test digits, 9,780 have 0.9 or more, and 99 % of these are right; 129
-# have 0.7 to 0.9, 71 % right; of the other 91, half are wrong.
+# Probability of the predicted class, by the number of classes. For two classes the limits were
+# fitted (benchmarks/trust.md). For more classes they are from the 10,000 MNIST test digits: 9,780
+# have 0.9 or more, and 99 % of these are right; 129 have 0.7 to 0.9, and 71 % of these are right;
+# of the other 91, half are wrong.
 CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
 CALIBRATION = Limits(0.02, 0.1)  # expected calibration error on test data
 RESIDUAL = Limits(1e-3, 0.1)  # unexplained part of the ledger, as a share of its terms
@@ -69,7 +70,15 @@ NEARNESS: dict[str, Level] = {
 
 @dataclass(frozen=True)
 class Sign:
-    """One measurement: name, level, value (None if there is none), words and figures."""
+    """One measurement that speaks for or against an explanation.
+
+    Args:
+        name: what was measured.
+        level: how good it is.
+        value: what was measured; None if there is no value.
+        text: the finding in words.
+        figures: the figures behind it.
+    """
 
     name: str
     level: Level
@@ -79,12 +88,12 @@ class Sign:
 
     @property
     def sentence(self) -> str:
-        """Words and figures."""
+        """The words and figures."""
         return f"{self.text} ({self.figures})" if self.figures else self.text
 
 
 def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
-    """The model's test score for the explained task, from the checkpoint's metadata.
+    """Judge the model's test score for the explained task, from the checkpoint's metadata.
 
     If there is a calibration error too, the worse of the two decides.
     """
@@ -121,7 +130,7 @@ def _measure(metadata: Mapping[str, Any], prediction: Prediction) -> tuple[str, 
 def _test_score(
     metadata: Mapping[str, Any], prediction: Prediction, measure: str
 ) -> tuple[float, float]:
-    """A score and the lower end of its interval; NaN for what the metadata do not have.
+    """Return a score and the lower end of its interval; NaN for what the metadata do not have.
 
     The metadata have one of three forms. A model trained on a user's table has scores by task,
     predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
@@ -134,19 +143,19 @@ def _test_score(
         return _number(test.get("accuracy")), _number(low)
     scores = _mapping(metadata.get("scores"))
     of_task = _mapping(_mapping(scores.get(prediction.task)).get("scores"))
-    found = _mapping(of_task.get("graphormer")).get(measure)
-    if isinstance(found, list | tuple) and found:
-        return _number(found[0]), _number(found[1] if len(found) > 1 else None)
+    score = _mapping(of_task.get("graphormer")).get(measure)
+    if isinstance(score, list | tuple) and score:
+        return _number(score[0]), _number(score[1] if len(score) > 1 else None)
     if measure == "ROC-AUC":
-        own = _mapping(scores.get("graphormer"))
-        return _number(own.get("roc_auc")), _number(own.get("roc_auc_low"))
+        model_scores = _mapping(scores.get("graphormer"))
+        return _number(model_scores.get("roc_auc")), _number(model_scores.get("roc_auc_low"))
     rmse = _number(scores.get(f"{prediction.task} RMSE"))
     mean = _number(scores.get(f"{prediction.task} RMSE of the training mean"))
     return (1 - (rmse / mean) ** 2 if mean else np.nan), np.nan
 
 
 def distance_sign(nearness: Nearness | None) -> Sign:
-    """How near a molecule is to the training set; None for a graph that is not a molecule."""
+    """Judge how near a molecule is to the training set; None stands for other graphs."""
     if nearness is None or nearness.word == "unknown":
         what = "graphs" if nearness is None else "compounds"
         text = f"its distance from the training {what} is unknown"
@@ -167,7 +176,7 @@ def distance_sign(nearness: Nearness | None) -> Sign:
 
 
 def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) -> Sign:
-    """The similarity of a picture (H, W) to the training pictures, if these are available."""
+    """Judge the similarity of a picture (H, W) to the training pictures, if these are available."""
     similarity = float("nan") if training is None else training.nearest(image)
     level = LIKENESS.level(similarity)
     if level == "unknown":
@@ -184,7 +193,7 @@ def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) 
 
 
 def confidence_sign(prediction: Prediction) -> Sign:
-    """How sure the model is of its class.
+    """Judge how sure the model is of its class.
 
     If the prediction is unsure, explaining one class is only half the story.
     """
@@ -199,9 +208,9 @@ def confidence_sign(prediction: Prediction) -> Sign:
 
 
 def residual_sign(ledger: Ledger) -> Sign:
-    """The unexplained part of the ledger, as a share of its terms."""
-    own = (ledger.nodes, ledger.graph_token, ledger.biases)
-    terms = (*own, *ledger.structure.values(), *ledger.others.values())
+    """Judge the unexplained part of the ledger, as a share of its terms."""
+    shares = (ledger.nodes, ledger.graph_token, ledger.biases)
+    terms = (*shares, *ledger.structure.values(), *ledger.others.values())
     share = abs(ledger.unexplained) / (sum(map(abs, terms)) or 1.0)
     level = RESIDUAL.level(share)
     if level == "good":
@@ -211,7 +220,7 @@ def residual_sign(ledger: Ledger) -> Sign:
 
 
 def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
-    """The change of relevance (N,) when the same input is rewritten or renumbered."""
+    """Judge the change of relevance (N,) when the same input is rewritten or renumbered."""
     name = "equivalent inputs"
     how = "how the structure is written"
     if explanation.molecule is None:
@@ -229,7 +238,7 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
 
 
 def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floating]]) -> float:
-    """The largest relative change; NaN if there is none."""
+    """Return the largest relative change; NaN if there is none."""
     changes = np.array([relative_change(relevance, other) for other in others])
     return float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
 

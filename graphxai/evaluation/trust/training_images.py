@@ -24,9 +24,9 @@ class TrainingImages:
     shape: tuple[int, int]
 
     def nearest(self, image: NDArray[np.floating]) -> float:
-        """Largest cosine similarity of grey values (H, W) to a training picture.
+        """Return the largest cosine similarity of grey values (H, W) to a training picture.
 
-        NaN for a picture of another size, and for an all-black one.
+        It is NaN for a picture of another size, and for an all-black picture.
         """
         length = float(np.linalg.norm(image))
         if image.shape != self.shape or not length:
@@ -35,7 +35,7 @@ class TrainingImages:
 
 
 def training_images_of(model: Any) -> TrainingImages | None:
-    """The training pictures of a model; None if they are not available."""
+    """Return the training pictures of a model; None if they are not available."""
     metadata = getattr(model.origin, "metadata", None) or {}
     files, count = metadata.get("files"), metadata.get("train_images")
     if not isinstance(files, dict) or not isinstance(count, int):
@@ -50,7 +50,7 @@ def training_images_of(model: Any) -> TrainingImages | None:
 
 @lru_cache(maxsize=1)
 def _read(path: Path, digest: str, count: int, modified: int) -> TrainingImages | None:
-    """The first `count` pictures of a file; None if it is not the file used in training."""
+    """Read the first `count` pictures of a file; None if it is not the file used in training."""
     from graphxai.datasets.mnist import read_idx
 
     if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != digest:

@@ -55,8 +55,11 @@ ORDER: tuple[Level, ...] = ("warning", "known", "caution", "unknown")
 class Trust:
     """What speaks for and against one explanation.
 
-    `model`: the model's score on test data, the same for all its molecules, which has no part in
-    the level. `nearest`: SMILES of the nearest training compound, if the training set is known.
+    Args:
+        signs: the measurements.
+        nearest: SMILES of the nearest training compound; None without a training set.
+        model: the model's score on test data. It is the same for all molecules, and has no part in
+            the level.
     """
 
     signs: tuple[Sign, ...]
@@ -71,7 +74,7 @@ class Trust:
 
     @property
     def warns(self) -> bool:
-        """Whether one should not rely on the explanation."""
+        """Whether the explanation should not be relied on."""
         return self.level == "warning"
 
     @property
@@ -89,7 +92,7 @@ class Trust:
         return f"{start}: {self._listed(self.level, 'known')}."
 
     def __str__(self) -> str:
-        """The sentence, then a line per sign."""
+        """Write the sentence, then a line per sign."""
         lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self._all)
         return "\n".join([self.sentence, *lines])
 
@@ -98,7 +101,7 @@ class Trust:
         return self.signs if self.model is None else (*self.signs, self.model)
 
     def _repr_html_(self) -> str:
-        """The same as a table, with each level in its colour."""
+        """Write the signs as a table, with each level in its colour."""
         cell = '<td style="text-align: left; {}">{}</td>'
         rows = "".join(
             "<tr>"
@@ -115,7 +118,7 @@ class Trust:
         return f"<div>{verdict}<table>{rows}</table></div>"
 
     def __getitem__(self, name: str) -> Sign:
-        """The sign with this name; KeyError if it was not measured."""
+        """Return the sign with this name; raise KeyError if it was not measured."""
         for sign in self._all:
             if sign.name == name:
                 return sign
@@ -126,12 +129,19 @@ class Trust:
 
 
 def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
-    """What speaks for and against the explanation of one molecule or picture.
+    """Measure what speaks for and against the explanation of one molecule or picture.
 
-    explained: an Explanation made with this model, or an input, which is then explained by `lrp`.
-    target: the target for an input; for an explanation, its own target by default. The cost is that
-    of two further explanations. Raises ValueError for an explanation of another target or model,
-    and for one that does not hold its input.
+    It takes as long as two further explanations.
+
+    Args:
+        model: the explained model.
+        explained: an Explanation made with this model, or an input, which `lrp` then explains.
+        target: the target for an input. For an explanation, it is the explanation's target by
+            default.
+
+    Raises:
+        ValueError: for an explanation of another target or model, and for one that does not hold
+            its input.
     """
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
@@ -155,16 +165,21 @@ def trust_prepared(
     *,
     target: Any = None,
 ) -> dict[Key, Trust]:
-    """Trust in the explanations of encoded molecules or pictures, by key.
+    """Return the trust in the explanations of encoded molecules or pictures, by key.
 
-    explainer: the one that made them, for the sign that explains other forms of each input; None
-    leaves this sign out.
+    Args:
+        model: the explained model.
+        prepared: the inputs.
+        explanations: of the inputs.
+        explainer: made the explanations, and explains other forms of each input for one of the
+            signs; None leaves this sign out.
+        target: of the explanations.
     """
     rewritten: dict[Key, list[NDArray[np.floating]]] = {}
     if explainer is not None:
         rewritten = _rewritten(model, prepared, explanations, explainer, target)
     training = training_set_of(model)
-    found = {}
+    trusted = {}
     for key, item in prepared:
         explanation = explanations[key]
         prediction = explanation.prediction
@@ -181,30 +196,31 @@ def trust_prepared(
             *([rewriting_sign(explanation, rewritten.get(key, []))] if explainer else []),
         ]
         score = score_sign(model.origin.metadata, prediction)
-        found[key] = Trust(tuple(signs), None if near is None else near.nearest, score)
-    return found
+        trusted[key] = Trust(tuple(signs), None if near is None else near.nearest, score)
+    return trusted
 
 
 def explained_by_each(
     model: Model, prepared: Sequence[tuple[Key, Input]], methods: Sequence[str], target: Any
 ) -> tuple[dict[str, dict[Key, Explanation]], dict[str, str]]:
-    """Explanations by method and key, and the methods that do not work for the model, with reasons.
+    """Return explanations by method and key, and the methods that do not work for the model.
 
-    Methods that read attention, for example, need a model with attention between nodes.
+    The latter come with the reason. Methods that read attention, for example, need a model with
+    attention between nodes.
     """
-    found: dict[str, dict[Key, Explanation]] = {}
+    explanations: dict[str, dict[Key, Explanation]] = {}
     refused: dict[str, str] = {}
     for name in methods:
         explainer = get_explainer(name)
         try:
-            found[name] = dict(explain_prepared(model, prepared, explainer, target=target))
+            explanations[name] = dict(explain_prepared(model, prepared, explainer, target=target))
         except ValueError as error:
             refused[name] = str(error)
-    return found, refused
+    return explanations, refused
 
 
 def _input_of(model: Model, explanation: Explanation) -> Input:
-    """The input of an explanation, encoded again."""
+    """Encode the input of an explanation again."""
     for value in (explanation.mol, explanation.smiles, explanation.image):
         if value is not None:
             item = prepare_for(model, value)
@@ -221,8 +237,8 @@ def _rewritten(
     explainer: Explainer,
     target: Any,
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Relevance (N,), in the original node order, for other forms of each input."""
-    found: dict[Key, list[NDArray[np.floating]]] = {}
+    """Return relevance (N,), in the original node order, for other forms of each input."""
+    rewritten: dict[Key, list[NDArray[np.floating]]] = {}
     for draw in range(WRITINGS):
         orders, values = {}, []
         for key, item in prepared:
@@ -235,12 +251,12 @@ def _rewritten(
             _require_same_target(explanations[key], explanation)
             relevance = np.empty_like(explanation.relevance)
             relevance[orders[key]] = explanation.relevance
-            found.setdefault(key, []).append(relevance)
-    return found
+            rewritten.setdefault(key, []).append(relevance)
+    return rewritten
 
 
 def _explainer_of(explanation: Explanation) -> Explainer:
-    """The explainer that made an explanation, with its options."""
+    """Return the explainer that made an explanation, with its options."""
     try:
         return get_explainer(explanation.method, **explanation.provenance.get("options", {}))
     except ValueError:  # one of the attributes is not an option

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from graphxai.chemistry.wish import Wish
+from graphxai.chemistry.goal import Goal
 from graphxai.contract.target import Target
 
 from .models import Models
@@ -62,7 +62,7 @@ def suggested(models: Models, body: Body) -> Iterator[dict[str, Any]]:
     given = body.fields.get("table")
     table = Body(given if isinstance(given, dict) else {})
     file = table.text("name"), table.text("text", most=LARGEST), table.text("column")
-    tasks = tuple(Wish.of(wished[1], model).columns(model))
+    tasks = tuple(Goal.of(wished[1], model).columns(model))
     measured = partial(measured_in, *file, tasks)
     sure = body.fields.get("sure") is True
     for step in suggestions(model, *wished, body.numbers("locked"), n, sure, measured):

@@ -14,7 +14,7 @@ from rdkit import Chem, rdBase
 from graphxai.api import explain, predict
 from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.counterfactuals import Counterfactuals, search
-from graphxai.chemistry.exchange import exchanged, fragments_for
+from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
 from graphxai.chemistry.fragments import fragments
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
@@ -164,7 +164,7 @@ def suggestions(
 ) -> Iterator[dict[str, Any]]:
     """The counterfactuals of a molecule, the best so far after each batch of predictions.
 
-    target: of the same task as the wish; the value of each prediction is that of its class. sure:
+    target: of the same task as the goal; the value of each prediction is that of its class. sure:
     only those that the model is sure of.
     measured: reads what was measured, which takes seconds for a long table: so the last step, when
     the search is over, says it of each.
@@ -177,7 +177,7 @@ def suggestions(
     if (table := measured()) is not None:
         start = Chem.MolToSmiles(found.explanation.atoms())
         known = [replace(one, measured=table.about(start, one.smiles)) for one in found]
-        last = _suggested(replace(found, found=tuple(known)) if table.values else found, label)
+        last = _suggested(replace(found, ranked=tuple(known)) if table.values else found, label)
         note = f". {table.note.rstrip('.')}" if table.note else ""  # the page adds the last stop
         yield last | {"summary": last["summary"] + note}
 

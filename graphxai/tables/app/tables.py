@@ -12,7 +12,7 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
-from graphxai.chemistry.measurements import Measurements, NotUnderstood
+from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import iter_records
 from graphxai.explanation.compute.models import LoadedModel
@@ -78,7 +78,7 @@ def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Me
             warnings.simplefilter("ignore")  # the page shows the note
             try:
                 return Measurements.of(found[:MAX_ROWS], task)
-            except NotUnderstood as error:
+            except NoNumbersError as error:
                 unread = unread or Measurements(task, {}, str(error))
     return unread
 

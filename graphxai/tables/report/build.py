@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from graphxai.api import load
-from graphxai.chemistry.counterfactuals import Wish
+from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.chemistry.measurements import Measurements
@@ -167,7 +167,7 @@ def report(
         raise ValueError(f"{out}: a report is a web page; name it .html.")
     model = require_purpose(load(model)) if isinstance(model, str | Path) else model
     if towards is not None:
-        Wish.of(towards, model)
+        Goal.of(towards, model)
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
@@ -230,8 +230,8 @@ def report(
 
 
 def _values(plan: Plan, contents: Contents) -> Measurements | None:
-    """The table's values for the task of the wish, or else for another one; None without any."""
-    wished = contents.task if plan.towards is None else Wish.of(plan.towards, plan.model).task
+    """The table's values for the task of the goal, or else for another one; None without any."""
+    wished = contents.task if plan.towards is None else Goal.of(plan.towards, plan.model).task
     tasks = (task.name for task in plan.model.config.tasks if task.kind == "regression")
     found = (_measurements(contents, task) for task in sorted(tasks, key=lambda n: n != wished))
     return next(filter(None, found), None)

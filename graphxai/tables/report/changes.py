@@ -5,7 +5,7 @@ from typing import Any
 
 from rdkit import Chem
 
-from graphxai.chemistry.counterfactuals import Counterfactual, Wish, counterfactuals
+from graphxai.chemistry.counterfactuals import Counterfactual, Goal, counterfactuals
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import prepare_all
@@ -45,7 +45,7 @@ def changes_card(
     wish = towards or default_wish(explanation.prediction)
     mol = explanation.atoms()
     try:
-        aim = Wish.of(wish, model)
+        aim = Goal.of(wish, model)
         if any(p.task == aim.task and aim.distance(p) > 0 for p in explanation.predictions):
             return {"summary": f"It is {aim} already.", "found": []}
         options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured}
@@ -56,14 +56,14 @@ def changes_card(
         explained = dict(made)
         trusted = trust_prepared(model, prepared, explained, None, target=target)
         cards = [
-            _facts(one, found.wish, level)
+            _facts(one, found.goal, level)
             | _picture(explained[k], mol)
             | {"trust": {"level": trusted[k].level, "sentence": trusted[k].sentence}}
             for k, one in enumerate(found)
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {wish}: {error}", "found": []}
-    return {"summary": f"Towards {found.wish}: {found.summary}.", "found": cards}
+    return {"summary": f"Towards {found.goal}: {found.summary}.", "found": cards}
 
 
 def default_wish(prediction: Prediction) -> str:
@@ -74,7 +74,7 @@ def default_wish(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(one: Counterfactual, wish: Wish, level: float) -> dict[str, Any]:
+def _facts(one: Counterfactual, wish: Goal, level: float) -> dict[str, Any]:
     """What is known about a counterfactual."""
     after = one.prediction.at(level)
     if wish.label is None:

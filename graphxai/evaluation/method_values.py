@@ -23,12 +23,16 @@ GRID = np.linspace(0, 1, 21)  # fractions of nodes for mean curves
 
 
 @dataclass(frozen=True, eq=False)
-class Measurements:
+class MethodValues:
     """Values of several methods on the same graphs.
 
-    units: one per graph and method; settings: what is needed to reproduce them; rejected:
-    (key, reason) of inputs left out. If several checkpoints were measured, a graph's value is the
-    mean over them, so that each graph counts once in every interval and test.
+    If several checkpoints were measured, a graph's value is the mean over them, so that each graph
+    counts once in every interval and test.
+
+    Args:
+        units: the values of each method on each graph, for each checkpoint.
+        settings: what is needed to reproduce them.
+        rejected: (key, reason) of inputs left out.
     """
 
     units: tuple[Unit, ...]
@@ -45,15 +49,16 @@ class Measurements:
         return self.table().rename(index=self.labelled).to_html()
 
     def labelled(self, method: str) -> str:
-        """A method's name for a table, with a note if it evaluates the curves that it is measured
-        by (see `Explainer.searches_curve`).
+        """Return a method's name for a table, with a note if it searches its own curves.
+
+        See `Explainer.searches_curve`.
         """
         searching = method in self.settings.get("searches_curve", ())
         return f"{method} ({SEARCHES})" if searching else method
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
-        """One row per checkpoint, graph, method, operator and metric.
+        """A table with one row per checkpoint, graph, method, operator and metric.
 
         `operator` is "none" if no nodes are removed; `note` says why a value is missing.
         """
@@ -69,17 +74,17 @@ class Measurements:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Methods, in the order given."""
+        """The methods, in the order in which they were measured."""
         return tuple(dict.fromkeys(unit.method for unit in self.units))
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Removal operators that were used."""
-        found = dict.fromkeys(op for unit in self.units for op in unit.values)
-        return tuple(op for op in found if op != "none")
+        """The removal operators that were used."""
+        operators = dict.fromkeys(op for unit in self.units for op in unit.values)
+        return tuple(op for op in operators if op != "none")
 
     def metrics(self, operator: str | None = None) -> tuple[str, ...]:
-        """Metrics for an operator, plus those that need none; without an operator, all metrics."""
+        """Return the metrics for an operator, and those that need none; by default all metrics."""
         wanted = (operator, "none")
         names = {m for u in self.units for op, of in u.values.items() for m in of
                  if operator is None or op in wanted}  # fmt: skip
@@ -90,22 +95,22 @@ class Measurements:
     @property
     def failures(self) -> dict[str, list[tuple[Key, str]]]:
         """(graph, reason) by method, for every graph on which a method gave no scores."""
-        found: dict[str, list[tuple[Key, str]]] = {}
+        failures: dict[str, list[tuple[Key, str]]] = {}
         for unit in self.units:
             if unit.note:
-                found.setdefault(unit.method, []).append((unit.graph, unit.note))
-        return found
+                failures.setdefault(unit.method, []).append((unit.graph, unit.note))
+        return failures
 
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
-        """Values (n,) by method, in the same order of graphs; NaN if there is none."""
+        """Return the values (n,) by method, all in one order of graphs; NaN if there is none."""
         key = metric, operator or (self.operators or ("none",))[0]
         if key not in self._pivoted:
             self._pivoted[key] = self._pivot(*key)
-        return {method: found.copy() for method, found in self._pivoted[key].items()}
+        return {method: values.copy() for method, values in self._pivoted[key].items()}
 
     @cached_property
     def _pivoted(self) -> dict[tuple[str, str], dict[str, NDArray[np.float64]]]:
-        """What `values` found so far: a saved report asks for each five times."""
+        """The values that were asked for so far: a saved report needs each of them five times."""
         return {}
 
     def _pivot(self, metric: str, operator: str) -> dict[str, NDArray[np.float64]]:
@@ -120,14 +125,16 @@ class Measurements:
         return {method: wide[method].to_numpy(dtype=float) for method in self.methods}
 
     def intervals(self, metric: str, operator: str | None = None) -> dict[str, Interval]:
-        """Mean and 95 % bootstrap interval of each method."""
+        """Return the mean of each method with its 95 % bootstrap interval."""
         return {name: bootstrap(v) for name, v in self.values(metric, operator).items()}
 
     def ranking(self, metric: str, operator: str | None = None) -> list[str]:
-        """Methods by their mean, the best first; those without a value last."""
+        """Return the methods by their mean, the best first, and those without a value last."""
         sign = -1 if metric not in METRICS or METRICS[metric].higher_is_better else 1
-        found = self.intervals(metric, operator)
-        return sorted(found, key=lambda name: sign * found[name].mean if found[name].n else np.inf)
+        intervals = self.intervals(metric, operator)
+        return sorted(
+            intervals, key=lambda name: sign * intervals[name].mean if intervals[name].n else np.inf
+        )
 
     def compare(
         self,
@@ -137,10 +144,14 @@ class Measurements:
         metric: str = "auac",
         operator: str | None = None,
     ) -> Comparisons:
-        """Paired tests with Holm's correction over all tests made in the call.
+        """Test methods in pairs, with Holm's correction over all tests of the call.
 
-        Tests two methods; with `first` alone, that one against every other; by default all pairs.
-        Returns a list with a `to_frame`.
+        Args:
+            first: a method; without `second`, it is tested against every other. By default all
+                pairs are tested.
+            second: the method to test it against.
+            metric: whose values are compared.
+            operator: how nodes are removed; by default the first operator.
         """
         values = self.values(metric, operator)
         if first is None:
@@ -151,12 +162,12 @@ class Measurements:
             pairs = [(first, second)]
         for name in (first, second):
             if name is not None and name not in values:
-                known = ", ".join(values)
-                raise ValueError(f"no method {name!r} in the report; choose from {known}.")
+                listed = ", ".join(values)
+                raise ValueError(f"no method {name!r} in the report; choose from {listed}.")
         return compare_pairs(values, pairs)
 
     def against_the_best(self, metric: str = "auac", operator: str | None = None) -> Comparisons:
-        """Tests of the method with the best mean against every other.
+        """Test the method with the best mean against every other.
 
         The data that test it have also picked it, so Holm's correction counts all pairs of methods,
         any of which could have been picked.
@@ -168,9 +179,9 @@ class Measurements:
         return compare_pairs(values, pairs, others=others)
 
     def table(self, operator: str | None = None) -> "pd.DataFrame":
-        """One row per method, one column per metric: mean [95 % interval]; n graphs in `attrs`.
+        """Return a table of mean [95 % interval] with one row per method and one column per metric.
 
-        A cell based on fewer graphs says so.
+        Its `attrs` hold the number of graphs, n. A cell based on fewer graphs says so.
         """
         import pandas as pd
 
@@ -179,10 +190,10 @@ class Measurements:
         total = len({unit.graph for unit in self.units})
         cells = {}
         for metric in metrics:
-            found = self.intervals(metric, operator)
+            intervals = self.intervals(metric, operator)
             cells[metric] = {
                 name: str(i) + (f" (n = {i.n})" if 0 < i.n < total else "")
-                for name, i in found.items()
+                for name, i in intervals.items()
             }
         frame = pd.DataFrame(cells, index=list(self.methods))
         frame.index.name = "method"
@@ -190,7 +201,7 @@ class Measurements:
         return frame
 
     def agreement(self, metric: str = "auac") -> "pd.DataFrame":
-        """Kendall's tau between the method rankings for each pair of operators."""
+        """Return Kendall's tau between the method rankings for each pair of operators."""
         import pandas as pd
 
         means = {
@@ -201,7 +212,7 @@ class Measurements:
         return pd.DataFrame(tau, index=list(means), columns=list(means))
 
     def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
-        """Mean of each method for each checkpoint, with mean and SD over checkpoints."""
+        """Return the mean of each method for each checkpoint, with mean and SD over checkpoints."""
         operator = operator or (self.operators or ("none",))[0]
         rows = self.rows
         chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
@@ -210,12 +221,12 @@ class Measurements:
         return table.assign(mean=table.mean(axis=1), sd=table.std(axis=1, ddof=1))
 
     def conservation(self) -> dict[str, Conservation]:
-        """Summed relevance and outputs, for every method whose scores are shares of the output."""
-        found = {}
+        """Compare sums of relevance with outputs, for methods whose scores are shares of these."""
+        conserved = {}
         for method in self.methods:
             ledgers = [u.ledger for u in self.units if u.method == method and u.ledger]
             if ledgers:
-                found[method] = Conservation(
+                conserved[method] = Conservation(
                     method,
                     outputs=np.array([ledger["output"] for ledger in ledgers]),
                     tokens=np.array(
@@ -228,14 +239,14 @@ class Measurements:
                         ]
                     ),
                 )
-        return found
+        return conserved
 
     def curves(
         self, kind: str = "activation", operator: str | None = None
     ) -> dict[str, tuple[Any, Any, Any]]:
-        """Each method's mean curve on `GRID`, with the ends of its 95 % interval, (21,) each."""
+        """Return each method's mean curve on `GRID` and its 95 % interval's ends, (21,) each."""
         operator = operator or (self.operators or ("none",))[0]
-        found = {}
+        curves = {}
         for method in self.methods:
             by_graph: dict[Key, list[list[float]]] = {}
             for unit in self.units:
@@ -244,19 +255,19 @@ class Measurements:
             if by_graph:
                 values = np.array([np.mean(several, axis=0) for several in by_graph.values()])
                 bands = [bootstrap(column, draws=1000) for column in values.T]
-                found[method] = (
+                curves[method] = (
                     np.array([band.mean for band in bands]),
                     np.array([band.low for band in bands]),
                     np.array([band.high for band in bands]),
                 )
-        if not found:
+        if not curves:
             raise ValueError(f"there is no {kind} curve for operator {operator!r}.")
-        return found
+        return curves
 
     def randomisation(self) -> dict[str, dict[str, Interval]]:
-        """|Rank correlation| by method and block, after shuffling the block and all above it."""
-        found: dict[str, dict[str, list[float]]] = {}
+        """Return |rank correlation| by method and block; all from the block up was shuffled."""
+        stages: dict[str, dict[str, list[float]]] = {}
         for unit in self.units:
             for block, value in unit.stages.items():
-                found.setdefault(unit.method, {}).setdefault(block, []).append(value)
-        return {m: {b: bootstrap(v) for b, v in of.items()} for m, of in found.items()}
+                stages.setdefault(unit.method, {}).setdefault(block, []).append(value)
+        return {m: {b: bootstrap(v) for b, v in of.items()} for m, of in stages.items()}

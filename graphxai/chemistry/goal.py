@@ -1,4 +1,4 @@
-"""What a model should say of a molecule: a class, or a value above or below a limit."""
+"""What a model should predict for a molecule: a class, or a value above or below a limit."""
 
 import re
 from dataclasses import dataclass
@@ -11,10 +11,14 @@ from graphxai.explanation.prediction import Prediction
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the model should say: a class, or a value above or below a limit.
+class Goal:
+    """What the model should predict: a class, or a value above or below a limit.
 
-    side: for a regression, +1 above the limit and -1 below it.
+    Args:
+        task: name of the task.
+        label: name of the class; None for a value.
+        limit: of the value.
+        side: +1 if the value should lie above the limit, -1 if it should lie below.
     """
 
     task: str
@@ -23,21 +27,22 @@ class Wish:
     side: int = 1
 
     @classmethod
-    def of(cls, text: str, model: Model) -> "Wish":
-        """Read the name of a class, ">6.5" or "<6.5"; "task: ..." names a task.
+    def of(cls, text: str, model: Model) -> "Goal":
+        """Read a goal from text: the name of a class, ">6.5" or "<6.5"; "task: ..." names a task.
 
-        Raises ValueError for anything else, where the message lists what the model offers, and for
-        a class that several tasks have.
+        Raises:
+            ValueError: for anything else, with a message that lists what the model offers; and for
+                a class that several tasks have.
         """
         config = model.config
         named = next((t for t in config.tasks if text.startswith(f"{t.name}:")), None)
         rest = text.removeprefix(f"{named.name}:").strip() if named else text.strip()
         tasks = [named] if named else list(config.tasks)
-        if found := re.fullmatch(r"([<>])=?\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", rest, re.I):
+        if comparison := re.fullmatch(r"([<>])=?\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", rest, re.I):
             values = [task for task in tasks if task.kind == "regression"]
             if values:
-                side = 1 if found[1] == ">" else -1
-                return cls(values[0].name, limit=float(found[2]), side=side)
+                side = 1 if comparison[1] == ">" else -1
+                return cls(values[0].name, limit=float(comparison[2]), side=side)
         having = [task.name for task in tasks if rest in task.classes]
         if len(having) > 1:
             raise ValueError(
@@ -60,35 +65,37 @@ class Wish:
         return Target(self.label, self.task)
 
     def columns(self, model: Model) -> list[str]:
-        """The names of the model's tasks, the wish's first."""
+        """Return the names of the model's tasks, the goal's first."""
         return sorted((task.name for task in model.config.tasks), key=lambda n: n != self.task)
 
     def value(self, prediction: Prediction) -> float:
-        """The predicted value, or the probability of the class."""
+        """Return the predicted value, or the probability of the class."""
         if self.label is not None:
             return prediction.probabilities[self.label]
         assert prediction.value is not None
         return prediction.value
 
     def distance(self, prediction: Prediction) -> float:
-        """How far beyond the wish a prediction is; negative on the wrong side.
+        """Return how far beyond the goal a prediction lies; negative on the wrong side.
 
-        A class: log-odds against the most probable other one. A value: its distance from the limit.
+        For a class, it is the log-odds against the most probable other class. For a value, it is
+        the distance from the limit.
         """
-        own = self.value(prediction)
+        reached = self.value(prediction)
         if self.label is None:
-            return self.side * (own - self.limit)
+            return self.side * (reached - self.limit)
         other = max(p for name, p in prediction.probabilities.items() if name != self.label)
-        return float(np.log(max(own, 1e-12) / max(other, 1e-12)))
+        return float(np.log(max(reached, 1e-12) / max(other, 1e-12)))
 
     def sure(self, prediction: Prediction) -> bool | None:
-        """Whether the model is sure that the wish is fulfilled; None if that is not known.
+        """Say whether the model is sure that the goal is reached; None if the model cannot tell.
 
-        A class: see `Prediction.sure`. A value: its whole interval lies beyond the limit.
+        For a class, see `Prediction.sure`. For a value, its whole interval must lie beyond the
+        limit.
         """
         if self.label is not None:
-            known = prediction.sure
-            return None if known is None else known and prediction.label == self.label
+            sure = prediction.sure
+            return None if sure is None else sure and prediction.label == self.label
         if (interval := prediction.interval) is None:
             return None
         return min(self.side * (end - self.limit) for end in interval) > 0

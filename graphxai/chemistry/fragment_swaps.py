@@ -1,4 +1,4 @@
-"""Molecules made by exchanging a BRICS fragment (Degen 2008), or by a change of their SELFIES."""
+"""Molecules made by swapping a BRICS fragment (Degen 2008), or by a change of their SELFIES."""
 
 import csv
 import random
@@ -13,7 +13,7 @@ from rdkit.Chem import BRICS
 from graphxai.datasets.training_set import TrainingSet
 
 from .substituents import exchange_name
-from .transformations import Change, Changes
+from .transformations import Change, NewMolecules
 
 LARGEST = 13  # heavy atoms of an exchanged fragment (Hu 2012)
 MOST = 24  # fragments of one kind that are tried at a bond, the most common first
@@ -22,41 +22,51 @@ COMMON = "common_fragments.csv"  # kind of bond, SMILES, number of compounds
 JOINT = 1  # isotope of the dummy atoms that are joined
 ORIGIN = "graphxai_origin"
 
-Fragments = Mapping[str, Collection[str]]  # by kind of bond: SMILES with [1*], most common first
+FragmentsByBond = Mapping[
+    str, Collection[str]
+]  # by kind of bond: SMILES with [1*], most common first
 _Pieces = frozenset[tuple[str, str]]  # kinds of bond and fragments
 
 
-def exchanged(mol: Chem.Mol, fragments: Fragments, keep: Collection[int] = ()) -> Iterator[Change]:
-    """Molecules with a fragment at one BRICS bond exchanged for one of its kind, each once.
+def exchanged(
+    mol: Chem.Mol, fragments: FragmentsByBond, keep: Collection[int] = ()
+) -> Iterator[Change]:
+    """Yield the molecules in which a fragment at one BRICS bond is exchanged for one of its kind.
 
-    keep: as for `transformed`.
+    Each molecule is yielded once.
+
+    Args:
+        mol: the molecule to change.
+        fragments: what to put in place of its fragments.
+        keep: as for `transformed`.
     """
-    changes = Changes(mol, keep)
+    products = NewMolecules(mol, keep)
     with rdBase.BlockLogs():
         for cut in _cuts(mol):
-            if changes.keep & cut.part:
+            if products.keep & cut.part:
                 continue
             old, core = cut.fragment(mol), _piece(mol, cut.part, cut.inner)
             for new in list(fragments.get(cut.kind, ()))[:MOST]:
                 if new != old:
                     product = Chem.molzip(core, Chem.MolFromSmiles(new), _by_isotope())
                     name = exchange_name(old, new)
-                    yield from changes.of(product, name, "BRICS exchange", ORIGIN)
+                    yield from products.of(product, name, "BRICS exchange", ORIGIN)
 
 
 def fragments_of(molecules: Iterable[Chem.Mol]) -> dict[str, dict[str, int]]:
-    """The fragments at BRICS bonds by kind of bond, with the number of molecules that have them."""
+    """Return the fragments at BRICS bonds by kind of bond, each with how many molecules have it."""
     return _counted(map(_pieces, molecules))
 
 
-def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> Fragments:
-    """Fragments of the training compounds most similar to a molecule, then common ones."""
+def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> FragmentsByBond:
+    """Return fragments of the training compounds most similar to a molecule, then common ones."""
     near = () if training is None else training.most_similar(mol, NEAREST)
-    own = _counted(map(_pieces_of, near))
-    common = _common()
+    similar, common = _counted(map(_pieces_of, near)), _common()
     return {
-        kind: tuple(dict.fromkeys((*list(own.get(kind, ()))[: MOST // 2], *common.get(kind, ()))))
-        for kind in {*own, *common}
+        kind: tuple(
+            dict.fromkeys((*list(similar.get(kind, ()))[: MOST // 2], *common.get(kind, ())))
+        )
+        for kind in {*similar, *common}
     }
 
 
@@ -70,10 +80,10 @@ def _pieces_of(smiles: str) -> _Pieces:
     return _pieces(Chem.MolFromSmiles(smiles))
 
 
-def _counted(found: Iterable[_Pieces]) -> dict[str, dict[str, int]]:
-    """How many have each fragment, by kind of bond, the most common first."""
+def _counted(pieces_by_molecule: Iterable[_Pieces]) -> dict[str, dict[str, int]]:
+    """Count in how many molecules each fragment occurs, by kind of bond, the most common first."""
     counts: dict[str, dict[str, int]] = {}
-    for pieces in found:
+    for pieces in pieces_by_molecule:
         for kind, smiles in pieces:
             of_kind = counts.setdefault(kind, {})
             of_kind[smiles] = of_kind.get(smiles, 0) + 1
@@ -84,10 +94,17 @@ def _counted(found: Iterable[_Pieces]) -> dict[str, dict[str, int]]:
 
 
 def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) -> Iterator[Change]:
-    """Molecules whose SELFIES differ in one symbol (STONED, Nigam 2021), each once.
+    """Yield the molecules whose SELFIES differ in one symbol (STONED, Nigam 2021), each once.
 
-    count: how many changes are tried. keep: the substructure of these atoms is found in every
-    molecule. Needs the package selfies. Raises ValueError if it cannot write the molecule.
+    Args:
+        mol: the molecule to change.
+        count: how many changes are tried.
+        seed: for the random changes.
+        keep: numbers of atoms whose substructure every molecule must still contain.
+
+    Raises:
+        ImportError: without the package selfies.
+        ValueError: if SELFIES cannot write the molecule.
     """
     try:
         import selfies
@@ -104,8 +121,8 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
     rng, seen = random.Random(seed), {Chem.MolToSmiles(mol)}
     for _ in range(count):
         place, action = rng.randrange(len(symbols)), rng.choice(("replace", "insert", "delete"))
-        put = [] if action == "delete" else [rng.choice(alphabet)]
-        parts = symbols[:place] + put + symbols[place + (action != "insert") :]
+        inserted = [] if action == "delete" else [rng.choice(alphabet)]
+        parts = symbols[:place] + inserted + symbols[place + (action != "insert") :]
         with rdBase.BlockLogs():
             new = Chem.MolFromSmiles(selfies.decoder("".join(parts)))
         smiles = "" if new is None else Chem.MolToSmiles(new)
@@ -114,8 +131,11 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
             yield Change(smiles, f"{action} one symbol", "SELFIES", frozenset())
 
 
-class _Cut(NamedTuple):
-    """A BRICS bond inner-outer; `part`, the atoms on the smaller side, of which `inner` is one."""
+class _BricsCut(NamedTuple):
+    """A BRICS bond between the atoms `inner` and `outer`.
+
+    `part` holds the atoms on the smaller side of the bond, and `inner` is one of them.
+    """
 
     kind: str
     inner: int
@@ -123,32 +143,32 @@ class _Cut(NamedTuple):
     part: frozenset[int]
 
     def fragment(self, mol: Chem.Mol) -> str:
-        """The smaller side as SMILES, with [1*] in place of the other."""
+        """Return the smaller side as SMILES, with [1*] in place of the other side."""
         rest = frozenset(range(mol.GetNumAtoms())) - self.part
         return str(Chem.MolToSmiles(_piece(mol, rest, self.outer)))
 
 
-def _cuts(mol: Chem.Mol) -> Iterator[_Cut]:
-    """Every BRICS bond with a side that is small enough to be exchanged."""
-    for (begin, end), (one, other) in BRICS.FindBRICSBonds(mol):
-        for kind, inner, outer in ((one, begin, end), (other, end, begin)):
+def _cuts(mol: Chem.Mol) -> Iterator[_BricsCut]:
+    """Yield every BRICS bond that has a side small enough to be exchanged."""
+    for (begin, end), (begin_kind, end_kind) in BRICS.FindBRICSBonds(mol):
+        for kind, inner, outer in ((begin_kind, begin, end), (end_kind, end, begin)):
             part = _side(mol, inner, outer)
             if len(part) <= min(LARGEST, mol.GetNumAtoms() // 2):
-                yield _Cut(kind, inner, outer, part)
+                yield _BricsCut(kind, inner, outer, part)
 
 
 def _side(mol: Chem.Mol, first: int, behind: int) -> frozenset[int]:
-    """The atoms still connected to `first` once the bond to `behind` is cut."""
-    found, todo = {first, behind}, [first]  # no ring runs through the bond
+    """Return the atoms that stay connected to `first` when the bond to `behind` is cut."""
+    reached, todo = {first, behind}, [first]  # no ring runs through the bond
     while todo:
-        near = {atom.GetIdx() for atom in mol.GetAtomWithIdx(todo.pop()).GetNeighbors()} - found
-        found |= near
+        near = {atom.GetIdx() for atom in mol.GetAtomWithIdx(todo.pop()).GetNeighbors()} - reached
+        reached |= near
         todo += near
-    return frozenset(found - {behind})
+    return frozenset(reached - {behind})
 
 
 def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
-    """The molecule without these atoms, except that `joint` becomes a dummy atom."""
+    """Return the molecule without these atoms, of which `joint` becomes a dummy atom."""
     piece = Chem.RWMol(mol)
     for atom in piece.GetAtoms():
         if atom.GetIdx() not in without:
@@ -172,10 +192,10 @@ def _by_isotope() -> Chem.MolzipParams:
 
 @cache
 def _common() -> dict[str, tuple[str, ...]]:
-    """Common fragments, counted in the structures of public tables; see the file's first line."""
+    """Read common fragments by kind of bond; the file's first line says where they are from."""
     with resources.files(__package__).joinpath(COMMON).open(encoding="utf-8") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        found: dict[str, list[str]] = {}
+        by_kind: dict[str, list[str]] = {}
         for row in rows:
-            found.setdefault(row["kind"], []).append(row["smiles"])
-    return {kind: tuple(smiles) for kind, smiles in found.items()}
+            by_kind.setdefault(row["kind"], []).append(row["smiles"])
+    return {kind: tuple(smiles) for kind, smiles in by_kind.items()}
