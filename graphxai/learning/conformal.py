@@ -118,8 +118,6 @@ def conformal_scores(
     than 1,000 labels, 1,000 are drawn, of every class if there are classes: a rare one has too few
     otherwise. Molecules without a reading do not count.
     """
-    from crepes import ConformalClassifier, ConformalRegressor
-
     known = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
     if not len(known):
         return None
@@ -135,18 +133,12 @@ def conformal_scores(
         [one.difficulty(None if similarity is None else similarity[k]) for k in known]
     )
     if task.kind == "regression":
-        fitted = ConformalRegressor().fit(y[known] - read[known], sigmas=difficulty)
-        return Conformal({VALUES: fitted.alphas.tolist()}, slope)
-    labels = y[known].astype(int)
-    margins = _margins(_by_class(task, read[known]), labels) / difficulty
-    fitted = ConformalClassifier().fit(margins, bins=labels)
-    return Conformal(
-        {
-            name: np.sort(fitted.alphas[fitted.bins == c]).tolist()
-            for c, name in enumerate(task.classes)
-        },
-        slope,
-    )
+        scores = {VALUES: np.abs(y[known] - read[known]) / difficulty}
+    else:
+        labels = y[known].astype(int)
+        margins = _margins(_by_class(task, read[known]), labels) / difficulty
+        scores = {name: margins[labels == code] for code, name in enumerate(task.classes)}
+    return Conformal({key: np.sort(values).tolist() for key, values in scores.items()}, slope)
 
 
 def pooled(found: Sequence[Conformal | None]) -> Conformal | None:
