@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 FILE, HELD_OUT = "training.csv", "held_out.csv"
-# Fitted on held-out molecules with measured values, see benchmarks/trust.md.
+# Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
 EDGE, FAR = 0.79, 0.59
 Word = Literal["training compound", "near", "edge", "far", "unknown"]
 

@@ -204,8 +204,8 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         The relevance (`lrp`) of the atoms without a counterpart is divided by the sum of all terms
         of the contrast (see `Account`). The rest lies at atoms that both molecules have, and in the
         graph token. What a small share means was measured on models of known rules
-        (benchmarks/counterfactuals.md). The share is None without a common part, and where the
-        outputs do not differ.
+        (benchmarks/results/counterfactuals.md). The share is None without a common part, and where
+        the outputs do not differ.
         """
         if not self.ranked:
             return ()

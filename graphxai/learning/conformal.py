@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
-SLOPE = 1.0  # see benchmarks/uncertainty.md
+SLOPE = 1.0  # see benchmarks/results/uncertainty.md
 LARGEST = 1000  # molecules per task, or class, whose scores are stored
 FEW = 20  # far molecules, below which their coverage says nothing
 

@@ -44,7 +44,7 @@ __all__ = [
     "map_in_processes",
 ]
 
-STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/workers.md
+STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/results/workers.md
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 _MAIN = threading.Lock()  # held while the script's module is hidden
 

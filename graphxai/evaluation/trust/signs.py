@@ -51,9 +51,9 @@ ACCURACY = Limits(0.9, 0.7)
 # have no training picture closer than 0.76, and 1 % no picture closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
 # Probability of the predicted class, by the number of classes. For two classes the limits were
-# fitted (benchmarks/trust.md). For more classes they are from the 10,000 MNIST test digits: 9,780
-# have 0.9 or more, and 99 % of these are right; 129 have 0.7 to 0.9, and 71 % of these are right;
-# of the other 91, half are wrong.
+# fitted (benchmarks/results/trust.md). For more classes they are from the 10,000 MNIST test digits:
+# 9,780 have 0.9 or more, and 99 % of these are right; 129 have 0.7 to 0.9, and 71 % of these are
+# right; of the other 91, half are wrong.
 CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
 CALIBRATION = Limits(0.02, 0.1)  # expected calibration error on test data
 RESIDUAL = Limits(1e-3, 0.1)  # unexplained part of the ledger, as a share of its terms

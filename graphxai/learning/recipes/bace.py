@@ -246,7 +246,7 @@ divided by a temperature of {temperature:.2f}, fitted on validation data.
 
 n = {model.n}, {model.positives} active; interval: bootstrap over compounds.
 pIC50: RMSE {found["pIC50 RMSE"]:.2f}; predicting the training mean:
-{found["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/bace_quality.md`.
+{found["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/results/bace_quality.md`.
 
 {uncertainty(coverage)}
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,

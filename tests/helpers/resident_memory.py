@@ -1,0 +1,24 @@
+"""The memory that curves of a large graph take, measured in a process that does nothing else."""
+
+from pathlib import Path
+
+import torch
+
+from graphxai.contract.target import Target
+from graphxai.evaluation.curves import several_series
+from toy import random_graphormer
+
+
+def curve_memory_mb(nodes: int) -> float:
+    """Return by how many MB the resident set grows at most for the curves of a chain of atoms."""
+    model = random_graphormer(num_layers=2, hidden_dim=64, ffn_dim=64, num_heads=8)
+    chain = model.prepare("C" * nodes).data
+    before = resident_kb("VmRSS")
+    several_series(model, [chain], [[torch.randn(nodes)]], Target("active"), steps=11)
+    return (resident_kb("VmHWM") - before) / 1024
+
+
+def resident_kb(field: str) -> int:
+    """Read VmRSS, the resident set now, or VmHWM, its peak; `getrusage` includes the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
