@@ -1,4 +1,4 @@
-"""Features read from RDKit's binary format equal those that OGB reads from atoms and bonds."""
+"""Features of whole molecules equal those that OGB reads from each atom and bond."""
 
 import itertools
 
@@ -8,9 +8,8 @@ from ogb.utils.features import atom_to_feature_vector, bond_to_feature_vector
 from rdkit import Chem, rdBase
 from rdkit.Chem import AllChem
 
-from graphxai.datasets import rdkit_binary
+from graphxai.datasets.features import atom_features, bond_features
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.rdkit_binary import molecule_features
 from graphxai.datasets.samples import MOLECULES
 
 ODD = {
@@ -58,17 +57,10 @@ def ogb_features(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def assert_equals_ogb(mol: Chem.Mol) -> None:
-    # Twice: the first time records may be new, the second time they are known.
-    for found in (*molecule_features([mol]), *molecule_features([mol])):
-        for array, expected in zip(found, ogb_features(mol), strict=True):
-            assert array.dtype == expected.dtype
-            assert np.array_equal(array, expected), Chem.MolToSmiles(mol)
-
-
-@pytest.fixture
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdkit_binary, "ATOM_ROWS", {})
-    monkeypatch.setattr(rdkit_binary, "BOND_ROWS", {})
+    features = atom_features(mol), *bond_features(mol)
+    for array, expected in zip(features, ogb_features(mol), strict=True):
+        assert array.dtype == expected.dtype
+        assert np.array_equal(array, expected), Chem.MolToSmiles(mol)
 
 
 @pytest.mark.parametrize("smiles", ODD.values(), ids=ODD.keys())
@@ -94,13 +86,6 @@ def test_a_smiles_has_the_features_that_ogb_reads_from_the_molecule_of_rdkit(smi
     expected = ogb_features(Chem.MolFromSmiles(smiles))
     for found, wanted in zip((data.x, data.edge_index, data.edge_attr), expected, strict=True):
         assert np.array_equal(found.numpy(), wanted)
-
-
-@pytest.mark.usefixtures("nothing_known")
-def test_odd_molecules_teach_nothing_wrong() -> None:
-    mols = [Chem.MolFromSmiles(s) for s in (*ODD.values(), *MOLECULES.values())]
-    for mol in (*mols, *reversed(mols)):
-        assert_equals_ogb(mol)
 
 
 def test_every_element_charge_and_number_of_hydrogens_has_the_features_of_ogb() -> None:
@@ -137,11 +122,10 @@ def test_unknown_and_cis_trans_stereo_have_the_features_of_ogb() -> None:
 def test_an_atropisomer_which_ogb_refuses_has_no_stereo() -> None:
     mol = Chem.MolFromSmiles("Cc1cccc(F)c1-c1c(C)cccc1F")
     axis = mol.GetBondBetweenAtoms(7, 8)
-    ((_, _, expected),) = molecule_features([mol])
+    _, expected = bond_features(mol)
     axis.SetStereoAtoms(1, 9)
     axis.SetStereo(Chem.BondStereo.STEREOATROPCW)
-    for _ in range(2):
-        assert np.array_equal(molecule_features([mol])[0][2], expected)
+    assert np.array_equal(bond_features(mol)[1], expected)
 
 
 def test_coordinates_properties_and_groups_of_a_file_change_nothing() -> None:
@@ -185,43 +169,3 @@ def test_a_cage_with_hundreds_of_rings_has_the_features_of_ogb() -> None:
         cage.AddBond(i, j, Chem.BondType.SINGLE)
     Chem.SanitizeMol(cage)
     assert_equals_ogb(cage)
-
-
-def test_the_binary_form_of_this_rdkit_is_known() -> None:
-    assert rdkit_binary.IS_KNOWN_VERSION, (
-        "RDKit writes a new version of its binary form, so featurising works, but slower:"
-        " compare the layout with the one described in rdkit_binary and add the version there."
-    )
-
-
-def test_a_plain_molecule_seen_before_is_read_without_attributes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = [molecule_to_data(smiles) for smiles in MOLECULES.values()]
-    monkeypatch.delattr(rdkit_binary, "atom_features")
-    monkeypatch.delattr(rdkit_binary, "bond_features")
-    for smiles, data in zip(MOLECULES.values(), expected, strict=True):
-        assert molecule_to_data(smiles).x.equal(data.x)
-
-
-def test_another_version_of_the_binary_form_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdkit_binary, "IS_KNOWN_VERSION", False)
-    monkeypatch.delattr(rdkit_binary, "_read")
-    for smiles in MOLECULES.values():
-        assert_equals_ogb(Chem.MolFromSmiles(smiles))
-
-
-@pytest.mark.usefixtures("nothing_known")
-def test_the_number_of_records_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdkit_binary, "MAX_ROWS", 10)
-    for charge in range(1, 100):
-        assert_equals_ogb(Chem.MolFromSmiles(f"[U+{charge}].[Np-{charge}]C=CC#C"))
-    assert len(rdkit_binary.ATOM_ROWS) <= 10
-
-
-def test_the_arrays_belong_to_the_caller() -> None:
-    mol = Chem.MolFromSmiles("CCO")
-    for array in molecule_features([mol])[0]:
-        assert array.flags.writeable
-        array[:] = 99
-    assert_equals_ogb(mol)
