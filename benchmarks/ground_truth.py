@@ -4,10 +4,13 @@
         [--groups shapes rules digits] [--methods lrp learned ...]
 
 One Graphormer learns all rules on 20,000 molecules, another sees planted shapes; the digits have
-the bundled model. Writes a folder for every group, with `rows.csv` and `scores.json` for every
-task, then `tables.md`. What is there already is not computed again. FOLDER contains
-`molecules/*.csv` and `mnist/`. The method `learned`, if it is named, is fitted to the model of the
-rules, for each rule separately; the digits have the bundled one, and the shapes have none.
+the bundled model. Every group gets a folder with `rows.csv` and `scores.json` for every task. From
+these come the files that `ground_truth.md` links, `shapes.csv`, `rules.csv`, `digits.csv` and
+`tasks.csv`, and its table, which is printed. What is there already is not computed again. FOLDER
+contains `molecules/*.csv` and `mnist/`.
+
+If the method `learned` is named, it is fitted to each rule separately. The digits have the bundled
+one, and the shapes have none.
 """
 
 import argparse
@@ -26,16 +29,11 @@ from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES
 from graphxai.datasets.superpixels import image_to_data, stroke_pixels, stroke_segments
 from graphxai.evaluation.ground_truth import evaluate_truth, model_score
-from graphxai.evaluation.ground_truth_report import (
-    SCORES,
-    benchmark_rules,
-    benchmark_shapes,
-    mean_share,
-    store,
-    tables,
-)
+from graphxai.evaluation.ground_truth_report import SCORES, mean_share, store
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.models.graphormer import load_checkpoint
+from ground_truth_tables import main_table, write_group
+from ground_truth_tasks import benchmark_rules, benchmark_shapes
 
 FITTED_TO = 150  # training molecules with each answer that `learned` is fitted to
 TASKS = {"shapes": list(SHAPES), "rules": list(RULES), "digits": ["digits"]}
@@ -65,7 +63,7 @@ def measure_digits(folder: Path, given: argparse.Namespace) -> None:
 
 
 def molecules(path: Path, given: argparse.Namespace) -> RuleTable:
-    """The molecules with their labels, made once: the filters take some minutes."""
+    """Read the molecules with their labels. The first call makes them, which takes minutes."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         rule_table(local_smiles(given.data), size=given.size, seed=given.seed).save(path)
@@ -77,23 +75,23 @@ def measure_rules(folder: Path, table: RuleTable, given: argparse.Namespace) -> 
     common = {"limit": given.limit, "limit_nothing": given.nothing, "seed": given.seed}
     plain = without_learned(given.methods)
     if plain == given.methods:
-        return benchmark_rules(folder, table, plain, names=given.rules, **common)
-    benchmark_rules(folder, table, plain, names=[], **common)  # trains the model
+        benchmark_rules(folder, table, plain, given.rules, **common)
+        return
+    benchmark_rules(folder, table, plain, [], **common)  # trains the model
     for name in given.rules:
         if not (folder / name / SCORES).exists():
             chosen = given.methods if RULES[name].kind == "presence" else plain
             fitted = [fitted_to(folder, table, name) if m == "learned" else m for m in chosen]
-            benchmark_rules(folder, table, fitted, names=[name], **common)
-    return None
+            benchmark_rules(folder, table, fitted, [name], **common)
 
 
 def without_learned(names: Sequence[str]) -> list[str]:
-    """The methods that need no fitting to a rule."""
+    """Return the methods that need no fitting to a rule."""
     return [name for name in names if name != "learned"]
 
 
 def fitted_to(folder: Path, table: RuleTable, name: str) -> Explainer:
-    """`learned`, fitted to training molecules of a rule."""
+    """Return `learned`, fitted to training molecules of a rule."""
     rng, labels, chosen = random.Random(name), table.of(name), list[str]()
     for side in (0, 1):
         among = [table.smiles[k] for k in table.split.train if labels[k] == side]
@@ -118,7 +116,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     common = {"limit": given.limit, "limit_nothing": given.nothing, "seed": given.seed}
-    parts = []
+    tasks = []
     for group in given.groups:
         folder, names = given.out / group, TASKS[group]
         if group == "shapes":
@@ -128,10 +126,9 @@ def main() -> None:
             measure_rules(folder, molecules(folder / "molecules.csv", given), given)
         else:
             measure_digits(folder / "digits", given)
-        parts.append(f"# {group}\n\n{tables(folder, names)}")
-        (given.out / f"{group}.md").write_text(parts[-1], encoding="utf-8")
-    (given.out / "tables.md").write_text("\n".join(parts), encoding="utf-8")
-    print("\n".join(parts))
+        tasks += write_group(folder, names, given.out / f"{group}.csv")
+    pd.DataFrame(tasks).to_csv(given.out / "tasks.csv", index=False)
+    print(main_table(given.out))
 
 
 if __name__ == "__main__":

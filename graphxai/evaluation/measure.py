@@ -16,11 +16,11 @@ from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 
 from .curves import Series, several_series
-from .ground_truth import rank_correlation
 from .method_values import GRID
 from .metrics import Metric
 from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
+from .truth_metrics import rank_correlation
 
 NO_REMOVAL = "none"  # operator for values that involve no removal
 Item = tuple[Key, Input]

@@ -16,20 +16,22 @@ from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import stroke_pixels, stroke_segments
 from graphxai.evaluation.ground_truth import (
     COLUMNS,
+    evaluate_bonds,
+    evaluate_nothing,
+    evaluate_truth,
+    model_score,
+)
+from graphxai.evaluation.truth_metrics import (
     NODE_METRICS,
     PIXEL_METRICS,
     SHARE_METRICS,
     average_precision,
     bond_scores,
-    evaluate_bonds,
-    evaluate_nothing,
-    evaluate_truth,
     iou,
     iou_top_k,
     mean_average_precision,
     mean_iou,
     metrics_for,
-    model_score,
     outstanding,
     pearson,
     pixel_accuracy,

@@ -1,0 +1,206 @@
+"""Scores of relevance against the nodes, shares or pixels known to cause the label.
+
+Scores use signed relevance: high means relevant. A score is NaN if the truth has nothing to
+distinguish (`undefined` gives the reason). Ties never depend on the order of the nodes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from graphxai.learning import metrics as prediction
+
+Score = Callable[[NDArray[np.float64], NDArray[Any]], float]
+
+
+def undefined(truth: ArrayLike) -> str:
+    """The reason why no score is defined for a truth; "" if one is.
+
+    truth: bool of any shape (true nodes or pixels), or float (N,) (shares).
+    """
+    known = np.asarray(truth)
+    if known.dtype != np.bool_:
+        return "every share is the same" if not len(known) or np.ptp(known) == 0 else ""
+    if not known.any():
+        return "nothing is true"
+    return "everything is true" if known.all() else ""
+
+
+def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Probability that a true node has more relevance than a false one; ties count half.
+
+    relevance, truth (bool): (N,). Raises ValueError for values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    return prediction.roc_auc(scores, true)
+
+
+def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Area under the precision-recall curve as a sum of steps: sum_k (r_k - r_(k-1)) p_k.
+
+    Nodes of equal relevance share a step. relevance, truth (bool): (N,). Raises ValueError for
+    values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    return prediction.average_precision(scores, true)
+
+
+def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Share of true nodes among the k most relevant, where k is the number of true nodes.
+
+    If nodes tie at rank k, the mean over all ways to choose. relevance, truth (bool): (N,). Raises
+    ValueError for values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    k = int(true.sum())
+    limit = np.sort(scores)[-k]
+    above, tied = scores > limit, scores == limit
+    places = k - above.sum()
+    return float((true[above].sum() + places * true[tied].mean()) / k)
+
+
+def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union of the true nodes and the nodes above the mean relevance.
+
+    The threshold is that of the segmentation in Chefer 2021b, sec. 4. relevance, truth (bool): any
+    shape. Raises ValueError for values that cannot be compared.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    return _overlap(scores > scores.mean(), true)
+
+
+def iou_top_k(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union of the k true nodes and the k most relevant ones.
+
+    Equals p / (2 - p), where p is their precision (`top_k_precision`).
+    """
+    precision = top_k_precision(relevance, truth)
+    return precision / (2 - precision)
+
+
+def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
+    """Pearson's correlation of relevance (N,) and true shares (N,); NaN if either is constant."""
+    scores, known = _comparable(relevance, shares, shares=True)
+    a, b = scores - scores.mean(), known - known.mean()
+    if np.ptp(scores) == 0 or np.ptp(known) == 0:
+        return np.nan
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def rank_correlation(relevance: ArrayLike, shares: ArrayLike) -> float:
+    """Spearman's correlation of signed relevance (N,) and true shares (N,); ties get mean ranks."""
+    scores, known = _comparable(relevance, shares, shares=True)
+    return pearson(rankdata(scores), rankdata(known))
+
+
+def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Share of pixels on the right side of the mean relevance.
+
+    relevance, truth (bool): (H, W). Source: the segmentation test of Chefer 2021b, sec. 4.
+    """
+    scores, true = _comparable(relevance, truth)
+    return np.nan if undefined(true) else float(((scores > scores.mean()) == true).mean())
+
+
+def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union at the mean relevance, averaged over foreground and background.
+
+    relevance, truth (bool): (H, W), one picture; the code of Chefer 2021b pools all pictures.
+    """
+    scores, true = _comparable(relevance, truth)
+    if undefined(true):
+        return np.nan
+    chosen = scores > scores.mean()
+    return (_overlap(chosen, true) + _overlap(~chosen, ~true)) / 2
+
+
+def mean_average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Mean of two average precisions: foreground by relevance, background by its negative.
+
+    relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names this metric without a formula.
+    """
+    scores, true = _comparable(relevance, truth)
+    return (average_precision(scores, true) + average_precision(-scores, ~true)) / 2
+
+
+NODE_METRICS: Mapping[str, Score] = {
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
+    "top_k_precision": top_k_precision,
+    "iou": iou,
+    "iou_top_k": iou_top_k,
+}
+BOND_METRICS: Mapping[str, Score] = {
+    "bond_roc_auc": roc_auc,
+    "bond_average_precision": average_precision,
+}
+SHARE_METRICS: Mapping[str, Score] = {"rank_correlation": rank_correlation, "pearson": pearson}
+PIXEL_METRICS: Mapping[str, Score] = {
+    "pixel_accuracy": pixel_accuracy,
+    "mean_average_precision": mean_average_precision,
+    "mean_iou": mean_iou,
+}
+
+
+def bond_scores(relevance: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
+    """Scores (M,) of bonds with ends (M, 2): the mean relevance (N,) of the two atoms."""
+    found: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)].mean(-1)
+    return found
+
+
+def outstanding(relevance: ArrayLike) -> float:
+    """Share of nodes (N,) that stand out upwards: above Q3 + 1.5 (Q3 - Q1), Tukey 1977.
+
+    Where nothing is true, each is a false positive: an explanation of nothing must be flat.
+    Differences below 1e-5 of the largest |relevance| are rounding.
+    """
+    scores = np.asarray(relevance, dtype=np.float64)
+    low, high = np.quantile(scores, (0.25, 0.75))
+    limit = high + 1.5 * (high - low) + 1e-5 * np.abs(scores).max()
+    return float((scores > limit).mean())
+
+
+def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
+    """The metrics that fit a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
+    known = np.asarray(truth)
+    if known.dtype == np.bool_ and known.ndim in (1, 2):
+        return NODE_METRICS if known.ndim == 1 else PIXEL_METRICS
+    if known.dtype.kind == "f" and known.ndim == 1:
+        return SHARE_METRICS
+    raise ValueError(
+        "a truth is bool (N,) for nodes, float (N,) for shares or bool (H, W) for pixels, not"
+        f" {known.dtype} {known.shape}."
+    )
+
+
+def _comparable(
+    relevance: ArrayLike, truth: ArrayLike, *, shares: bool = False
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Both as flat arrays: relevance float64, truth bool or, for shares, float64."""
+    scores, known = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
+    if scores.shape != known.shape:
+        raise ValueError(f"relevance has shape {scores.shape}, but truth has shape {known.shape}.")
+    if not np.isfinite(scores).all():
+        raise ValueError("relevance contains values that are not finite.")
+    if not shares:
+        if known.dtype != np.bool_:
+            raise ValueError(f"the true nodes must be bool, not {known.dtype}.")
+        return scores.ravel(), known.ravel()
+    known = known.astype(np.float64)
+    if not np.isfinite(known).all():
+        raise ValueError("the true shares contain values that are not finite.")
+    return scores.ravel(), known.ravel()
+
+
+def _overlap(chosen: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+    """Intersection over union of two sets, not both empty."""
+    return float((chosen & true).sum() / (chosen | true).sum())
