@@ -20,16 +20,17 @@ __all__ = ["atom_pair_counts", "ecfp4", "ecfp4_bits", "ecfp6_counts", "packed", 
 FloatArray = NDArray[np.float32]
 Words = NDArray[np.uint64]
 BITS = 2048
+COUNTS = 4096  # of environments, or of atom pairs
 
 
 @cache
-def _ecfp4(bits: int) -> Any:
-    return rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=bits)
+def _ecfp4() -> Any:
+    return rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=BITS)
 
 
 def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
     """ECFP4 of one molecule, 2,048 bits, in the form that RDKit compares."""
-    return _ecfp4(BITS).GetFingerprint(mol)
+    return _ecfp4().GetFingerprint(mol)
 
 
 def packed(fingerprints: Sequence[ExplicitBitVect]) -> Words:
@@ -57,22 +58,22 @@ def set_bits(words: Words) -> NDArray[np.int64]:
     return np.unpackbits(words.view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64)
 
 
-def ecfp4(smiles: Sequence[str], bits: int = BITS) -> FloatArray:
-    """ECFP4 as zeros and ones, (n, bits)."""
-    return _rows(_ecfp4(bits).GetFingerprintAsNumPy, smiles)
+def ecfp4(smiles: Sequence[str]) -> FloatArray:
+    """Return ECFP4 as zeros and ones, (n, 2048)."""
+    return _rows(_ecfp4().GetFingerprintAsNumPy, smiles)
 
 
-def ecfp6_counts(smiles: Sequence[str], bits: int = 4096, *, stereo: bool = True) -> FloatArray:
-    """ECFP6 counts, (n, bits); stereo: whether chirality is included."""
+def ecfp6_counts(smiles: Sequence[str], *, stereo: bool = True) -> FloatArray:
+    """Return ECFP6 counts, (n, 4096), with or without chirality."""
     generator = rdFingerprintGenerator.GetMorganGenerator(
-        radius=3, fpSize=bits, includeChirality=stereo
+        radius=3, fpSize=COUNTS, includeChirality=stereo
     )
     return _rows(generator.GetCountFingerprintAsNumPy, smiles)
 
 
-def atom_pair_counts(smiles: Sequence[str], bits: int = 4096) -> FloatArray:
-    """Counts of atom pairs with the number of bonds between them, (n, bits)."""
-    generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=bits)
+def atom_pair_counts(smiles: Sequence[str]) -> FloatArray:
+    """Return counts of atom pairs with the number of bonds between them, (n, 4096)."""
+    generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS)
     return _rows(generator.GetCountFingerprintAsNumPy, smiles)
 
 

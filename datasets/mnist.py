@@ -239,7 +239,7 @@ class IdxError(ValueError):
     """The file is not a readable IDX file of unsigned bytes; the message names it."""
 
 
-def read_idx(path: str | Path, *, max_bytes: int = MAX_IDX_BYTES) -> np.ndarray:
+def read_idx(path: str | Path) -> np.ndarray:
     """Read an IDX file of unsigned bytes, plain or gzip-compressed.
 
     Memory stays bounded whatever the file claims: no data are read before the header has been
@@ -247,7 +247,6 @@ def read_idx(path: str | Path, *, max_bytes: int = MAX_IDX_BYTES) -> np.ndarray:
 
     Args:
         path: the file; compression is recognised by content, not by name.
-        max_bytes: the largest array accepted.
 
     Returns:
         uint8 array of the shape in the header, e.g. (10000, 28, 28) or (10000,).
@@ -265,14 +264,14 @@ def read_idx(path: str | Path, *, max_bytes: int = MAX_IDX_BYTES) -> np.ndarray:
         raw.seek(0)
         try:
             if not compressed:
-                return _read(raw, path, max_bytes)
+                return _read(raw, path)
             with gzip.GzipFile(fileobj=raw) as stream:
-                return _read(cast(BinaryIO, stream), path, max_bytes)
+                return _read(cast(BinaryIO, stream), path)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise IdxError(f"{path}: damaged or truncated gzip data ({error})") from error
 
 
-def _read(stream: BinaryIO, path: Path, max_bytes: int) -> np.ndarray:
+def _read(stream: BinaryIO, path: Path) -> np.ndarray:
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\x00\x00":
         raise IdxError(f"{path}: not an IDX file (it starts with {magic.hex() or 'nothing'})")
@@ -286,8 +285,10 @@ def _read(stream: BinaryIO, path: Path, max_bytes: int) -> np.ndarray:
         raise IdxError(f"{path}: truncated within the header")
     shape = struct.unpack(f">{ndim}I", header)
     size = math.prod(shape)
-    if size == 0 or size > max_bytes:
-        raise IdxError(f"{path}: the header claims {shape}; 1 to {max_bytes} bytes are accepted")
+    if size == 0 or size > MAX_IDX_BYTES:
+        raise IdxError(
+            f"{path}: the header claims {shape}; 1 to {MAX_IDX_BYTES} bytes are accepted"
+        )
     content = stream.read(size)
     if len(content) < size:
         raise IdxError(f"{path}: truncated, {len(content)} of {size} bytes of data")

@@ -43,25 +43,25 @@ DESCRIPTORS: dict[str, Callable[[Chem.Mol], float]] = {
     "stereocentres": rdMolDescriptors.CalcNumAtomStereoCenters,
 }
 
+LARGEST = 60  # heavy atoms of a molecule that is kept
+
 
 def collect(
     tables: Sequence[str | os.PathLike[str]],
     *,
     exclude: Iterable[str] = (),
-    max_atoms: int = 60,
     per_table: int | None = None,
     seed: int = 0,
 ) -> list[str]:
     """Collect the structures of CSV tables, each once, as canonical SMILES; no label is read.
 
-    Left out are molecules that cannot be read, have more than `max_atoms` atoms, or share their
+    Left out are molecules that cannot be read, have more than 60 atoms, or share their
     connectivity (first block of the InChIKey) with one in `exclude`, so that no test molecule is
     seen in pre-training.
 
     Args:
         tables: CSV files with a column `smiles`, in any case.
         exclude: SMILES that must not be seen.
-        max_atoms: largest number of heavy atoms.
         per_table: the most rows taken from a table, at random; None takes all.
         seed: the same seed takes the same rows.
 
@@ -76,7 +76,7 @@ def collect(
                 rows = random.Random(seed).sample(rows, per_table)
             for text in rows:
                 mol = Chem.MolFromSmiles(text)
-                if mol is not None and 0 < mol.GetNumAtoms() <= max_atoms:
+                if mol is not None and 0 < mol.GetNumAtoms() <= LARGEST:
                     found[Chem.MolToSmiles(mol)] = None
     return without(list(found), exclude)
 
@@ -107,9 +107,9 @@ def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:
     return np.nan_to_num(np.array(values, dtype=np.float64))
 
 
-def environments(smiles: Sequence[str], count: int, radius: int = 3) -> NDArray[np.bool_]:
-    """Which of the `count` most frequent atom environments each molecule contains, (n, count)."""
-    generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, includeChirality=True)
+def environments(smiles: Sequence[str], count: int) -> NDArray[np.bool_]:
+    """Return which of the `count` most frequent atom environments each molecule has, (n, count)."""
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=3, includeChirality=True)
     with rdBase.BlockLogs():
         found = [
             list(generator.GetSparseCountFingerprint(Chem.MolFromSmiles(s)).GetNonzeroElements())

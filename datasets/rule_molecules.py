@@ -98,22 +98,20 @@ def rule_dataset(
     )
 
 
-def local_smiles(
-    root: str | os.PathLike[str] | None = None, *, smiles_column: str = "smiles"
-) -> list[str]:
-    """Return the SMILES of all tables `<root>/molecules/*.csv`, ordered by file name and row.
+def local_smiles(root: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the column `smiles` of all tables `<root>/molecules/*.csv`, by file name and row.
 
     root: data folder; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
 
     Raises:
         FileNotFoundError: there is no such table.
-        ValueError: a table has no column of that name.
+        ValueError: a table has no such column.
     """
     folder = data_root(root) / "molecules"
     tables = sorted(folder.glob("*.csv"))
     if not tables:
         raise FileNotFoundError(
-            f"no tables in {folder}: put CSV files with a column {smiles_column!r} there (any"
+            f"no tables in {folder}: put CSV files with a column 'smiles' there (any"
             " drug-like molecules will do), give the folder that contains molecules/ with root=..."
             " or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
         )
@@ -121,9 +119,9 @@ def local_smiles(
     for table in tables:
         with table.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            if smiles_column not in (reader.fieldnames or ()):
-                raise ValueError(f"{table} has no column {smiles_column!r}.")
-            found += [row[smiles_column] or "" for row in reader]
+            if "smiles" not in (reader.fieldnames or ()):
+                raise ValueError(f"{table} has no column 'smiles'.")
+            found += [row["smiles"] or "" for row in reader]
     return found
 
 

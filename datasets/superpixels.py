@@ -236,13 +236,13 @@ def as_grey(image: ArrayLike) -> np.ndarray:
     return grey
 
 
-def stroke_pixels(image: ArrayLike, *, threshold: float = INK) -> NDArray[np.bool_]:
-    """Pixels (H, W) of the stroke: brighter than `threshold`.
+def stroke_pixels(image: ArrayLike) -> NDArray[np.bool_]:
+    """Return the pixels (H, W) of the stroke, which are brighter than `INK`.
 
     image: (H, W), grey values in [0, 1], or uint8, bright ink on black. Raises SuperpixelError if
     it is not a grey image.
     """
-    return as_grey(image) > threshold
+    return as_grey(image) > INK
 
 
 def stroke_segments(

@@ -1,6 +1,6 @@
 """Neighbours of a molecule: the results of transformations that medicinal chemists make."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
-from .transformation_table import TRANSFORMATIONS, Transformation
+from .transformation_table import TRANSFORMATIONS
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
 
@@ -34,9 +34,7 @@ class Change:
     origin: tuple[int, ...] = ()
 
 
-def transformed(
-    mol: Chem.Mol, keep: Collection[int] = (), rows: Sequence[Transformation] = TRANSFORMATIONS
-) -> Iterator[Change]:
+def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
     """Yield all molecules that one transformation makes of `mol`, each once.
 
     Products that RDKit cannot sanitise or that fall apart are left out.
@@ -45,12 +43,11 @@ def transformed(
         mol: the molecule to change.
         keep: atoms that stay as they are. Their hydrogens, and groups attached to them that leave
             as a whole, may be replaced.
-        rows: the transformations to try.
     """
     products = NewMolecules(mol, keep)
     open_mol = _with_free_valences(mol)
     with rdBase.BlockLogs():
-        for name, smarts, source in rows:
+        for name, smarts, source in TRANSFORMATIONS:
             reaction = _reaction(smarts)
             if mol.HasSubstructMatch(reaction.GetReactantTemplate(0)):
                 for (product,) in reaction.RunReactants((open_mol,)):

@@ -169,7 +169,7 @@ def _patterns(given: list[str]) -> dict[str, str]:
     return named
 
 
-def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = ROWS) -> None:
+def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
     """Print the fragments of highest and of lowest mean relevance; plus: sign of positive ones."""
     from rich.console import Console
     from rich.markup import escape
@@ -183,7 +183,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = ROWS) -> No
         title=escape(printable(title)),
         title_justify="left",
     )
-    ends = frame if len(frame) <= 2 * rows else [frame.head(rows), frame.tail(rows)]
+    ends = frame if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
     shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
     for part in [ends] if not isinstance(ends, list) else ends:
         for row in part.itertuples():

@@ -25,9 +25,10 @@ from graphxai.models.graphormer import (
 from .terminal import echo, printable
 
 SHOWN_CLASSES = 3
+SHOWN_NODES = 5
 
 
-def print_explanation(explanation: Explanation, top: int = 5) -> None:
+def print_explanation(explanation: Explanation) -> None:
     """Print the predictions, the ledger if scores add up to the output, and the top nodes."""
     echo(f"{explanation.prediction.task}: {explanation.prediction.in_full}")
     for other in explanation.predictions:
@@ -44,7 +45,7 @@ def print_explanation(explanation: Explanation, top: int = 5) -> None:
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")
     molecule = explanation.molecule
     echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.errors}:")
-    for node in order[:top].tolist():
+    for node in order[:SHOWN_NODES].tolist():
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
         echo(f"    {f'{symbol}{node}':6s} {explanation.listed(node)}")
 

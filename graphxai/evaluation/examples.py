@@ -1,6 +1,6 @@
 """A picture of a benchmark's methods, side by side on a few of its graphs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from graphxai.api import explain
@@ -14,25 +14,19 @@ from .store import Key
 GRAPHS, METHODS = 3, 4
 
 
-def examples_svg(
-    model: Model,
-    inputs: Mapping[Key, Any],
-    report: Report,
-    methods: Sequence[Any] | None = None,
-) -> str:
+def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str:
     """Draw one row per graph and one column per method, each panel on a separate colour scale.
 
     The graphs are evenly spaced in the order of the best method's AUAC (the area under the
-    activation curve), so that a good, a middling and a bad case are shown.
+    activation curve), so that a good, a middling and a bad case are shown. The methods are the best
+    registered ones by AUAC, then `random`.
 
     Args:
         model: the explained model.
         inputs: what was measured, by key.
         report: of the benchmark.
-        methods: by default the best registered methods by AUAC, then `random`.
     """
-    if methods is None:
-        methods = _leading(report)
+    methods = _leading(report)
     panels = []
     for key in _typical(report):
         for method in methods:

@@ -24,6 +24,8 @@ from graphxai.runtime.writing import write_whole
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+PREDICTED = 64  # graphs in a batch of predictions
+
 __all__ = [
     "FitResult",
     "evaluate",
@@ -136,7 +138,7 @@ def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> 
 
 
 @torch.no_grad()
-def predict(model: LoadedModel, graphs: Sequence[Data], batch_size: int = 64) -> torch.Tensor:
+def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
     """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order."""
     encoded = encode_all(graphs, model.config)
     sizes = [int(graph.num_nodes or 0) for graph in encoded]
@@ -144,7 +146,7 @@ def predict(model: LoadedModel, graphs: Sequence[Data], batch_size: int = 64) ->
     training = model.training
     model.eval()
     outputs = torch.empty(len(encoded), model.config.num_outputs)
-    for batch in SizeBuckets(sizes, batch_size, shuffle=False):
+    for batch in SizeBuckets(sizes, PREDICTED, shuffle=False):
         graphs_of_batch = collate([encoded[k] for k in batch]).to(device)
         outputs[batch] = model(graphs_of_batch).float().cpu()
     model.train(training)

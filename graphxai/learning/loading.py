@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SizeBuckets", "encode_all", "make_loader", "make_loaders"]
 
+POOL = 32  # batches
+
 
 class SizeBuckets(Sampler[list[int]]):
     """Batches of graphs of similar size, so that padding is small; a new order every epoch.
 
-    The graphs are shuffled and cut into pools of `pool` batches. Each pool is sorted by size and
+    The graphs are shuffled and cut into pools of `POOL` batches. Each pool is sorted by size and
     cut into batches, and the batches are shuffled. The order depends only on the seed and the
     epoch, so a resumed run sees the same batches as an uninterrupted one. With several processes,
     each takes an equal number of batches.
@@ -34,7 +36,6 @@ class SizeBuckets(Sampler[list[int]]):
         *,
         seed: int = 0,
         shuffle: bool = True,
-        pool: int = 32,
         epoch: Callable[[], int] = lambda: 0,
         share: Callable[[], tuple[int, int]] = lambda: (0, 1),
     ) -> None:
@@ -42,7 +43,7 @@ class SizeBuckets(Sampler[list[int]]):
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
-        self.pool = pool if shuffle else max(1, len(self.sizes))
+        self.pool = POOL if shuffle else max(1, len(self.sizes))
         self.epoch = epoch
         self.share = share
 

@@ -24,6 +24,7 @@ _OUTLINE, _GREY = "#7a7a7a", "#555555"
 _LIST_WIDTH = 250.0  # pixels
 _ROW = 24.0  # height of a row of the list, pixels
 _FREE = 22.0  # pixels around a single fragment
+_FRAGMENT_SIZE = (180.0, 120.0)  # width and height of its picture, pixels
 _TAG = 8.5  # radius of a number's circle, pixels
 
 
@@ -85,23 +86,13 @@ def fragments_svg(
     )
 
 
-def fragment_svg(
-    smiles: str,
-    relevance: float,
-    *,
-    scale: Scale | float | None = None,
-    width: float = 180,
-    height: float = 120,
-    palette: str = "red-blue",
-) -> str:
+def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None = None) -> str:
     """Return a small SVG of one fragment in the colour of its relevance.
 
     Args:
         smiles: the fragment, with `*` where it is bonded to the rest.
         relevance: its summed relevance.
         scale: colours, to share within a table; default: full colour.
-        width, height: pixels.
-        palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
         ValueError: if the SMILES cannot be read or the relevance is not finite.
@@ -113,8 +104,9 @@ def fragment_svg(
     mol = Chem.MolFromSmiles(smiles) or Chem.MolFromSmiles(smiles, relaxed)
     if mol is None:
         raise ValueError(f"{smiles!r} is not a fragment that RDKit can read.")
-    scale = Scale.chosen(scale, [relevance], palette=palette)
+    scale = Scale.chosen(scale, [relevance])
     color = scale.hex(finite(relevance))[0]
+    width, height = _FRAGMENT_SIZE
     room = (width - 2 * _FREE, height - 2 * _FREE)
     drawing, points, bond = structure(mol, room)
     bonded_atoms = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}

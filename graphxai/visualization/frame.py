@@ -51,20 +51,17 @@ def digest(*parts: object) -> str:
     return hashlib.sha256("\x00".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:10]
 
 
-def heading(
-    title: str, subtitle: str, width: float, *, x: float = 0.0, size: float = 18.0
-) -> tuple[str, float]:
+def heading(title: str, subtitle: str, width: float, *, size: float = 18.0) -> tuple[str, float]:
     """Return title and subtitle, centred and shrunk to fit, and the height they take (pixels).
 
     Args:
         title: plain text.
         subtitle: plain text of one or several lines; if it and the title are empty, the height is
             0.
-        width: pixels of the picture or panel, which starts at `x`.
-        x: left edge, pixels.
+        width: width of the picture, pixels.
         size: font size of the title, pixels.
     """
-    room, centre = width - 2 * MARGIN, x + width / 2
+    room, centre = width - 2 * MARGIN, width / 2
     parts, y = [], 0.0
     if title.strip():
         text, fitted = fit_text(minus_signs(title), size, room, smallest=11, bold=True)

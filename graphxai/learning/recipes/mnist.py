@@ -34,6 +34,7 @@ from graphxai.models.graphormer import (
 
 NUM_TRAIN = 10_000
 CLASSES = tuple("0123456789")
+DEFORMED = 500  # images at a time
 
 
 def mnist_config(**changes: Any) -> GraphormerConfig:
@@ -219,9 +220,9 @@ def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
     }
 
 
-def _deformed(images: np.ndarray, seed: int, chunk: int = 500) -> np.ndarray:
+def _deformed(images: np.ndarray, seed: int) -> np.ndarray:
     generator = torch.Generator().manual_seed(seed)
-    parts = torch.from_numpy(images).float().div(255).split(chunk)
+    parts = torch.from_numpy(images).float().div(255).split(DEFORMED)
     return torch.cat([deform(part, generator) for part in parts]).numpy()
 
 

@@ -81,7 +81,6 @@ def finetune(
     settings: TrainingSettings = FINETUNING,
     resume: bool = False,
     extra: Sequence[Data] = (),
-    dropout: float = 0.0,
     at_frequencies: bool = False,
 ) -> Graphormer:
     """Train on graphs with labels `y` (1, tasks), from the weights `start`.
@@ -92,7 +91,7 @@ def finetune(
     classes, so that the first epochs are not spent on learning that a class is rare.
     """
     torch.manual_seed(settings.seed)
-    config = molecule_config(tasks, dropout=dropout, attention_dropout=dropout)
+    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
     model = Graphormer(config)
     if isinstance(start, Graphormer):
         initialise(model, start, head=True)

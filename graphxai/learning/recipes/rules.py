@@ -63,7 +63,6 @@ def train_rule(
     rule: str | RuleTask,
     *,
     molecules: Sequence[str] | None = None,
-    root: str | os.PathLike[str] | None = None,
     size: int = 4000,
     seed: int = 0,
     start: str | os.PathLike[str] | None = None,
@@ -80,7 +79,6 @@ def train_rule(
         out: folder of the run; the checkpoint is its sub-folder `model`.
         rule: a name in `graphxai.datasets.rules.RULES`, or your own rule.
         molecules: SMILES to choose from; None means the local tables, see `local_smiles`.
-        root: data folder, for those tables.
         size: total number of molecules: 80 % training, 10 % validation, 10 % test.
         seed: seed for choosing and splitting the molecules, the weights and the order of the
             graphs.
@@ -105,7 +103,7 @@ def train_rule(
     """
     require_hardware(accelerator, devices, precision)
     out, chosen = Path(out), get_rule(rule)
-    smiles = local_smiles(root) if molecules is None else molecules
+    smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
     task = rule_task(dataset)
     recipe = FROM_SCRATCH if start is None else FROM_WEIGHTS

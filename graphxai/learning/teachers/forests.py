@@ -90,23 +90,23 @@ def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
 
 
 def reference_forest(
-    smiles: Sequence[str], active: NDArray[Any], test: Sequence[str], seed: int = 0
+    smiles: Sequence[str], active: NDArray[Any], test: Sequence[str]
 ) -> NDArray[np.float32]:
     """Predict the class probability of `test` with 500 trees on ECFP4, trained on `smiles`."""
     task = Task("class", "binary", ("no", "yes"))
-    found = forest_predictions(task, ecfp4(smiles), active, ecfp4(test), seed)
-    return found.astype(np.float32)
+    predictions = forest_predictions(task, ecfp4(smiles), active, ecfp4(test))
+    return predictions.astype(np.float32)
 
 
 def forest_predictions(
-    task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any], seed: int = 0
+    task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any]
 ) -> FloatArray:
     """Predict `test` with a forest trained on `features` and labels y (n,).
 
     Shapes as for `Forest.predict`. A regression considers a third of the features per split, as
     Breiman recommends.
     """
-    return Forest.fit(task, features, y, max_features=1 / 3, seed=seed).predict(test)
+    return Forest.fit(task, features, y, max_features=1 / 3).predict(test)
 
 
 class Forests:
