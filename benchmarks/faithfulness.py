@@ -16,8 +16,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,17 @@ import torch
 from numpy.typing import NDArray
 
 import graphxai as gx
-from gps import load_gps, train_gps
+from gps import train_gps
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
-from graphxai.datasets.mnist import load_mnist
-from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation import Report, merged
 from graphxai.evaluation.best_ordering import best_areas
-from graphxai.evaluation.sources import Source, mnist_test
+from graphxai.evaluation.sources import Source
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.base import SEARCHES
 from reproduce import train_bace, train_digits
+from tested_models import DRAWN, TESTED_MODELS, graphs_of
 
 REGISTRATION = Path(__file__).with_name("faithfulness_registration.json")
 PRIMARY = "path_marginals 16"
@@ -45,53 +43,7 @@ SHAPLEY = "shapley 8, mean over seeds"
 MEASURES = ("auac", "au_mse", "srg")
 OPERATORS = ("mask", "zero")
 SEEDS = range(5)
-DRAWN = 2026  # seed of the graphs drawn for the first model; one more for each of the others
-TRIAL = 123  # seed with which an earlier trial of the primary method drew its test graphs
 SEARCHED = {"BACE": 20, "MNIST": 8}  # graphs of each model whose best ordering is searched
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model: its data set, how many graphs of each part are measured, and how to load it."""
-
-    data: str
-    test: int
-    pilot: int
-    load: Callable[[Path], tuple[Any, dict[str, list[int]]]]
-    made: str
-
-
-def _graphormer(checkpoint: str) -> Callable[[Path], tuple[Any, dict[str, list[int]]]]:
-    def load(models: Path) -> tuple[Any, dict[str, list[int]]]:
-        folder = models / checkpoint / "model"
-        model = gx.load(folder if folder.exists() else checkpoint)
-        return model, model.origin.metadata.get("split", {})
-
-    return load
-
-
-def _gps(name: str) -> Callable[[Path], tuple[Any, dict[str, list[int]]]]:
-    def load(models: Path) -> tuple[Any, dict[str, list[int]]]:
-        model, card = load_gps(models / f"gps-{name}", name)
-        return model, card["split"]
-
-    return load
-
-
-CASES = {
-    "bace": Case("BACE", 40, 16, _graphormer("bace"), "bundled"),
-    **{
-        f"bace-{k}": Case("BACE", 30, 0, _graphormer(f"bace-{k}"), f"2 layers, seed {k}")
-        for k in range(3)
-    },
-    "gps-bace": Case("BACE", 16, 6, _gps("bace"), "GPS, trained here and wrapped"),
-    "mnist-superpixels": Case("MNIST", 24, 6, _graphormer("mnist-superpixels"), "bundled"),
-    **{
-        f"mnist-{k}": Case("MNIST", 16, 0, _graphormer(f"mnist-{k}"), f"2 layers, seed {k}")
-        for k in range(2)
-    },
-    "gps-mnist": Case("MNIST", 6, 4, _gps("mnist"), "GPS, trained here and wrapped"),
-}
 
 
 def named(name: str, method: str, **options: Any) -> Explainer:
@@ -155,8 +107,8 @@ def registration() -> dict[str, Any]:
         "operators": list(OPERATORS),
         "target": "the true class; all numbers of nodes",
         "models": {
-            name: {"made": case.made, "data": case.data, "test graphs": case.test}
-            for name, case in CASES.items()
+            name: {"made": tested.made, "data": tested.data, "test graphs": tested.test}
+            for name, tested in TESTED_MODELS.items()
         },
         "graphs": f"drawn with seed {DRAWN}, and one more for each further model, from the test"
         " part of each model's own split (BACE) or from the official test images (MNIST), without"
@@ -180,7 +132,7 @@ def registration() -> dict[str, Any]:
 
 
 def register(path: Path, what: dict[str, Any]) -> None:
-    """Write down what a test will do, to be committed before it is run."""
+    """Write what a test will do to a file, which is committed before the test is run."""
     path.write_text(json.dumps(what, indent=1) + "\n")
 
 
@@ -188,54 +140,22 @@ def require_registration(path: Path, what: dict[str, Any]) -> None:
     """Exit unless the registration is committed and is what the script would run."""
     if not path.exists() or path.read_text() != json.dumps(what, indent=1) + "\n":
         sys.exit(f"{path.name} does not say what this script does: register, then commit.")
-    found = subprocess.run(
+    status = subprocess.run(
         ["git", "status", "--porcelain", "--ignored", "--", path.name],
         cwd=path.parent,
         capture_output=True,
         text=True,
         check=False,
     )
-    if found.returncode or found.stdout.strip():
+    if status.returncode or status.stdout.strip():
         sys.exit(f"{path.name} is not committed: commit it before the test is run.")
-
-
-def graphs_of(case: Case, split: dict[str, list[int]], part: str) -> Source:
-    """Return the graphs drawn from a part of the model's data: "test" or "pilot"."""
-    if case.data == "BACE":
-        graphs, seen = load_bace(), trial_compounds()
-        keys = [k for k in split["test" if part == "test" else "valid"] if k not in seen]
-        labels = {k: int(graphs[k].y[0, 0]) for k in keys}
-        source = Source(f"BACE, {part}", {k: graphs[k].smiles for k in keys}, labels)
-    elif part == "test":
-        every, seen = mnist_test(), trial_images()
-        source = Source(
-            every.title, {k: v for k, v in every.inputs.items() if k not in seen}, every.labels
-        )
-    else:
-        images, digits = load_mnist(None, "train", limit=10_000)
-        keys = split.get("valid") or list(range(9_000, 10_000))
-        labels = {k: int(digits[k]) for k in keys}
-        source = Source("MNIST, pilot", {k: images[k] for k in keys}, labels)
-    seed = DRAWN + list(CASES.values()).index(case)
-    return source.sample(case.test if part == "test" else case.pilot, seed=seed)
-
-
-def trial_compounds() -> set[int]:
-    """Return the BACE compounds on which the trial has tested the primary method."""
-    split = gx.load("bace").origin.metadata["split"]["test"]
-    return set(np.random.default_rng(TRIAL).permutation(split)[60:].tolist())
-
-
-def trial_images() -> set[int]:
-    """Return the MNIST test images on which the trial has tested it."""
-    return set(np.random.default_rng(TRIAL).permutation(10_000)[6_000:6_064].tolist())
 
 
 def measured(name: str, part: str, out: Path) -> tuple[Report, dict[str, float]]:
     """Return the report of one model, and the best AUAC found for its first graphs, by key."""
-    case = CASES[name]
-    model, split = case.load(out / "models")
-    source = graphs_of(case, split, part)
+    tested = TESTED_MODELS[name]
+    model, split = tested.load(out / "models")
+    source = graphs_of(tested, split, part)
     report = gx.evaluate(
         model,
         source.inputs,
@@ -256,7 +176,7 @@ def best_found(name: str, model: Any, source: Source, path: Path) -> dict[str, f
     """Search the best AUAC of the first graphs, from the orders of two methods."""
     found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     task = model.config.tasks[0]
-    for key, value in list(source.inputs.items())[: SEARCHED[CASES[name].data]]:
+    for key, value in list(source.inputs.items())[: SEARCHED[TESTED_MODELS[name].data]]:
         if str(key) in found:
             continue
         target = Target(task.classes[int(source.labels[key])], task.name)
@@ -377,17 +297,18 @@ def draw(sets: dict[str, Report], path: Path) -> None:
 
 def run(part: str, out: Path, only: str | None) -> None:
     """Measure all models of a part, or one, and write what is complete."""
-    wanted = [n for n, case in CASES.items() if getattr(case, part) and only in (None, n)]
-    found = {name: measured(name, part, out) for name in wanted}
+    chosen = TESTED_MODELS if only is None else [only]
+    names = [name for name in chosen if getattr(TESTED_MODELS[name], part)]
+    results = {name: measured(name, part, out) for name in names}
     lines: list[str] = [f"# {part}\n"]
     sets: dict[str, Report] = {}
     for title in ("BACE", "MNIST"):
-        mine = [found[name] for name in wanted if CASES[name].data == title]
-        if mine:
-            reports = [report for report, _ in mine]
+        of_data = [results[name] for name in names if TESTED_MODELS[name].data == title]
+        if of_data:
+            reports = [report for report, _ in of_data]
             sets[title] = merged(reports)
-            lines += section(title, reports, [best for _, best in mine])
-    if part == "test" and len(found) == len(CASES):
+            lines += section(title, reports, [best for _, best in of_data])
+    if part == "test" and len(results) == len(TESTED_MODELS):
         lines += registered(sets)
     (out / f"{part}.md").write_text("\n".join(lines), encoding="utf-8")
     draw(sets, out / f"{part}.png")
@@ -398,14 +319,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stage", choices=("register", "train", "pilot", "test"))
     parser.add_argument("--out", type=Path, default=Path("runs/faithfulness"))
-    parser.add_argument("--only", choices=list(CASES), help="one model")
+    parser.add_argument("--only", choices=list(TESTED_MODELS), help="one model")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.stage == "register":
         register(REGISTRATION, registration())
         return
     if options.stage == "train":
-        for name in CASES if options.only is None else [options.only]:
+        for name in TESTED_MODELS if options.only is None else [options.only]:
             folder, (kind, _, which) = options.out / "models" / name, name.partition("-")
             if kind == "gps":
                 train_gps(folder, which)

@@ -32,7 +32,7 @@ BATCH = 32
 CLASSES = {"bace": ("inactive", "active"), "mnist": tuple("0123456789")}
 
 
-class Gps(nn.Module):
+class EdgeGps(nn.Module):
     """Outputs (B, outputs) from node and edge features, which `nodes` and `edges` embed."""
 
     def __init__(self, nodes: nn.Module, edges: nn.Module, outputs: int) -> None:
@@ -55,10 +55,10 @@ def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
 
 
-def new_model(name: str) -> Gps:
+def new_model(name: str) -> EdgeGps:
     if name == "bace":
-        return Gps(AtomEncoder(WIDTH), BondEncoder(WIDTH), 1)
-    return Gps(nn.Linear(3, WIDTH), nn.Linear(2, WIDTH), 10)
+        return EdgeGps(AtomEncoder(WIDTH), BondEncoder(WIDTH), 1)
+    return EdgeGps(nn.Linear(3, WIDTH), nn.Linear(2, WIDTH), 10)
 
 
 def digit_graph(image: Any) -> Data:
@@ -70,7 +70,7 @@ def digit_graph(image: Any) -> Data:
     return Data(x=x, edge_index=found.edge_index, edge_attr=way, num_nodes=len(x))
 
 
-def wrapped(module: Gps, name: str) -> WrappedModel:
+def wrapped(module: EdgeGps, name: str) -> WrappedModel:
     return gx.wrap(
         module.eval(),
         kind="binary" if name == "bace" else "multiclass",
@@ -121,21 +121,21 @@ def train_gps(folder: Path, name: str, seed: int = 0) -> Path:
 
 
 @torch.no_grad()
-def _validated(module: Gps, graphs: Sequence[Data]) -> float:
+def _validated(module: EdgeGps, graphs: Sequence[Data]) -> float:
     module.eval()
     parts = [graphs[k : k + 200] for k in range(0, len(graphs), 200)]
     return sum(float(_loss(module, part)) * len(part) for part in parts) / len(graphs)
 
 
 @torch.no_grad()
-def _accuracy(module: Gps, graphs: Sequence[Data]) -> float:
+def _accuracy(module: EdgeGps, graphs: Sequence[Data]) -> float:
     batch = Batch.from_data_list(list(graphs))
     outputs = module(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
     found = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(-1)
     return float((found == batch.y).float().mean())
 
 
-def _loss(module: Gps, graphs: Sequence[Data]) -> Tensor:
+def _loss(module: EdgeGps, graphs: Sequence[Data]) -> Tensor:
     batch = Batch.from_data_list(list(graphs))
     outputs = module(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
     if outputs.shape[1] == 1:

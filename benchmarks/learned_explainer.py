@@ -22,13 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 from faithfulness import (
-    CASES,
-    DRAWN,
     OPERATORS,
     SEARCHED,
     SEEDS,
     best_found,
-    graphs_of,
     named,
     register,
     registered,
@@ -46,13 +43,14 @@ from graphxai.evaluation.sources import Source
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import fit_explainer, get_explainer
 from graphxai.models.graphormer import PRETRAINED
+from tested_models import DRAWN, TESTED_MODELS, graphs_of
 
 MEASURES = ("auac", "au_mse", "srg")
 RIVALS = ("lrp", "lrp_path", "path_marginals 16", "shapley 8")
 # Validation graphs measured
 MODELS = {"bace": 60, "mnist-superpixels": 24, "blood-brain-barrier": 60, "hiv": 60, "tox21": 60}
 TASKS = {"tox21": ("NR-AhR", "SR-MMP")}  # measured, one of each kind; elsewhere the first task
-TESTED = tuple(name for name in CASES if not name.startswith("gps"))  # the Graphormers
+TESTED = tuple(name for name in TESTED_MODELS if not name.startswith("gps"))  # the Graphormers
 REGISTRATION = Path(__file__).with_name("learned_registration.json")
 FITTED_ON = 1100  # graphs, of which a hundred are held out
 EPOCHS = 6
@@ -63,7 +61,7 @@ SEED = 2027  # of the graphs drawn
 
 def loaded(name: str, models: Path) -> Any:
     """Return a bundled model, or one that `faithfulness.py train` has made."""
-    return CASES[name].load(models)[0] if name in CASES else gx.load(name)
+    return TESTED_MODELS[name].load(models)[0] if name in TESTED_MODELS else gx.load(name)
 
 
 def part_of(name: str, part: str, model: Any) -> Source:
@@ -81,7 +79,7 @@ def part_of(name: str, part: str, model: Any) -> Source:
 
 
 def molecules_of(name: str, part: str) -> list[str]:
-    """The SMILES of a part, from the files beside a model of the zoo."""
+    """Return the SMILES of a part, from the files beside a model of a public table."""
     path = PRETRAINED / name / ("training.csv" if part == "train" else "held_out.csv")
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -158,7 +156,8 @@ def registration() -> dict[str, Any]:
         "operators": list(OPERATORS),
         "target": "the true class; all numbers of nodes",
         "models": {
-            name: {"made": CASES[name].made, "test graphs": CASES[name].test} for name in TESTED
+            name: {"made": TESTED_MODELS[name].made, "test graphs": TESTED_MODELS[name].test}
+            for name in TESTED
         },
         "graphs": "those of faithfulness_registration.json, drawn in the same way"
         f" (seed {DRAWN}). They were seen with other methods. Of the bundled models, some had also"
@@ -183,9 +182,9 @@ def registration() -> dict[str, Any]:
 
 def tested(name: str, out: Path, models: Path) -> tuple[Report, dict[str, float]]:
     """Return the report of one model, and the best AUAC found for its first graphs, by key."""
-    case = CASES[name]
-    model, split = case.load(models)
-    source = graphs_of(case, split, "test")
+    tested = TESTED_MODELS[name]
+    model, split = tested.load(models)
+    source = graphs_of(tested, split, "test")
     report = gx.evaluate(
         model,
         source.inputs,
@@ -217,7 +216,7 @@ def test(out: Path, models: Path, only: str) -> None:
     ):
         sets, lines = {}, []
         for data in ("BACE", "MNIST"):
-            mine = [found[name] for name in chosen if CASES[name].data == data]
+            mine = [found[name] for name in chosen if TESTED_MODELS[name].data == data]
             if mine:
                 reports = [report for report, _ in mine]
                 sets[data] = merged(reports)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zoo import MODELS, Model, write_table
+from zoo import MODELS, PublicTable, write_table
 
 from graphxai.datasets.labels import is_missing
 from graphxai.learning.cleaning import clean_table
@@ -43,8 +43,8 @@ BACE = "../bace/raw/bace.csv"
 CLASSES = {"0": "inactive", "1": "active"}
 TABLES = {
     **MODELS,
-    "bace": Model(BACE, "", "", {"Class": "BACE-1 inhibition"}, CLASSES, smiles="mol"),
-    "bace-pic50": Model(BACE, "", "", {"pIC50": "pIC50"}, smiles="mol"),
+    "bace": PublicTable(BACE, "", "", {"Class": "BACE-1 inhibition"}, CLASSES, smiles="mol"),
+    "bace-pic50": PublicTable(BACE, "", "", {"pIC50": "pIC50"}, smiles="mol"),
 }
 
 
@@ -140,7 +140,7 @@ def own_column(row: dict[str, str], target: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class TargetScores:
     """One target of one run: scores by model, and the network's minus those of the others."""
 
     table: str
@@ -153,7 +153,7 @@ class Row:
     gaps: dict[str, Interval]
 
 
-def rows_of_run(run: Path) -> list[Row]:
+def rows_of_run(run: Path) -> list[TargetScores]:
     """The rows of a run, with chemprop's scores where it was trained."""
     known = json.loads((run / "model" / "config.json").read_text())["metadata"]
     kept = run / "chemprop.json"
@@ -166,7 +166,7 @@ def rows_of_run(run: Path) -> list[Row]:
         scores = {**more["scores"], **own["scores"]}
         gaps = {**own["differences"], **more["differences"]}
         found.append(
-            Row(
+            TargetScores(
                 run.parent.name, split, int(seed), target, own["n"], metric,
                 {k: round(scores[k][metric][0], 4) for k in ("graphormer", *RIVALS) if k in scores},
                 {k: tuple(round(end, 4) for end in gaps[k][metric]) for k in RIVALS if k in gaps},
@@ -175,9 +175,11 @@ def rows_of_run(run: Path) -> list[Row]:
     return found
 
 
-def keep(out: Path, results: Path) -> list[Row]:
+def keep(out: Path, results: Path) -> list[TargetScores]:
     """Add the runs in a folder to the file of results; return all rows that it has then."""
-    rows = [Row(**row) for row in json.loads(results.read_text())] if results.exists() else []
+    rows = (
+        [TargetScores(**row) for row in json.loads(results.read_text())] if results.exists() else []
+    )
     for path in sorted(out.glob("*/*/model/scores.json")):
         found = rows_of_run(path.parent.parent)
         runs = {(row.table, row.split, row.seed) for row in found}
@@ -188,10 +190,10 @@ def keep(out: Path, results: Path) -> list[Row]:
     return rows
 
 
-Run = list[Row]  # the targets of one run
+RunScores = list[TargetScores]  # the targets of one run
 
 
-def mean_scores(runs: Sequence[Run]) -> dict[str, float]:
+def mean_scores(runs: Sequence[RunScores]) -> dict[str, float]:
     """By model, the mean over runs of the mean over targets, where every run has the model."""
     return {
         key: float(np.mean([np.mean([row.values[key] for row in run]) for run in runs]))
@@ -200,7 +202,7 @@ def mean_scores(runs: Sequence[Run]) -> dict[str, float]:
     }
 
 
-def mean_gap(rows: Sequence[Row], rival: str) -> Interval:
+def mean_gap(rows: Sequence[TargetScores], rival: str) -> Interval:
     """The mean over seeds of the network's score minus another model's, with its 95 % interval.
 
     On random splits every seed has its own test molecules, so the errors of the seeds are taken as
@@ -215,7 +217,7 @@ def mean_gap(rows: Sequence[Row], rival: str) -> Interval:
     return float(middle), float(middle - np.mean(below)), float(middle + np.mean(above))
 
 
-def gap_to(rival: str, runs: Sequence[Run]) -> str:
+def gap_to(rival: str, runs: Sequence[RunScores]) -> str:
     """The network minus another model: with an interval where there is one target."""
     if len(runs[0]) == 1:
         value, low, high = mean_gap([run[0] for run in runs], rival)
@@ -224,7 +226,7 @@ def gap_to(rival: str, runs: Sequence[Run]) -> str:
     return f"{scores['graphormer'] - scores[rival]:+.3f}"
 
 
-def cells(runs: Sequence[Run], seeds: str) -> list[str]:
+def cells(runs: Sequence[RunScores], seeds: str) -> list[str]:
     """A row of a printed table."""
     first, scores = runs[0], mean_scores(runs)
     best = max((key for key in RIVALS if key in scores), key=scores.__getitem__)
@@ -234,12 +236,12 @@ def cells(runs: Sequence[Run], seeds: str) -> list[str]:
     return [first[0].table, first[0].split, seeds, first[0].metric, count, *shown, gap]
 
 
-def report(rows: Sequence[Row]) -> None:
+def report(rows: Sequence[TargetScores]) -> None:
     """Print the means over seeds of every table and split, then every run, then single targets."""
-    runs: dict[tuple[str, str, int], Run] = {}
+    runs: dict[tuple[str, str, int], RunScores] = {}
     for row in rows:
         runs.setdefault((row.table, row.split, row.seed), []).append(row)
-    pooled: dict[tuple[str, str], list[Run]] = {}
+    pooled: dict[tuple[str, str], list[RunScores]] = {}
     for (table, split, _), run in runs.items():
         pooled.setdefault((table, split), []).append(run)
     tables = [

@@ -33,11 +33,11 @@ EXPLAINER = 126_000  # bytes that the explainer of a model with classes will tak
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model to train.
+class PublicTable:
+    """A public table that a model is trained on, and the words of the model's card.
 
     columns: columns of the file, and what they are called in the model. words: what classes are
-    called. rows: the most rows taken; all positive ones of the first column, then others at random.
+    called. rows: the most rows taken: all positive ones of the first column, then others at random.
     smiles: the column of SMILES.
     """
 
@@ -51,21 +51,21 @@ class Model:
 
 
 MODELS = {
-    "solubility": Model(
+    "solubility": PublicTable(
         "esol.csv",
         "Solubility in water",
         "Predicts the logarithm of a compound's solubility in water (mol/L), measured. Data:"
         " MoleculeNet's ESOL (Delaney 2004, Wu 2018).",
         {"logSolubility": "solubility (log mol/L)"},
     ),
-    "lipophilicity": Model(
+    "lipophilicity": PublicTable(
         "lipo.csv",
         "Lipophilicity",
         "Predicts a compound's log D between octanol and water at pH 7.4. Data: MoleculeNet's"
         " Lipophilicity (AstraZeneca's measurements in ChEMBL, Wu 2018).",
         {"lipo": "log D at pH 7.4"},
     ),
-    "blood-brain-barrier": Model(
+    "blood-brain-barrier": PublicTable(
         "bbbp.csv",
         "Blood-brain barrier",
         "Predicts whether a compound gets from the blood into the brain. Data: MoleculeNet's BBBP"
@@ -73,7 +73,7 @@ MODELS = {
         {"p_np": "blood-brain barrier"},
         {"0": "non-penetrant", "1": "penetrant"},
     ),
-    "tox21": Model(
+    "tox21": PublicTable(
         "tox21.csv",
         "Tox21",
         "Predicts activity in the twelve assays of the Tox21 challenge: seven of nuclear receptors"
@@ -81,7 +81,7 @@ MODELS = {
         {name: name for name in ASSAYS},
         ACTIVITY,
     ),
-    "hiv": Model(
+    "hiv": PublicTable(
         "hiv.csv",
         "Inhibition of HIV replication",
         "Predicts whether a compound protects cells against HIV. Data: MoleculeNet's HIV (the"
@@ -95,7 +95,7 @@ MODELS = {
 }
 
 
-def write_table(model: Model, source: Path, path: Path) -> None:
+def write_table(model: PublicTable, source: Path, path: Path) -> None:
     """Write the table that is learned: a column of SMILES, and labels in words."""
     with source.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -114,7 +114,7 @@ def write_table(model: Model, source: Path, path: Path) -> None:
             writer.writerow([row[model.smiles], *words])
 
 
-def train(name: str, model: Model, data: Path, out: Path) -> Path:
+def train(name: str, model: PublicTable, data: Path, out: Path) -> Path:
     """Train a model and put its source in front of its card; return the checkpoint folder."""
     path = out / f"{name}.csv"
     write_table(model, data / "molecules" / model.file, path)

@@ -24,8 +24,6 @@ from graphxai.runtime.writing import write_whole
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-PREDICTED = 64  # graphs in a batch of predictions
-
 __all__ = [
     "FitResult",
     "evaluate",
@@ -35,6 +33,8 @@ __all__ = [
     "require_hardware",
     "require_lightning",
 ]
+
+PREDICTED = 64  # graphs in a batch of predictions
 
 
 @dataclass(frozen=True)
