@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def costs(out: Path, repeats: int = 7) -> None:
-    """What a million molecules like those of BACE take of a process: time, and a row's size."""
+    """Print how much processor time and space a million molecules like those of BACE take."""
     torch.set_num_threads(1)
     smiles = pd.read_csv(locate("bace") / "training.csv")["smiles"].tolist()
     table = pa.table({"row": range(1, len(smiles) + 1), "smiles": smiles})
@@ -108,7 +108,7 @@ def costs(out: Path, repeats: int = 7) -> None:
 
 
 def molecules(chance: random.Random, rows: int) -> list[str]:
-    """SMILES of a few atoms, one in 200 of them hostile."""
+    """Return SMILES of a few atoms, one in 200 of them hostile."""
     parts = ("C", "O", "N", "CC", "C(=O)", "C(F)", "C(Cl)", "c1ccccc1")
     return [
         chance.choice(HOSTILE)
@@ -141,7 +141,7 @@ def command(out: Path) -> list[str]:
 
 
 def run(out: Path, chance: random.Random, wait: tuple[float, float]) -> bool:
-    """Run a driver; kill a process, then the driver. Whether the driver ended before."""
+    """Run a driver, kill a process, then the driver; return whether the driver ended before."""
     driver = subprocess.Popen(command(out))
     wait_for_a_shard(driver, out)
     time.sleep(chance.uniform(*wait))
@@ -168,7 +168,7 @@ def wait_for_a_shard(driver: subprocess.Popen[bytes], out: Path) -> None:
 
 
 def explaining(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The processes that explain; there may be none for a moment, between two tasks."""
+    """Return the processes that explain. Between two tasks there may be none for a moment."""
     while driver.poll() is None:
         children = psutil.Process(driver.pid).children(recursive=True)
         if busy := [child for child in children if "ray::MapBatches" in title_of(child)]:

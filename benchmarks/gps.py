@@ -62,7 +62,10 @@ def new_model(name: str) -> EdgeGps:
 
 
 def digit_graph(image: Any) -> Data:
-    """A graph of superpixels: x (N, 3), intensity and place; edge_attr (E, 2), the way between."""
+    """Return a graph of superpixels.
+
+    x (N, 3): intensity and place. edge_attr (E, 2): the difference of two places.
+    """
     found = image_to_data(image)
     start, end = found.edge_index
     x = torch.cat([found.x, found.pos], dim=1).float()
@@ -90,7 +93,7 @@ def load_gps(folder: Path, name: str) -> tuple[WrappedModel, dict[str, Any]]:
 
 
 def train_gps(folder: Path, name: str, seed: int = 0) -> Path:
-    """Train on the training part; does nothing if the model is there."""
+    """Train on the training part, unless the model is there already."""
     if (folder / "card.json").exists():
         return folder
     torch.manual_seed(seed)

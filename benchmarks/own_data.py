@@ -49,13 +49,13 @@ TABLES = {
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file."""
+    """Return the rows of a CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def train(name: str, split: str, seed: int, data: Path, out: Path) -> None:
-    """Train on a table as the command line does; its CSV file lies beside the runs."""
+    """Train on a table as the command line does, and write its CSV file beside the runs."""
     model, path = TABLES[name], out / f"{name}.csv"
     write_table(model, data / "molecules" / model.file, path)
     table = clean_table(path, "smiles", list(model.columns.values()))
@@ -85,7 +85,7 @@ def write_for_chemprop(run: Path, known: dict[str, Any], path: Path) -> None:
 
 
 def number_of(row: dict[str, str], target: dict[str, Any]) -> str:
-    """A label as a number, "" if it is missing; in some files a column's name has the unit."""
+    """Return a label as a number, or "" if it is missing. A column's name may have the unit."""
     cell = next(row[name] for name in (target["name"], heading(target)) if name in row)
     if is_missing(cell):
         return ""
@@ -93,12 +93,12 @@ def number_of(row: dict[str, str], target: dict[str, Any]) -> str:
 
 
 def heading(target: dict[str, Any]) -> str:
-    """The target's name with its unit."""
+    """Return the target's name with its unit."""
     return f"{target['name']} ({target['unit']})" if target["unit"] else target["name"]
 
 
 def train_chemprop(run: Path, known: dict[str, Any], command: list[str]) -> float:
-    """Train chemprop with its defaults, which keeps its test predictions; return the seconds."""
+    """Train chemprop with its defaults and keep its test predictions; return the seconds."""
     out = run / "chemprop"
     out.mkdir(exist_ok=True)
     data = out / "data.csv"
@@ -115,7 +115,7 @@ def train_chemprop(run: Path, known: dict[str, Any], command: list[str]) -> floa
 
 
 def compared(run: Path, known: dict[str, Any]) -> dict[str, Any]:
-    """By target, the scores of the network and of chemprop, and their difference."""
+    """Return by target the scores of the network and of chemprop, and their difference."""
     test = rows_of(run / "test.csv")
     predicted = next((run / "chemprop").glob("**/test_predictions.csv"))
     rival = {row["smiles"]: row for row in rows_of(predicted)}
@@ -133,7 +133,7 @@ def compared(run: Path, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_column(row: dict[str, str], target: dict[str, Any]) -> str:
-    """The column of the network's prediction: a value, or the probability of the second class."""
+    """Return the column with the network's value, or its probability of the second class."""
     start = f"{target['name']}: "
     end = f"probability of {target['classes'][1]}" if target["classes"] else "predicted"
     return next(name for name in row if name.startswith(start + end))
@@ -141,7 +141,7 @@ def own_column(row: dict[str, str], target: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class TargetScores:
-    """One target of one run: scores by model, and the network's minus those of the others."""
+    """The scores of all models for one target of a run, and the network's minus the others'."""
 
     table: str
     split: str
@@ -154,7 +154,7 @@ class TargetScores:
 
 
 def rows_of_run(run: Path) -> list[TargetScores]:
-    """The rows of a run, with chemprop's scores where it was trained."""
+    """Return the scores of a run's targets, with chemprop's where it was trained."""
     known = json.loads((run / "model" / "config.json").read_text())["metadata"]
     kept = run / "chemprop.json"
     rival = json.loads(kept.read_text())["targets"] if kept.exists() else {}
@@ -176,10 +176,9 @@ def rows_of_run(run: Path) -> list[TargetScores]:
 
 
 def keep(out: Path, results: Path) -> list[TargetScores]:
-    """Add the runs in a folder to the file of results; return all rows that it has then."""
-    rows = (
-        [TargetScores(**row) for row in json.loads(results.read_text())] if results.exists() else []
-    )
+    """Add the runs in a folder to the file of results, and return all that the file has then."""
+    kept = json.loads(results.read_text()) if results.exists() else []
+    rows = [TargetScores(**row) for row in kept]
     for path in sorted(out.glob("*/*/model/scores.json")):
         found = rows_of_run(path.parent.parent)
         runs = {(row.table, row.split, row.seed) for row in found}
@@ -190,11 +189,11 @@ def keep(out: Path, results: Path) -> list[TargetScores]:
     return rows
 
 
-RunScores = list[TargetScores]  # the targets of one run
+RunScores = list[TargetScores]  # of all targets of a run
 
 
 def mean_scores(runs: Sequence[RunScores]) -> dict[str, float]:
-    """By model, the mean over runs of the mean over targets, where every run has the model."""
+    """Return by model the mean over runs and their targets, if every run has the model."""
     return {
         key: float(np.mean([np.mean([row.values[key] for row in run]) for run in runs]))
         for key in ("graphormer", *RIVALS)
@@ -203,7 +202,7 @@ def mean_scores(runs: Sequence[RunScores]) -> dict[str, float]:
 
 
 def mean_gap(rows: Sequence[TargetScores], rival: str) -> Interval:
-    """The mean over seeds of the network's score minus another model's, with its 95 % interval.
+    """Return the mean over seeds of the network's score minus another model's, with its interval.
 
     On random splits every seed has its own test molecules, so the errors of the seeds are taken as
     independent, and half widths add up as squares do. (Any two of them share about a tenth of their
@@ -218,7 +217,7 @@ def mean_gap(rows: Sequence[TargetScores], rival: str) -> Interval:
 
 
 def gap_to(rival: str, runs: Sequence[RunScores]) -> str:
-    """The network minus another model: with an interval where there is one target."""
+    """Return the network's score minus another model's, with an interval for a single target."""
     if len(runs[0]) == 1:
         value, low, high = mean_gap([run[0] for run in runs], rival)
         return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
@@ -227,7 +226,7 @@ def gap_to(rival: str, runs: Sequence[RunScores]) -> str:
 
 
 def cells(runs: Sequence[RunScores], seeds: str) -> list[str]:
-    """A row of a printed table."""
+    """Return a row of a printed table."""
     first, scores = runs[0], mean_scores(runs)
     best = max((key for key in RIVALS if key in scores), key=scores.__getitem__)
     shown = [f"{scores[key]:.3f}" if key in scores else "" for key in ("graphormer", *RIVALS)]
@@ -264,7 +263,7 @@ def report(rows: Sequence[TargetScores]) -> None:
 
 
 def main() -> None:
-    """Train what is asked for and missing; print the table."""
+    """Train the requested models that are missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

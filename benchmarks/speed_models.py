@@ -60,7 +60,7 @@ def prebuilt(model: Graphormer, smiles: list[str]) -> list[GraphBatch]:
 
 
 def bare_gradient(model: Graphormer, batches: list[GraphBatch]) -> None:
-    """Forward and backward of the network alone: from the largest output to the tokens."""
+    """Run the bare network forward, and backward from the largest output to the tokens."""
     for batch in batches:
         tokens = model.embed(batch).detach().requires_grad_()
         torch.autograd.grad(model.encode(tokens, batch).max(-1).values.sum(), tokens)

@@ -96,7 +96,7 @@ MODELS = {
 
 
 def write_table(model: PublicTable, source: Path, path: Path) -> None:
-    """Write the table that is learned: a column of SMILES, and labels in words."""
+    """Write the training table, with a column of SMILES and with labels in words."""
     with source.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     if model.rows is not None and len(rows) > model.rows:
@@ -141,7 +141,7 @@ def train(name: str, model: PublicTable, data: Path, out: Path) -> Path:
 
 
 def install(folder: Path, name: str) -> None:
-    """Copy a checkpoint to the bundled ones, without what it can do without if it is too large."""
+    """Copy a checkpoint to the bundled ones, without the files that it can spare if too large."""
     target = PRETRAINED / name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
@@ -153,12 +153,12 @@ def install(folder: Path, name: str) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of a folder's files."""
+    """Return the bytes of a folder's files."""
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def leave_labels_out(path: Path) -> None:
-    """Keep only rows and SMILES of training molecules, which say how near another one is."""
+    """Keep only the rows and SMILES of training molecules, which tell how near a molecule is."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [row[:2] for row in csv.reader(file)]
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -173,7 +173,7 @@ def leave_rows_out(path: Path) -> None:
 
 
 def main() -> None:
-    """Train the models asked for."""
+    """Train the requested models."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

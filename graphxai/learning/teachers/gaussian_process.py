@@ -47,13 +47,13 @@ def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
     # Eight-bit counts, where they fit, are compared four times as fast as floats.
     kind = np.uint8 if max(a.max(initial=0), b.max(initial=0)) < 256 else np.uint16
     columns, sizes = np.ascontiguousarray(b.T.astype(kind)), b.sum(1, dtype=np.int64)
-    found = np.empty((len(a), len(b)), dtype=np.float32)
-    for row, similarities in zip(a, found, strict=True):
+    kernel = np.empty((len(a), len(b)), dtype=np.float32)
+    for row, similarities in zip(a, kernel, strict=True):
         present = np.flatnonzero(row)
-        own = row[present].astype(kind)
-        shared = np.minimum(columns[present], own[:, None]).sum(0, dtype=np.int64)  # (m,)
-        similarities[:] = shared / np.maximum(own.sum(dtype=np.int64) + sizes - shared, 1)
-    return found
+        counts = row[present].astype(kind)
+        shared = np.minimum(columns[present], counts[:, None]).sum(0, dtype=np.int64)  # (m,)
+        similarities[:] = shared / np.maximum(counts.sum(dtype=np.int64) + sizes - shared, 1)
+    return kernel
 
 
 def counts_of(smiles: Sequence[str]) -> Counts:
@@ -67,8 +67,8 @@ def counts_of(smiles: Sequence[str]) -> Counts:
 def similarity(a: Counts, b: Counts) -> Kernel:
     """Return the mean similarity (n, m) of molecules with counts a and b."""
     total = tanimoto(a[0], b[0])
-    for own, others in zip(a[1:], b[1:], strict=True):
-        total += tanimoto(own, others)
+    for of_a, of_b in zip(a[1:], b[1:], strict=True):
+        total += tanimoto(of_a, of_b)
     return total / np.float32(len(a))
 
 
@@ -117,23 +117,24 @@ class Process:
             left_out: whether to predict each molecule without its label, in twice the time.
         """
         weights, means = np.zeros((len(carriers), y.shape[1])), np.zeros(y.shape[1])
-        unseen = np.full(y.shape, np.nan)
-        alike = defaultdict(list)  # columns that share a factor: same rows with labels, same noise
-        for k, each in enumerate(np.broadcast_to(noise, y.shape[1]).tolist()):
-            alike[np.isnan(y[:, k]).tobytes(), each].append(k)
+        predictions = np.full(y.shape, np.nan)
+        # Columns with labels in the same rows, and with the same noise, share a factor.
+        groups = defaultdict(list)
+        for k, ratio in enumerate(np.broadcast_to(noise, y.shape[1]).tolist()):
+            groups[np.isnan(y[:, k]).tobytes(), ratio].append(k)
         solve = _exact if len(carriers) == len(kernel) else _projected
-        for (_, each), group in alike.items():
+        for (_, ratio), group in groups.items():
             columns = np.array(group)
-            known = np.flatnonzero(~np.isnan(y[:, group[0]]))
-            if not len(known):
+            labelled = np.flatnonzero(~np.isnan(y[:, group[0]]))
+            if not len(labelled):
                 continue
-            labels = y[np.ix_(known, columns)].astype(np.float64)
+            labels = y[np.ix_(labelled, columns)].astype(np.float64)
             means[columns] = labels.mean(0)
             weights[:, columns], residuals = solve(
-                kernel, carriers, known, labels - labels.mean(0), each, left_out
+                kernel, carriers, labelled, labels - labels.mean(0), ratio, left_out
             )
-            unseen[np.ix_(known, columns)] = labels - residuals
-        return cls(weights, means, unseen)
+            predictions[np.ix_(labelled, columns)] = labels - residuals
+        return cls(weights, means, predictions)
 
     def predict(self, kernel: Kernel) -> FloatArray:
         """Predict molecules with similarities (q, m) to the carriers, (q, columns) (eq. 2.25)."""
@@ -153,7 +154,7 @@ class TanimotoProcess:
 
     def __init__(self, smiles: Sequence[str], y: NDArray[np.floating]) -> None:
         counts, carriers = counts_of(smiles), carriers_of(len(smiles))
-        self._counts = tuple(each[carriers] for each in counts)
+        self._counts = tuple(kind[carriers] for kind in counts)
         self._process = Process.fit(similarity(counts, self._counts), carriers, y)
         self.left_out = self._process.left_out
 
@@ -165,18 +166,18 @@ class TanimotoProcess:
 def _exact(
     kernel: Kernel,
     carriers: Positions,
-    known: Positions,
+    labelled: Positions,
     y: FloatArray,
     noise: float,
     left_out: bool,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return weights (n, columns) and leave-one-out residuals (known, columns), from centred y."""
-    covariance = kernel[np.ix_(known, known)].astype(np.float64, order="F")
+    """Return weights (n, columns) and leave-one-out residuals (labelled, columns) of centred y."""
+    covariance = kernel[np.ix_(labelled, labelled)].astype(np.float64, order="F")
     covariance[np.diag_indices_from(covariance)] += noise
     factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
     solved = cho_solve((factor, True), y, check_finite=False)
     weights = np.zeros((len(carriers), y.shape[1]))
-    weights[known] = solved
+    weights[labelled] = solved
     if not left_out:
         return weights, np.full(y.shape, np.nan)
     inverse, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
@@ -186,18 +187,20 @@ def _exact(
 def _projected(
     kernel: Kernel,
     carriers: Positions,
-    known: Positions,
+    labelled: Positions,
     y: FloatArray,
     noise: float,
     left_out: bool,
 ) -> tuple[FloatArray, FloatArray]:
     """Return what `_exact` does, with carriers (m,) that are fewer than the molecules."""
-    own = kernel[carriers].astype(np.float64)
-    root = cholesky(own + JITTER * np.eye(len(own)), lower=True, check_finite=False)
-    features = solve_triangular(root, kernel[known].T, lower=True).T  # (known, m)
-    variance = noise + (1 - (features**2).sum(1)).clip(0)  # (known,), own share of each added
+    among_carriers = kernel[carriers].astype(np.float64)  # (m, m)
+    identity = np.eye(len(carriers))
+    root = cholesky(among_carriers + JITTER * identity, lower=True, check_finite=False)
+    features = solve_triangular(root, kernel[labelled].T, lower=True).T  # (labelled, m)
+    # A molecule's noise is raised by the variance that its features lack, (labelled,).
+    variance = noise + (1 - (features**2).sum(1)).clip(0)
     scaled = features / variance[:, None]
-    covariance = scaled.T @ features + np.eye(len(own))
+    covariance = scaled.T @ features + identity
     factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False), True
     slopes = cho_solve(factor, scaled.T @ y, check_finite=False)  # (m, columns)
     weights = solve_triangular(root, slopes, lower=True, trans="T")
