@@ -1,0 +1,83 @@
+"""What CONTRIBUTING and the guides say how to add passes ruff, mypy and the tests, as it stands."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from guides import PastedBlock, pasted_blocks
+from pages import ROOT
+
+GUIDES = ("CONTRIBUTING.md", "docs/howto/extend.md")
+FOLDERS = ("graphxai", "models", "datasets", "tests", "docs")
+FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md")
+# Pages and tests that a method, a metric, an option or a model used to break.
+AFFECTED = [
+    "tests/test_house.py::test_every_public_name_is_listed_once_and_loads",
+    "tests/test_docs.py::test_every_block_of_the_page_runs[docs/theory/evaluation.md]",
+    "tests/test_docs.py::test_tables_have_a_row_for_each_method_and_metric",
+    "tests/explainers/test_explainers.py::test_every_method_of_the_papers_is_registered",
+]
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[PastedBlock]:
+    return [block for page in GUIDES for block in pasted_blocks(page)]
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory, blocks) -> Path:
+    """A copy of the repository into which every block of the guides was typed."""
+    copy = tmp_path_factory.mktemp("copy")
+    unused = shutil.ignore_patterns("__pycache__", "_build")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=unused)
+    for name in FILES:
+        shutil.copy(ROOT / name, copy)
+    for block in blocks:
+        block.paste(copy)
+    return copy
+
+
+def run(command: Sequence[str], folder: Path) -> None:
+    """Run Python with arguments in a copy; its output is the message if it fails."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "MYPYPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+def test_the_guides_have_blocks_for_code_and_for_tests(blocks):
+    folders = {Path(block.path).parts[0] for block in blocks}
+    assert folders == {"graphxai", "tests"}
+    assert len(blocks) >= 6
+
+
+def test_what_the_guides_add_is_formatted_and_linted(changed, blocks):
+    files = [block.path for block in blocks]
+    run(["-m", "ruff", "format", "--check", *files], changed)
+    run(["-m", "ruff", "check", *files], changed)
+
+
+def test_what_the_guides_add_is_typed(changed, request):
+    """With what mypy knows of the libraries from before; it takes a minute to find out."""
+    cache = request.config.cache.mkdir("mypy")
+    before = ROOT / ".mypy_cache"
+    if before.is_dir() and not any(cache.iterdir()):
+        shutil.copytree(before, cache, dirs_exist_ok=True)
+    run(["-m", "mypy", "--cache-dir", str(cache)], changed)
+
+
+def test_what_the_guides_add_keeps_the_floors(changed):
+    start = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    run(["-c", start, "--no-logo"], changed)
+
+
+def test_what_the_guides_add_is_tested_and_breaks_no_page(changed, blocks):
+    files = [block.path for block in blocks if block.path.startswith("tests/")]
+    run(["-m", "pytest", "-x", "-p", "no:cacheprovider", *files, *AFFECTED], changed)
