@@ -17,6 +17,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.evaluation.metrics import METRICS, metric
 from graphxai.explainers import REGISTRY, Random, register
+from graphxai.models.graphormer import pretrained_names
 from guides import pasted_blocks
 from pages import (
     COMMAND,
@@ -255,9 +256,14 @@ def test_a_new_metric_is_in_the_table(registry_tables, own_registry):
     )
 
 
-def test_tables_have_a_row_for_each_method_and_metric(registry_tables):
-    for page, names in {"methods.md": REGISTRY, "theory/evaluation.md": METRICS}.items():
-        rows = re.findall(r"^\| `(\w+)` \|", built(page, registry_tables), re.MULTILINE)
+def test_tables_have_a_row_for_each_method_metric_and_model(registry_tables):
+    tables = {
+        "methods.md": REGISTRY,
+        "theory/evaluation.md": METRICS,
+        "models.md": pretrained_names(),
+    }
+    for page, names in tables.items():
+        rows = re.findall(r"^\| `([\w-]+)` \|", built(page, registry_tables), re.MULTILINE)
         assert set(names) <= set(rows), page
 
 

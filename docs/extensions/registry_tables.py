@@ -1,4 +1,4 @@
-"""Make the tables of methods and metrics from their registries when the pages are built.
+"""Make the tables of methods, metrics and models when the pages are built, from what is registered.
 
 A page says where a table belongs. What stands there in the file is for readers of the file:
 
@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 from graphxai.evaluation.metrics import METRICS, Metric
 from graphxai.explainers import REGISTRY, Explainer
 from graphxai.explainers.base import SEARCHES
+from graphxai.models.graphormer import load_checkpoint, locate, only_starts, pretrained_names
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parents[1]
+FEW = 3  # tasks that are listed by name
 DEFINITIONS = ("theory/propagation.md", "theory/explainers.md")  # pages that define methods
 PLACE = re.compile(
     r"<!-- made from the registry: (?P<table>[\w ]+) -->\n.*?^<!-- end -->$",
@@ -72,6 +74,20 @@ def metric_summary(metric: Metric) -> str:
     return metric.summary + (" Only for classes." if metric.classes_only else "")
 
 
+def table_of_models() -> str:
+    """Return a row for each bundled model."""
+    return table(("name", "predicts", "test score"), map(row_of_model, pretrained_names()))
+
+
+def row_of_model(name: str) -> tuple[str, str, str]:
+    """Return what a bundled model predicts, and the summary of its test."""
+    model = load_checkpoint(locate(name))
+    tasks = model.config.tasks
+    words = [f"{task.name} ({task.unit})" if task.unit else task.name for task in tasks]
+    predicts = ", ".join(words) if len(tasks) <= FEW else f"{len(tasks)} tasks"
+    return f"`{name}`", "" if only_starts(model) else predicts, model.origin.metadata["summary"]
+
+
 def further_methods() -> str:
     """Return, as a list of definitions, the methods that no page defines, with their docstrings."""
     pages = "".join((DOCS / page).read_text(encoding="utf-8") for page in DEFINITIONS)
@@ -85,6 +101,7 @@ def further_methods() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "methods": table_of_methods,
     "metrics": table_of_metrics,
+    "models": table_of_models,
     "further methods": further_methods,
 }
 
