@@ -13,7 +13,7 @@ from functools import partial
 
 from rdkit import Chem
 
-from graphxai.runtime.workers import Lost, in_workers
+from graphxai.runtime.workers import LostItem, in_workers
 
 from .featurising import TURN, Featurised, featurise, featurise_packed, unpack
 from .molecule_reading import MoleculeError
@@ -46,7 +46,7 @@ def featurise_in_workers(
         for parts in done:
             of_smiles: dict[int, _Result] = {}
             for smiles, places, found in parts:
-                lost = isinstance(found, Lost)
+                lost = isinstance(found, LostItem)
                 one_by_one = [MoleculeError(found.reason)] if lost else unpack(smiles, found)
                 of_smiles |= dict(zip(places, one_by_one, strict=True))
             in_order = iter(of_smiles[place] for place in sorted(of_smiles))

@@ -10,9 +10,10 @@ from pathlib import Path
 from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
+from .csv_files import iter_records
 from .labels import is_missing
 from .molecule_reading import is_inchi, shortened
-from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, iter_records, molecule_to_data
+from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_to_data
 from .standardise import standardised
 
 __all__ = ["Molecule", "Rows", "read_rows"]

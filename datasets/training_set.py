@@ -222,7 +222,7 @@ def _elements(mol: Mol) -> set[str]:
 def _read(path: Path, modified: int) -> TrainingSet | None:
     from rdkit import rdBase
 
-    from .molecules import iter_records
+    from .csv_files import iter_records
 
     given = dict.fromkeys(record["smiles"] for _, record in iter_records(path, ("smiles",)))
     with rdBase.BlockLogs():

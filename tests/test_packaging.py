@@ -152,12 +152,12 @@ def printed(code: str) -> list[str]:
 def test_nothing_is_unpickled():
     """No module reads a pickle; torch.load only ever with weights_only=True.
 
-    Only the pool of processes does, from pipes to the processes that it started itself.
+    Only a pool of processes does, from pipes to the processes that it started itself.
     """
     for folder in ("graphxai", "models", "datasets"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
-            if path.resolve() == ROOT / "graphxai" / "runtime" / "workers.py":
+            if path.parent.name == "runtime" and path.name in ("worker_process.py", "pickling.py"):
                 continue
             for word in ("pickle.load", "weights_only=False", "allow_pickle=True"):
                 assert word not in text, f"{path}: {word}"

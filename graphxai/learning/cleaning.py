@@ -21,8 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from graphxai.datasets.csv_files import column_names, iter_records
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
-from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow, column_names, iter_records
+from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
 from graphxai.datasets.table_rows import Molecule, Rows, read_rows
 from graphxai.runtime.writing import atomic_write, write_whole
 
