@@ -68,7 +68,7 @@ def collect(
     Raises:
         ValueError: a table has no such column.
     """
-    found: dict[str, None] = {}
+    structures: dict[str, None] = {}
     with rdBase.BlockLogs():
         for table in tables:
             rows = _smiles_column(table)
@@ -77,18 +77,19 @@ def collect(
             for text in rows:
                 mol = Chem.MolFromSmiles(text)
                 if mol is not None and 0 < mol.GetNumAtoms() <= max_atoms:
-                    found[Chem.MolToSmiles(mol)] = None
-    return without(list(found), exclude)
+                    structures[Chem.MolToSmiles(mol)] = None
+    return without(list(structures), exclude)
 
 
 def without(smiles: Sequence[str], exclude: Iterable[str]) -> list[str]:
-    """Leave out what shares the first block of its InChIKey with a molecule in `exclude`."""
+    """Leave out molecules that share the first block of their InChIKey with one in `exclude`."""
     with rdBase.BlockLogs():
         hidden = {_connectivity(text) for text in exclude} - {""}
         return [text for text in smiles if not hidden or _connectivity(text) not in hidden]
 
 
 def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
+    """Return the column `smiles` of a table, whatever the case of its name."""
     with open(table, encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         names = [name for name in reader.fieldnames or [] if name.lower() == "smiles"]
@@ -111,18 +112,19 @@ def environments(smiles: Sequence[str], count: int, radius: int = 3) -> NDArray[
     """Which of the `count` most frequent atom environments each molecule contains, (n, count)."""
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, includeChirality=True)
     with rdBase.BlockLogs():
-        found = [
+        codes_of = [
             list(generator.GetSparseCountFingerprint(Chem.MolFromSmiles(s)).GetNonzeroElements())
             for s in smiles
         ]
-    frequency = Counter(code for codes in found for code in codes)
+    frequency = Counter(code for codes in codes_of for code in codes)
     column = {code: k for k, (code, _) in enumerate(frequency.most_common(count))}
     present = np.zeros((len(smiles), count), dtype=np.bool_)
-    for row, codes in enumerate(found):
+    for row, codes in enumerate(codes_of):
         present[row, [column[code] for code in codes if code in column]] = True
     return present
 
 
 def _connectivity(smiles: str) -> str:
+    """Return the first block of a molecule's InChIKey, or "" if it cannot be read."""
     mol = Chem.MolFromSmiles(smiles)
     return "" if mol is None else Chem.MolToInchiKey(mol)[:14]

@@ -22,6 +22,8 @@ AFFECTED = [
     "tests/test_docs.py::test_every_block_of_the_page_runs[docs/theory/evaluation.md]",
     "tests/test_docs.py::test_tables_have_a_row_for_each_method_metric_and_model",
     "tests/explainers/test_explainers.py::test_every_method_of_the_papers_is_registered",
+    "tests/explainers/test_signs.py::"
+    "test_every_method_has_the_key_of_its_scores[active-embedding_norm]",
     "tests/models/test_zoo.py::"
     "test_a_model_is_small_and_comes_with_card_scores_and_training_set[potency]",
     "tests/models/test_zoo.py::test_an_explanation_adds_up_to_the_prediction[potency]",
