@@ -69,7 +69,7 @@ def _featurised(
     with rdBase.BlockLogs():
         read = read_molecules(molecules, max_atoms)
         readable = [molecule for molecule in read if isinstance(molecule, ReadMolecule)]
-        arrays = molecule_features([one.mol for one in readable])
+        arrays = molecule_features([molecule.mol for molecule in readable])
         if canonical:
             for molecule, (features, _, _) in zip(readable, arrays, strict=True):
                 chirality = canonical_chirality(molecule.mol)

@@ -1,1 +1,1 @@
-"""What an explainer works with: a model, encoded inputs, a target, random numbers."""
+"""What an explainer works with: a model, encoded inputs and a target. It knows no model."""
