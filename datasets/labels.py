@@ -98,7 +98,7 @@ class Labels:
 
 
 def name_and_unit(header: str) -> tuple[str, str]:
-    """Split a column's header, `freesolv (kcal/mol)`, into name and unit; the unit may be empty."""
+    """Split a column's header, `freesolv (kcal/mol)`, into name and unit, which may be empty."""
     match = HEADER.fullmatch(header.strip())
     return (match[1], match[2].strip()) if match else (header, "")
 

@@ -199,7 +199,7 @@ def centre_digit(ink: np.ndarray) -> np.ndarray:
 
 
 def _read_grey(path: Path) -> np.ndarray:
-    """Read grey values (H, W) in [0, 1]; transparent pixels are white."""
+    """Read the grey values (H, W) of a picture, in [0, 1]. Transparent pixels are white."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise SuperpixelError(f"{path}: files over {MAX_FILE_BYTES >> 20} MB are not read")
     content = path.read_bytes()
@@ -237,7 +237,7 @@ def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
 
 
 class IdxError(ValueError):
-    """The file is not a readable IDX file of unsigned bytes; the message names it."""
+    """A file is not a readable IDX file of unsigned bytes. The message names it."""
 
 
 def read_idx(path: str | Path, *, max_bytes: int = MAX_IDX_BYTES) -> np.ndarray:

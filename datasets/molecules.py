@@ -235,7 +235,7 @@ def read_table(
     canonical: bool = False,
     workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:
-    """Read all rows of a CSV file as `iter_table` does; return the graphs and the rows left out."""
+    """Read all rows of a CSV file as `iter_table` does, into graphs and rows that were left out."""
     graphs: list[Data] = []
     rejected: list[RejectedRow] = []
     for item in iter_table(
@@ -305,7 +305,7 @@ def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
 
 
 def _number(column: str, cell: str | None) -> float:
-    """Return the number in a cell, NaN if nothing was measured; raise MoleculeError for words."""
+    """Return the number in a cell, or NaN if nothing was measured. Words raise a MoleculeError."""
     text = (cell or "").strip()
     if is_missing(text):
         return math.nan

@@ -1,4 +1,4 @@
-"""Pre-training targets that are computed from the molecule itself, without measurements.
+"""Compute targets for pre-training from the molecule itself, without measurements.
 
 They are the presence of the most frequent atom environments (chiral Morgan, Rogers 2010) and
 whole-molecule descriptors.
@@ -52,7 +52,7 @@ def collect(
     per_table: int | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """Collect the structures of CSV tables, each once, as canonical SMILES; no label is read.
+    """Collect the structures of CSV tables, each once, as canonical SMILES. No label is read.
 
     Left out are molecules that cannot be read, have more than `max_atoms` atoms, or share their
     connectivity (first block of the InChIKey) with one in `exclude`, so that no test molecule is
@@ -99,7 +99,7 @@ def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
 
 
 def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:
-    """Compute `DESCRIPTORS` of molecules, (n, 21); undefined values are 0."""
+    """Compute the `DESCRIPTORS` of molecules, (n, 21). Undefined values are 0."""
     with rdBase.BlockLogs():
         values = [
             [function(mol) for function in DESCRIPTORS.values()]

@@ -144,7 +144,7 @@ def _take(
     wanted: dict[_Class, int],
     max_atoms: int,
 ) -> tuple[dict[_Class, list[_Row]], int]:
-    """Take the first molecules of each class, as many as wanted; count the unreadable ones."""
+    """Take the first molecules of each class, as many as wanted, and count the unreadable ones."""
     rows: dict[_Class, list[_Row]] = {answer: [] for answer in wanted}
     seen: set[str] = set()
     unreadable = 0

@@ -44,7 +44,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Split:
-    """Positions of the training, validation and test graphs, and how they were chosen.
+    """The positions of the training, validation and test graphs, and how they were chosen.
 
     ``kind`` is ``"random"``, ``"scaffold"`` or the user's own word; ``seed`` is None if the split
     is deterministic.

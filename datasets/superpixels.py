@@ -99,7 +99,7 @@ def image_to_data(
     min_size_factor: float = MIN_SIZE_FACTOR,
     y: int | None = None,
 ) -> Data:
-    """Make the superpixel graph of one grey image; bright is ink, as in MNIST.
+    """Make the superpixel graph of one grey image, in which bright is ink, as in MNIST.
 
     Args:
         image: (H, W), grey values in [0, 1], or uint8.

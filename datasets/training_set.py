@@ -88,7 +88,7 @@ class TrainingSet:
 
     @cached_property
     def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
-        """Bits and elements of the readable compounds, by SMILES as given."""
+        """The bits and elements of the readable compounds, by SMILES as given."""
         from rdkit import rdBase
 
         with rdBase.BlockLogs():
@@ -102,7 +102,7 @@ class TrainingSet:
 
     @cached_property
     def fingerprints(self) -> tuple[ExplicitBitVect, ...]:
-        """ECFP4 of the readable compounds."""
+        """The ECFP4 fingerprints of the readable compounds."""
         return tuple(bits for bits, _ in self._compounds.values())
 
     @cached_property

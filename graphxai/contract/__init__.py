@@ -1,1 +1,1 @@
-"""What an explainer works with: a model, encoded inputs and a target. It knows no model."""
+"""What an explainer works with, whatever the model: encoded inputs, tasks and a target."""

@@ -62,7 +62,7 @@ def in_batches(
     same_size: bool = False,
     goes_alone: "Callable[[Data], bool] | None" = None,
 ) -> Iterator[list[tuple[Key, Input]]]:
-    """Group inputs of similar (or of the same) size, within MAX_GRAPHS and MAX_PAIRS.
+    """Group inputs of similar or of the same size into batches within MAX_GRAPHS and MAX_PAIRS.
 
     goes_alone: whether an input needs a pass to itself, for example because it has matrices over
     node pairs.

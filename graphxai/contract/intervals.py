@@ -1,4 +1,4 @@
-"""Intervals and sets of classes that hold at a set rate (split conformal: Vovk 2005, chapter 4).
+"""Make intervals and sets of classes that hold at a set rate (split conformal, Vovk 2005).
 
 On molecules that a model did not learn from, each error is divided by how difficult its molecule
 was, which depends on the nearest training compound (Papadopoulos 2011). A new interval reaches as

@@ -66,7 +66,7 @@ class ExplainableModel(Protocol):
         ...
 
     def train(self, mode: bool = True) -> "ExplainableModel":
-        """Switch dropout on or off."""
+        """Switch training mode, and with it dropout, on or off."""
         ...
 
 

@@ -77,7 +77,7 @@ def logged(title: str, total: int) -> Progress:
 def in_chunks(
     items: Sequence[_Item], title: str, *, size: int = 500, show: bool | None = None
 ) -> Iterator[Sequence[_Item]]:
-    """Yield the items, `size` at a time, with a progress bar; `show` as for `progress_bar`."""
+    """Yield the items, `size` at a time, with a progress bar. `show` is as for `progress_bar`."""
     with progress_bar(title, len(items), show=show) as advance:
         for start in range(0, len(items), size):
             part = items[start : start + size]

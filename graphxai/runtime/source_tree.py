@@ -6,7 +6,7 @@ __all__ = ["folders_beside"]
 
 
 def folders_beside(package: str) -> list[str]:
-    """Return the root of a checkout whose links git could not make; otherwise nothing.
+    """Return the root of a checkout whose links git could not make, and otherwise no folder.
 
     In the repository, `graphxai/models` and `graphxai/datasets` are symbolic links to the folders
     of these names at its root. Without the links, as on Windows by default, git writes small text
