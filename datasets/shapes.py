@@ -1,8 +1,8 @@
 """Make random graphs with planted shapes, so that the nodes and edges behind a label are known.
 
-This is done in the manner of ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential attachment
-(Barabasi and Albert 1999), and shapes are joined to it, each by one edge. So the tree's edges and
-the joints lie on no cycle, every shape is a biconnected component of its own, and none arises by
+The manner is that of ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential
+attachment (Barabasi and Albert 1999), and shapes are joined to it, each by one edge. So the tree's
+edges and the joints lie on no cycle, every shape is a biconnected component, and none arises by
 chance. All nodes look alike: only the structure tells the shapes apart.
 """
 

@@ -1,10 +1,10 @@
-"""Make intervals and sets of classes that hold at a set rate (split conformal, Vovk 2005).
+"""Make intervals and sets of classes that hold at a set rate.
 
-On molecules that a model did not learn from, each error is divided by how difficult its molecule
-was, which depends on the nearest training compound (Papadopoulos 2011). A new interval reaches as
-far as the errors of the required share of these molecules. If the new molecules are of the same
-kind, it holds at that rate, whatever the model. The scores are in `conformal.json` beside the
-weights.
+This is split conformal prediction (Vovk 2005, chapter 4). On molecules that a model did not learn
+from, each error is divided by how difficult its molecule was, which depends on the nearest training
+compound (Papadopoulos 2011). A new interval reaches as far as the errors of the required share of
+these molecules. If the new molecules are of the same kind, it holds at that rate, whatever the
+model. The scores are in `conformal.json` beside the weights.
 """
 
 from __future__ import annotations
