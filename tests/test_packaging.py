@@ -58,16 +58,19 @@ def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
 
 def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    for neighbour in ("models/graphormer", "datasets"):  # of another package, such as `datasets`
+        (tmp_path / "site" / neighbour).mkdir(parents=True)
     code = (
         "import graphxai, graphxai.datasets.samples as s, graphxai.models.graphormer as g;"
-        "print(graphxai.__file__); print(*g.pretrained_names());"
+        "print(*graphxai.__path__, graphxai.__file__); print(*g.pretrained_names());"
         "print(graphxai.explain('bace', 'CCO').ledger.output)"
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'site'); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    place, names, output = done.stdout.splitlines()
-    assert place.startswith(str(tmp_path))
+    places, names, output = done.stdout.splitlines()
+    assert len(places.split()) == 2  # nothing beside the package is searched for parts of it
+    assert all(place.startswith(str(tmp_path / "site" / "graphxai")) for place in places.split())
     assert {"bace", "mnist-superpixels"} <= set(names.split())
     float(output)
 
