@@ -1,4 +1,4 @@
-"""Small random deformations of digits, applied to the image before it is segmented."""
+"""Deform images of digits a little, at random, before they are segmented."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 @dataclass(frozen=True)
 class Deformation:
-    """Ranges of a random deformation; every value is drawn uniformly from [-range, range].
+    """The ranges of a random deformation. Every value is drawn uniformly from [-range, range].
 
     Attributes:
         rotation: degrees.

@@ -73,13 +73,20 @@ BOND_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_bond_feature_dims())
 
 
 class _Table(dict[Any, int]):
-    """Value to position; a value outside the vocabulary gets the last one (OGB's "misc")."""
+    """The position of each value. One outside the vocabulary gets the last (OGB's "misc")."""
 
-    def __init__(self, name: str, values: Iterable[Any] | None = None) -> None:
-        """`values`: RDKit's enumeration, which OGB lists by name; None: the values themselves."""
+    def __init__(self, name: str, enumeration: Iterable[Any] | None = None) -> None:
+        """Make the table of a feature.
+
+        enumeration: RDKit's values of a feature that OGB lists by their names. Other features have
+        numbers, which OGB lists as they are.
+        """
         vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
-        known = vocabulary if values is None else [v for v in values if str(v) in vocabulary]
-        super().__init__((v, vocabulary.index(v if values is None else str(v))) for v in known)
+        if enumeration is None:
+            super().__init__((value, k) for k, value in enumerate(vocabulary))
+        else:
+            listed = [value for value in enumeration if str(value) in vocabulary]
+            super().__init__((value, vocabulary.index(str(value))) for value in listed)
         self.last = len(vocabulary) - 1
 
     def __missing__(self, value: Any) -> int:
@@ -97,7 +104,7 @@ _BOND_TYPE = _Table("bond_type", Chem.BondType.values.values())
 _BOND_STEREO = _Table("bond_stereo", Chem.BondStereo.values.values())
 
 
-def _one_atom_query(atom: Chem.Atom) -> Chem.Mol:
+def _single_atom_query(atom: Chem.Atom) -> Chem.Mol:
     query = Chem.RWMol()
     query.AddAtom(atom)
     return query.GetMol()
@@ -105,7 +112,7 @@ def _one_atom_query(atom: Chem.Atom) -> Chem.Mol:
 
 # Reading one of RDKit's enumerations from Python takes four times as long as reading a number.
 # So compiled queries find the common values, and only the rest are read.
-_TAGGED = _one_atom_query(rdqueries.HasChiralTagQueryAtom())
+_TAGGED = _single_atom_query(rdqueries.HasChiralTagQueryAtom())
 _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
 
@@ -145,7 +152,7 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
 
     RDKit's tag, and so OGB's feature, is relative to the order of an atom's bonds: two SMILES of
     the same molecule can have opposite tags. These codes are those of the canonical SMILES, mapped
-    back to the molecule's atom order. None if no atom has a tag.
+    back to the molecule's atom order. A molecule without tags has None.
     """
     if not mol.HasSubstructMatch(_TAGGED):
         return None
@@ -170,8 +177,8 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
 def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return both directions of every bond: ends (2, 2 * bonds) and features (2 * bonds, 3).
 
-    Each bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. An
-    atropisomer's axis, which OGB rejects, counts as no stereo.
+    Each bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. The
+    axis of an atropisomer, which OGB rejects, counts as a bond without stereo.
     """
     no_stereo = _BOND_STEREO[Chem.BondStereo.STEREONONE]
     rows = [

@@ -52,12 +52,12 @@ class Packed(NamedTuple):
 def featurise(
     molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> list[Featurised | MoleculeError]:
-    """Return each molecule's features, or the error if it cannot become a graph."""
+    """Return the features of each molecule, or an error if it cannot become a graph."""
     try:
         return _featurised(molecules, max_atoms, canonical)
     except Exception as error:  # RDKit raises errors of any type; one molecule must not stop others
         if len(molecules) > 1:
-            return [found for one in molecules for found in featurise([one], max_atoms, canonical)]
+            return [featurise([mol], max_atoms, canonical)[0] for mol in molecules]
         reason = " ".join(str(error).split()) or type(error).__name__
         return [MoleculeError(f"RDKit cannot read this molecule: {shortened(reason, 300)}")]
 
@@ -66,59 +66,61 @@ def _featurised(
     molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> list[Featurised | MoleculeError]:
     with rdBase.BlockLogs():
-        found = read_molecules(molecules, max_atoms)
-        readable = [one for one in found if isinstance(one, ReadMolecule)]
-        arrays = [(atom_features(one.mol), *bond_features(one.mol)) for one in readable]
+        read = read_molecules(molecules, max_atoms)
+        readable = [molecule for molecule in read if isinstance(molecule, ReadMolecule)]
+        arrays = [
+            (atom_features(molecule.mol), *bond_features(molecule.mol)) for molecule in readable
+        ]
         if canonical:
-            for one, (features, _, _) in zip(readable, arrays, strict=True):
-                chirality = canonical_chirality(one.mol)
+            for molecule, (features, _, _) in zip(readable, arrays, strict=True):
+                chirality = canonical_chirality(molecule.mol)
                 if chirality is not None:
                     features[:, _CHIRALITY] = chirality
     featurised = iter(
         [
-            Featurised(one.text, one.mol if one.is_given else None, *features)
-            for one, features in zip(readable, arrays, strict=True)
+            Featurised(molecule.text, molecule.mol if molecule.is_given else None, *features)
+            for molecule, features in zip(readable, arrays, strict=True)
         ]
     )
-    return [one if isinstance(one, MoleculeError) else next(featurised) for one in found]
+    return [item if isinstance(item, MoleculeError) else next(featurised) for item in read]
 
 
 def featurise_packed(smiles: Sequence[str], max_atoms: int, canonical: bool) -> Packed:
-    """Featurise SMILES into a few small arrays: the job and the answer of a worker process."""
-    found = [
-        one
+    """Featurise SMILES into a few small arrays, which a worker process sends back."""
+    results = [
+        result
         for first in range(0, len(smiles), TURN)
-        for one in featurise(smiles[first : first + TURN], max_atoms, canonical)
+        for result in featurise(smiles[first : first + TURN], max_atoms, canonical)
     ]
-    done = [one for one in found if isinstance(one, Featurised)]
-    none = np.zeros((0, 9), np.int64)
+    usable = [result for result in results if isinstance(result, Featurised)]
+    empty = np.zeros((0, 9), np.int64)
     return Packed(
-        _narrow(np.array([len(one.atoms) for one in done], np.int64)),
-        _narrow(np.array([len(one.bonds) // 2 for one in done], np.int64)),
-        _narrow(np.concatenate([none, *(one.atoms for one in done)])),
+        _narrow(np.array([len(item.atoms) for item in usable], np.int64)),
+        _narrow(np.array([len(item.bonds) // 2 for item in usable], np.int64)),
+        _narrow(np.concatenate([empty, *(item.atoms for item in usable)])),
         # i->j is followed by j->i: the first row holds i j of every bond, the second j i
-        _narrow(np.concatenate([none[:, :2], *(one.ends[0].reshape(-1, 2) for one in done)])),
-        _narrow(np.concatenate([none[:, :3], *(one.bonds[::2] for one in done)])),
-        {k: str(one) for k, one in enumerate(found) if isinstance(one, MoleculeError)},
+        _narrow(np.concatenate([empty[:, :2], *(item.ends[0].reshape(-1, 2) for item in usable)])),
+        _narrow(np.concatenate([empty[:, :3], *(item.bonds[::2] for item in usable)])),
+        {k: str(item) for k, item in enumerate(results) if isinstance(item, MoleculeError)},
     )
 
 
 def unpack(smiles: Sequence[str], packed: Packed) -> list[Featurised | MoleculeError]:
-    """Undo `featurise_packed`: what `featurise` returns, with no memory shared by molecules."""
+    """Return what `featurise` returned before packing. Molecules share no memory."""
     atoms, ends = packed.atoms, packed.ends
     both = np.stack([ends, ends[:, ::-1]]).reshape(2, -1)  # (2, 2 * all bonds)
     bonds = packed.bonds.repeat(2, axis=0)
     atom_stops = np.cumsum(packed.num_atoms, dtype=np.int64).tolist()
     edge_stops = (2 * np.cumsum(packed.num_bonds, dtype=np.int64)).tolist()
     stops = iter(zip(atom_stops, edge_stops, strict=True))
-    found: list[Featurised | MoleculeError] = []
+    results: list[Featurised | MoleculeError] = []
     atom = edge = 0
     for k, text in enumerate(smiles):
         if k in packed.refused:
-            found.append(MoleculeError(packed.refused[k]))
+            results.append(MoleculeError(packed.refused[k]))
             continue
         atom_stop, edge_stop = next(stops)
-        found.append(
+        results.append(
             Featurised(
                 text.strip(),
                 None,
@@ -128,8 +130,9 @@ def unpack(smiles: Sequence[str], packed: Packed) -> list[Featurised | MoleculeE
             )
         )
         atom, edge = atom_stop, edge_stop
-    return found
+    return results
 
 
 def _narrow(array: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
+    """Return the array in the smallest unsigned type that holds its values."""
     return array.astype(np.min_scalar_type(int(array.max(initial=0))))

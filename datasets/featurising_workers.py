@@ -13,7 +13,7 @@ from functools import partial
 
 from rdkit import Chem
 
-from graphxai.runtime.workers import Lost, in_workers
+from graphxai.runtime.workers import LostItem, in_workers
 
 from .featurising import TURN, Featurised, featurise, featurise_packed, unpack
 from .molecule_reading import MoleculeError
@@ -32,34 +32,35 @@ def featurise_in_workers(
 
     RDKit molecules are featurised in this process. The workers end with the generator.
     """
-    waiting: deque[list[_Result | None]] = deque()  # of each chunk, without those of its SMILES
+    # The results of each chunk; None stands for a SMILES, whose result is still to come.
+    waiting: deque[list[_Result | None]] = deque()
 
     def pieces() -> Iterator[list[str]]:
         for chunk in _chunks(molecules):
-            given = featurise([m for m in chunk if not isinstance(m, str)], max_atoms, canonical)
-            own = iter(given)
-            waiting.append([None if isinstance(one, str) else next(own) for one in chunk])
-            yield [str(one) for one in chunk if isinstance(one, str)]
+            rdkit_molecules = [m for m in chunk if not isinstance(m, str)]
+            made_here = iter(featurise(rdkit_molecules, max_atoms, canonical))
+            waiting.append([None if isinstance(m, str) else next(made_here) for m in chunk])
+            yield [m for m in chunk if isinstance(m, str)]
 
     work = partial(featurise_packed, max_atoms=max_atoms, canonical=canonical)
-    with closing(in_workers(work, pieces(), workers)) as done:
-        for parts in done:
-            of_smiles: dict[int, _Result] = {}
-            for smiles, places, found in parts:
-                lost = isinstance(found, Lost)
-                one_by_one = [MoleculeError(found.reason)] if lost else unpack(smiles, found)
-                of_smiles |= dict(zip(places, one_by_one, strict=True))
-            in_order = iter(of_smiles[place] for place in sorted(of_smiles))
-            for given in waiting.popleft():
-                yield next(in_order) if given is None else given
+    with closing(in_workers(work, pieces(), workers)) as results_by_piece:
+        for piece_results in results_by_piece:
+            by_position: dict[int, _Result] = {}
+            for smiles, positions, answer in piece_results:
+                lost = isinstance(answer, LostItem)
+                results = [MoleculeError(answer.reason)] if lost else unpack(smiles, answer)
+                by_position |= dict(zip(positions, results, strict=True))
+            of_smiles = iter(by_position[position] for position in sorted(by_position))
+            for result in waiting.popleft():
+                yield next(of_smiles) if result is None else result
 
 
 def _chunks(molecules: Iterable[str | Chem.Mol]) -> Iterator[list[str | Chem.Mol]]:
-    """The molecules, `_CHUNK` at a time; those before an error of the source come out first."""
+    """Yield the molecules, `_CHUNK` at a time. Those before an error of the source come first."""
     chunk: list[str | Chem.Mol] = []
     try:
-        for one in molecules:
-            chunk.append(one)
+        for molecule in molecules:
+            chunk.append(molecule)
             if len(chunk) == _CHUNK:
                 yield chunk
                 chunk = []

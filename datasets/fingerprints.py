@@ -34,25 +34,27 @@ def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
 
 
 def packed(fingerprints: Sequence[ExplicitBitVect]) -> Words:
-    """The bits of fingerprints as 64-bit words, (n, bits / 64)."""
-    return np.stack([np.frombuffer(BitVectToBinaryText(one), np.uint64) for one in fingerprints])
+    """Return the bits of fingerprints as 64-bit words, (n, bits / 64)."""
+    texts = map(BitVectToBinaryText, fingerprints)
+    return np.stack([np.frombuffer(text, np.uint64) for text in texts])
 
 
 def tanimoto(
-    own: Words, others: Words, sizes: NDArray[np.int64] | None = None
+    query: Words, others: Words, sizes: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """Tanimoto similarity of packed bits own (w,) to each row of others (n, w), (n,).
+    """Return the Tanimoto similarity (n,) of packed bits `query` (w,) to each row of others (n, w).
 
-    sizes: `set_bits(others)`, if known. The values of RDKit's `BulkTanimotoSimilarity`, several
-    times faster.
+    The values are those of RDKit's `BulkTanimotoSimilarity`, several times faster.
+
+    sizes: `set_bits(others)`, if the caller has it.
     """
-    common = set_bits(own & others)
-    all_bits = set_bits(own) + (set_bits(others) if sizes is None else sizes) - common
+    common = set_bits(query & others)
+    all_bits = set_bits(query) + (set_bits(others) if sizes is None else sizes) - common
     return np.divide(common, all_bits, out=np.zeros(len(common)), where=all_bits > 0)
 
 
 def set_bits(words: Words) -> NDArray[np.int64]:
-    """How many bits are set in each row of packed bits (..., w), (...)."""
+    """Return how many bits are set in each row of packed bits (..., w), as (...)."""
     if hasattr(np, "bitwise_count"):  # NumPy 2
         return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
     return np.unpackbits(words.view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64)
@@ -78,5 +80,6 @@ def atom_pair_counts(smiles: Sequence[str]) -> FloatArray:
 
 
 def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:
+    """Return the fingerprint of each molecule as a row."""
     with rdBase.BlockLogs():
         return np.stack([fingerprint(Chem.MolFromSmiles(s)) for s in smiles]).astype(np.float32)

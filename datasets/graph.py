@@ -1,8 +1,8 @@
-"""One graph's tensors without PyG, and the only place where a molecule's way meets PyG.
+"""The tensors of one graph without PyG, and the only place where PyG's own graphs are made.
 
-Importing PyG takes longer than importing torch: it loads torch's compiler and all of PyG's own data
-sets. Explaining a molecule needs none of that. PyG is imported when a user gets one of its graphs;
-a user who gives one has imported it.
+Importing PyG takes longer than importing torch: it loads torch's compiler and all of PyG's data
+sets. Explaining a molecule needs none of that. PyG is imported when a user gets one of its graphs.
+A user who passes one in has imported PyG already.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Graph(SimpleNamespace):
-    """What the library reads of a PyG `Data`, under the same names; `to_data` makes the `Data`.
+    """A graph with the attributes of PyG's `Data` that the library reads. See `to_data`.
 
     x (N, F); edge_index (2, E); edge_attr (E, F); pos (N, 2); y: labels, any shape.
     """
@@ -30,20 +30,20 @@ class Graph(SimpleNamespace):
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """The number of nodes, N."""
         return len(self.x)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The attribute of this name, or the default."""
+        """Return the attribute of this name, or the default."""
         return getattr(self, name, default)
 
     def clone(self) -> Graph:
-        """The same graph with tensors of its own."""
+        """Return a copy with tensors of its own."""
         values = vars(self).items()
         return Graph(**{k: v.clone() if hasattr(v, "new_empty") else v for k, v in values})
 
     def to_data(self) -> Data:
-        """The same graph as PyG's `Data`."""
+        """Return this graph as PyG's `Data`."""
         from torch_geometric.data import Data
 
         data = Data()  # keys are set four times faster than the constructor sets attributes

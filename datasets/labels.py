@@ -63,24 +63,29 @@ PREFIXES = ("in", "im", "non", "non-", "non ", "not ", "un")
 
 @dataclass(frozen=True)
 class Bound:
-    """A cell such as ">10": its position, +1 above or -1 below `value`, 0 for about it."""
+    """A cell such as ">10", which says only where a value lies.
+
+    position: the position of the cell in its column. side: +1 if the value lies above `value`, -1
+    if below, 0 if about there.
+    """
 
     position: int
     side: int
     value: float
 
     def excludes(self, value: float) -> bool:
-        """Whether a value lies on the wrong side."""
+        """Return whether a value lies on the wrong side."""
         return self.side * (value - self.value) < 0
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """One column: `values` (n,), class numbers or measured values, NaN where there is none.
+    """The labels of one column.
 
-    `classes` are in the order of their numbers and empty for regression; the second of two is the
-    positive one. `unusable` are positions of cells that are not empty but have no label of this
-    kind; `bounds` are those of them that limit a value (">10"). `note` says how the kind was found.
+    values (n,): class numbers or measured values, NaN where there is none. classes: their names in
+    the order of the numbers, empty for a regression; the second of two is the positive class.
+    unusable: positions of cells that are not empty but have no label of this kind. bounds: those of
+    them that limit a value (">10"). note: how the kind was chosen.
     """
 
     name: str
@@ -93,23 +98,23 @@ class Labels:
 
 
 def name_and_unit(header: str) -> tuple[str, str]:
-    """Split a column's header, `freesolv (kcal/mol)`, into name and unit; the unit may be empty."""
-    found = HEADER.fullmatch(header.strip())
-    return (found[1], found[2].strip()) if found else (header, "")
+    """Split a column's header, `freesolv (kcal/mol)`, into name and unit, which may be empty."""
+    match = HEADER.fullmatch(header.strip())
+    return (match[1], match[2].strip()) if match else (header, "")
 
 
 def with_unit(name: str, unit: str) -> str:
-    """A name as a column's header: with its unit, if it has one, in parentheses."""
+    """Return a name as the header of a column, with its unit, if it has one, in parentheses."""
     return f"{name} ({unit})" if unit else name
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell says that nothing was measured."""
+    """Return whether a cell says that nothing was measured."""
     return _word(cell) in MISSING
 
 
 def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None) -> Labels:
-    """Read the labels in a column's cells; `kind` None infers what they are.
+    """Read the labels in a column's cells. Without a `kind`, the cells show what they are.
 
     Words are classes, whatever their case. Numbers are values, unless there are only two different
     whole numbers, such as 0 and 1. If at least half of the cells are numbers or bounds (">10"),
@@ -125,27 +130,27 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
     present = _present(cells)
     if not present:
         raise ValueError(f"column {name!r} has no labels.")
-    read = _numbers(cells)
-    numeric = [k for k in present if not math.isnan(read.values[k])]
+    numbers = _parsed_numbers(cells)
+    numeric = [k for k in present if not math.isnan(numbers.values[k])]
     if kind != "classification":
-        _require_clear(name, cells, read, present, len(numeric) + len(read.bounds))
-    found, note = kind, "as given"
-    if found is None:
-        distinct = {float(read.values[k]) for k in numeric}
-        found, note = _infer(len(present), len(numeric), len(read.bounds), distinct)
-    if found == "regression":
+        _require_clear(name, cells, numbers, present, len(numeric) + len(numbers.bounds))
+    chosen, note = kind, "as given"
+    if chosen is None:
+        distinct = {float(numbers.values[k]) for k in numeric}
+        chosen, note = _infer(len(present), len(numeric), len(numbers.bounds), distinct)
+    if chosen == "regression":
         if not numeric:
-            what = "bounds" if read.bounds else "words"
-            example = cells[read.bounds[0].position if read.bounds else present[0]]
+            what = "bounds" if numbers.bounds else "words"
+            example = cells[numbers.bounds[0].position if numbers.bounds else present[0]]
             raise ValueError(f"column {name!r} has no numbers, only {what} such as {example!r}.")
-        unusable = tuple(k for k in present if math.isnan(read.values[k]))
-        return Labels(name, "regression", read.values, (), unusable, note, read.bounds)
-    # In a column of numbers that are classes, an odd word is a class only if the user says so.
+        unusable = tuple(k for k in present if math.isnan(numbers.values[k]))
+        return Labels(name, "regression", numbers.values, (), unusable, note, numbers.bounds)
+    # In a column of numbers that are classes, a stray word is a class only if the user says so.
     mixed = kind is None and len(numeric) * 2 >= len(present)
     used = numeric if mixed else present
     # If more than half of the cells differ, they are names or remarks, not classes.
     limit = MAX_CLASSES if kind else max(2, min(MAX_CLASSES, len(used) // 2))
-    values, classes = _classes(name, cells, read.values, used, limit)
+    values, classes = _classes(name, cells, numbers.values, used, limit)
     unusable = tuple(k for k in present if math.isnan(values[k]))
     return Labels(name, "classification", values, classes, unusable, note)
 
@@ -153,10 +158,10 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
 def read_measured(
     cells: Sequence[str], classes: Sequence[str] = ()
 ) -> tuple[FloatArray, tuple[int, ...]]:
-    """Read measured values as `read_labels` does, for a task that is known.
+    """Read measured values as `read_labels` does, for the task of a model.
 
-    classes: the task's, empty for values. A class may be written in any case; of two, it may also
-    be 0 or 1, or a word such as "yes" or "no" if one of them is clearly the positive one.
+    classes: the task's classes; empty for a regression. A class may be written in any case. One of
+    two may also be 0 or 1, or a word such as "yes" or "no" if the positive class is clear.
 
     Returns:
         Values or class numbers (n,), NaN where there is none, and the positions of the cells that
@@ -166,49 +171,50 @@ def read_measured(
         numbers = (_class_number(cell, classes) for cell in cells)
         values = np.array([math.nan if n is None else float(n) for n in numbers], dtype=float)
     else:
-        values = _numbers(cells).values
+        values = _parsed_numbers(cells).values
     present = _present(cells)
-    known = np.full(len(cells), np.nan)
-    known[present] = values[present]
-    return known, tuple(k for k in present if math.isnan(known[k]))
+    measured = np.full(len(cells), np.nan)
+    measured[present] = values[present]
+    return measured, tuple(k for k in present if math.isnan(measured[k]))
 
 
-def not_understood(name: str, cells: Sequence[str], odd: Sequence[int]) -> str:
-    """Say how many of a column's measured values, at positions `odd`, were not understood.
+def not_understood(name: str, cells: Sequence[str], positions: Sequence[int]) -> str:
+    """Say how many of a column's measured values, those at `positions`, were not understood.
 
-    Empty if there are none.
+    Without such values, the text is empty.
     """
-    if not odd:
+    if not positions:
         return ""
-    example = cells[odd[0]]
+    example = cells[positions[0]]
     shown = example if len(example) <= LONGEST else f"{example[:LONGEST]}..."
-    were = "was" if len(odd) == 1 else "were"
+    were = "was" if len(positions) == 1 else "were"
     return (
-        f"{len(odd):,} of {len(_present(cells)):,} measured values in column {name!r} {were} not"
-        f" understood, such as {shown!r}."
+        f"{len(positions):,} of {len(_present(cells)):,} measured values in column {name!r} {were}"
+        f" not understood, such as {shown!r}."
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Numbers:
-    """The numbers in cells: values (n,), NaN elsewhere; and why others are none.
+class _ParsedNumbers:
+    """The numbers in cells, and why other cells are not numbers.
 
-    unclear: positions of cells such as "9,150" where nothing says what the comma means. united:
-    units by position.
+    values (n,): NaN where there is no number. unclear: positions of cells such as "9,150" where
+    nothing says what the comma means. units: the unit behind the number in a cell, by position.
     """
 
     values: FloatArray
     bounds: tuple[Bound, ...]
     unclear: tuple[int, ...]
-    united: dict[int, str]
+    units: dict[int, str]
 
 
 def _word(cell: str) -> str:
+    """Return a cell in lower case and with single spaces."""
     return " ".join(cell.translate(TYPOGRAPHY).split()).casefold()
 
 
 def _present(cells: Sequence[str]) -> list[int]:
-    """The positions of cells with a label; a hyphen is one only beside "+" in other cells."""
+    """Return the positions of cells with a label. A hyphen is one only if other cells are "+"."""
     signs = any("+" in cell and not cell.strip("+-/() ") for cell in cells)
     return [
         k for k, cell in enumerate(cells) if not is_missing(cell) and (signs or cell.strip() != "-")
@@ -226,80 +232,86 @@ def _infer(present: int, numeric: int, bounds: int, distinct: set[float]) -> tup
 
 
 def _require_clear(
-    name: str, cells: Sequence[str], read: _Numbers, present: Sequence[int], known: int
+    name: str, cells: Sequence[str], numbers: _ParsedNumbers, present: Sequence[int], numeric: int
 ) -> None:
     """Refuse a column that would be one of numbers if its commas or its units were understood."""
-    if known * 2 >= len(present):
+    if numeric * 2 >= len(present):
         return
-    if read.unclear and (known + len(read.unclear)) * 2 >= len(present):
+    if numbers.unclear and (numeric + len(numbers.unclear)) * 2 >= len(present):
         raise ValueError(
-            f"column {name!r} has numbers such as {cells[read.unclear[0]]!r}, whose comma may mark"
-            " decimals or thousands: write them with a decimal point and without thousands"
+            f"column {name!r} has numbers such as {cells[numbers.unclear[0]]!r}, whose comma may"
+            " mark decimals or thousands: write them with a decimal point and without thousands"
             " separators."
         )
-    if read.united and (known + len(read.united)) * 2 >= len(present):
-        first, unit = next(iter(read.united.items()))
+    if numbers.units and (numeric + len(numbers.units)) * 2 >= len(present):
+        first, unit = next(iter(numbers.units.items()))
         raise ValueError(
             f"column {name!r} has numbers with a unit, such as {cells[first]!r}: remove"
             f" {unit!r} from the cells, and name the unit in the header: '{name} ({unit})'."
         )
 
 
-def _numbers(cells: Sequence[str]) -> _Numbers:
-    """Return the numbers in cells; never infinite."""
+def _parsed_numbers(cells: Sequence[str]) -> _ParsedNumbers:
+    """Read the numbers in cells. None of them is infinite."""
     texts = [cell.translate(TYPOGRAPHY).strip() for cell in cells]
     limits = [LIMIT.fullmatch(text) for text in texts]
     bare = [text if limit is None else limit[2] for text, limit in zip(texts, limits, strict=True)]
     commas = sum(map(_proves_comma, bare))
     points = sum(map(_proves_point, bare))
     values = np.full(len(cells), np.nan)
-    bounds, unclear, united = [], [], {}
+    bounds, unclear, units = [], [], {}
     for k, (text, limit) in enumerate(zip(bare, limits, strict=True)):
         value = _value(text, commas, points)
         if value is None:
             unit = _unit(text)
             if unit:
-                united[k] = unit
+                units[k] = unit
             elif not commas and WITH_COMMA.fullmatch(text):
                 unclear.append(k)
         elif limit is None:
             values[k] = value
         else:
             bounds.append(Bound(k, _side(limit[1]), value))
-    return _Numbers(values, tuple(bounds), tuple(unclear), united)
+    return _ParsedNumbers(values, tuple(bounds), tuple(unclear), units)
 
 
 def _side(sign: str) -> int:
+    """Return the side on which a bound's value lies, see `Bound`."""
     if sign in ("~", "\u2248"):
         return 0
     return 1 if set(sign) & set(">\u2265\u2a7e") else -1
 
 
-def _thousands(found: re.Match[str]) -> bool:
-    """Whether a separator may be one of thousands: "1,023", but neither "0,150" nor "28,2"."""
-    whole, fraction, exponent = found.groups()
+def _may_group(match: re.Match[str]) -> bool:
+    """Return whether a separator may group thousands: "1,023" may, "0,150" and "28,2" do not."""
+    whole, fraction, exponent = match.groups()
     return len(fraction) == 3 and len(whole) in (1, 2, 3) and whole[0] != "0" and not exponent
 
 
 def _proves_comma(text: str) -> bool:
-    found = WITH_COMMA.fullmatch(text)
-    return bool(POINTS_GROUP.fullmatch(text)) or (found is not None and not _thousands(found))
+    """Return whether a cell shows that commas mark decimals."""
+    match = WITH_COMMA.fullmatch(text)
+    return bool(POINTS_GROUP.fullmatch(text)) or (match is not None and not _may_group(match))
 
 
 def _proves_point(text: str) -> bool:
-    found = WITH_POINT.fullmatch(text)
-    return found is not None and bool(NUMBER.fullmatch(text)) and not _thousands(found)
+    """Return whether a cell shows that points mark decimals."""
+    match = WITH_POINT.fullmatch(text)
+    return match is not None and bool(NUMBER.fullmatch(text)) and not _may_group(match)
 
 
 def _value(text: str, commas: int, points: int) -> float | None:
-    """A number; `commas` and `points` are how many cells show that these mark decimals."""
+    """Return the number in a cell, or None if there is none or its separator is ambiguous.
+
+    commas, points: how many cells of the column show that these mark decimals.
+    """
     if POINTS_GROUP.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")
-    elif found := WITH_COMMA.fullmatch(text):
-        if _thousands(found) and commas <= points:
+    elif match := WITH_COMMA.fullmatch(text):
+        if _may_group(match) and commas <= points:
             return None
         text = text.replace(",", ".")
-    elif (found := WITH_POINT.fullmatch(text)) and commas > points and _thousands(found):
+    elif (match := WITH_POINT.fullmatch(text)) and commas > points and _may_group(match):
         if points:
             return None
         text = text.replace(".", "")
@@ -310,17 +322,17 @@ def _value(text: str, commas: int, points: int) -> float | None:
 
 
 def _unit(text: str) -> str:
-    """The unit behind a number; empty if there is none that is known."""
-    found = WITH_UNIT.fullmatch(text)
-    if found is None:
+    """Return the unit behind a number, or "" if there is none of `UNITS`."""
+    match = WITH_UNIT.fullmatch(text)
+    if match is None:
         return ""
-    unit = found[1].strip()
+    unit = match[1].strip()
     plain = "".join(unit.casefold().replace("\u00b5", "u").replace("\u03bc", "u").split())
     return unit if plain in UNITS else ""
 
 
 def _class_number(cell: str, classes: Sequence[str]) -> int | None:
-    """The number of a class as people write it; None if it is not clear which one is meant."""
+    """Return the number of a class as people write it, or None if it is unclear which is meant."""
     if cell in classes:
         return list(classes).index(cell)
     word, words = _word(cell), [_word(name) for name in classes]
@@ -340,7 +352,7 @@ def _class_number(cell: str, classes: Sequence[str]) -> int | None:
 
 
 def _is_positive(word: str, other: str) -> bool:
-    """Whether one class is clearly the positive one of two."""
+    """Return whether `word` is clearly the positive class beside `other`."""
     negated = other in {prefix + word for prefix in PREFIXES}
     return negated or (word in POSITIVE and other not in POSITIVE) or other in NEGATIVE
 
@@ -348,7 +360,7 @@ def _is_positive(word: str, other: str) -> bool:
 def _classes(
     name: str, cells: Sequence[str], numbers: FloatArray, used: Sequence[int], limit: int
 ) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return class numbers (n,) and names; "Yes" and "yes", or "1" and "1.0", are one class."""
+    """Return class numbers (n,) and names. "Yes" and "yes" are one class, as are "1" and "1.0"."""
     spellings: dict[str | float, Counter[str]] = defaultdict(Counter)
     keys: dict[int, str | float] = {}
     for k in used:
@@ -369,14 +381,14 @@ def _classes(
 
 
 def _spelt(key: str | float, counts: Counter[str]) -> str:
-    """Return the most common spelling of a class; ties go to the first in the alphabet."""
+    """Return the most common spelling of a class. Ties go to the first in the alphabet."""
     if isinstance(key, float):
         return f"{key:.15g}"
     return min(counts, key=lambda word: (-counts[word], word))
 
 
 def _ordered(keys: list[str | float]) -> list[str | float]:
-    """Sort numbers by size, then words by alphabet; of two classes, put the positive one last."""
+    """Sort numbers by size, then words by alphabet. Of two classes, the positive one is last."""
     ordered = sorted(keys, key=lambda key: (isinstance(key, str), key))
     if len(ordered) != 2:
         return ordered

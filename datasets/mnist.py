@@ -32,8 +32,8 @@ MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
 @dataclass(frozen=True)
-class _Files:
-    """A split's two files: official names and MD5 digests, and accepted name prefixes."""
+class _SplitFiles:
+    """The two files of a split: their official names and MD5 digests, and accepted prefixes."""
 
     images: str
     labels: str
@@ -42,15 +42,15 @@ class _Files:
     prefixes: tuple[str, ...]
 
 
-_SPLITS: dict[str, _Files] = {
-    "train": _Files(
+_SPLITS: dict[str, _SplitFiles] = {
+    "train": _SplitFiles(
         "train-images-idx3-ubyte.gz",
         "train-labels-idx1-ubyte.gz",
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "d53e105ee54ea40749a09fcbcd1e9432",
         ("train", "train10k"),
     ),
-    "test": _Files(
+    "test": _SplitFiles(
         "t10k-images-idx3-ubyte.gz",
         "t10k-labels-idx1-ubyte.gz",
         "9fb629c4189551a2d022fa330f9573f3",
@@ -199,7 +199,7 @@ def centre_digit(ink: np.ndarray) -> np.ndarray:
 
 
 def _read_grey(path: Path) -> np.ndarray:
-    """Read grey values (H, W) in [0, 1]; transparent pixels are white."""
+    """Read the grey values (H, W) of a picture, in [0, 1]. Transparent pixels are white."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise SuperpixelError(f"{path}: files over {MAX_FILE_BYTES >> 20} MB are not read")
     content = path.read_bytes()
@@ -221,6 +221,7 @@ def _read_grey(path: Path) -> np.ndarray:
 
 
 def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
+    """Return the grey values (H, W) of a Pillow image. Messages call it `name`."""
     width, height = picture.size
     if width * height > MAX_PIXELS:
         raise SuperpixelError(f"{name}: {width} x {height} pixels; at most {MAX_PIXELS:,} are read")
@@ -236,7 +237,7 @@ def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
 
 
 class IdxError(ValueError):
-    """The file is not a readable IDX file of unsigned bytes; the message names it."""
+    """A file is not a readable IDX file of unsigned bytes. The message names it."""
 
 
 def read_idx(path: str | Path) -> np.ndarray:

@@ -34,7 +34,7 @@ _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
 
 
 class MoleculeError(ValueError):
-    """A molecule cannot become a graph; the message says which, why, and what to do."""
+    """A molecule cannot become a graph. The message says which, why, and what to do."""
 
 
 class ReadMolecule(NamedTuple):
@@ -46,7 +46,7 @@ class ReadMolecule(NamedTuple):
 
 
 def is_inchi(text: str) -> bool:
-    """Whether a text is an InChI instead of a SMILES."""
+    """Return whether a text is an InChI instead of a SMILES."""
     return text.startswith("InChI=")
 
 
@@ -60,7 +60,7 @@ def read_molecules(
     """
     # Each step runs over all molecules before the next: the steps evict each other from the
     # processor's caches.
-    texts = [one.strip() if isinstance(one, str) else "" for one in molecules]
+    texts = [item.strip() if isinstance(item, str) else "" for item in molecules]
     parsed = [Chem.MolFromSmiles(text, AS_WRITTEN) if _is_plain(text) else None for text in texts]
     plain = [
         None if mol is None or mol.GetNumAtoms() > max_atoms else _sanitised(mol) for mol in parsed
@@ -77,7 +77,7 @@ def read_molecules(
 
 
 def _is_plain(text: str) -> bool:
-    """Whether RDKit's parser and three further steps give what `Chem.MolFromSmiles` gives.
+    """Return whether RDKit's parser and three further steps do what `Chem.MolFromSmiles` does.
 
     They are faster: `MolFromSmiles` also marks unassigned stereocentres, for which it ranks the
     atoms of every molecule.
@@ -86,6 +86,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _sanitised(mol: Chem.Mol) -> Chem.Mol | None:
+    """Sanitise a molecule in place and return it, or return None if RDKit refuses it."""
     try:
         Chem.SanitizeMol(mol)
     except ValueError:
@@ -101,6 +102,7 @@ def _read_or_error(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule | M
 
 
 def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
+    """Read one molecule, or raise a MoleculeError that says what is wrong with it."""
     if isinstance(molecule, str):
         mol, text, is_given = _parse(molecule, max_atoms), molecule.strip(), False
     else:
@@ -198,12 +200,13 @@ def _is_plain_hydrogen(atom: Chem.Atom) -> bool:
 
 
 def _chemistry_problem(raw: Chem.Mol) -> str:
+    """Say why RDKit refuses the chemistry of a molecule that it could parse."""
     problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
     return problems[0].strip().rstrip(".") if problems else "RDKit refuses its chemistry"
 
 
 def _syntax_problem(smiles: str) -> str:
-    """Say what is most likely wrong; RDKit reports its reason only on the process's stderr."""
+    """Say what is most likely wrong. RDKit writes its reason only to the process's stderr."""
     for opening, closing in ("()", "[]"):
         missing = smiles.count(opening) - smiles.count(closing)
         if missing:

@@ -1,24 +1,22 @@
-"""Make molecular graphs from SMILES, RDKit molecules, CSV tables and MoleculeNet's BACE."""
+"""Make molecular graphs of SMILES, RDKit molecules, CSV tables and MoleculeNet's BACE."""
 
 from __future__ import annotations
 
-import codecs
-import csv
 import math
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, tee
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphxai.runtime.download import data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
+from .csv_files import iter_records
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import featurise_in_workers
 from .graph import Graph
@@ -46,24 +44,6 @@ BACE_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/bace.csv"
 BACE_MD5 = "ba7f8fa3fdf463a811fa7edea8c982c2"
 BACE_LABELS = ("Class", "pIC50")
 
-MAX_CELL = 1 << 24  # characters
-csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
-
-STRUCTURES = (
-    "convert its structures to SMILES; in Python, gx.explain(model, Chem.SDMolSupplier(path)) reads"
-    " those of an SD or MOL file"
-)
-WORKBOOK = "save the sheet as CSV"
-PARQUET = "save it as CSV; only `graphxai explain --engine ray` reads Parquet"
-LIST = "write the header smiles,name above it, separate both by commas, and name the file .csv"
-CONVERSIONS = {  # by suffix
-    **dict.fromkeys((".sdf", ".sd", ".mol", ".mol2", ".pdb"), STRUCTURES),
-    **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods", ".numbers"), WORKBOOK),
-    **dict.fromkeys((".parquet", ".pq"), PARQUET),
-    **dict.fromkeys((".smi", ".ism", ".cxsmiles"), LIST),
-}
-SIGNATURES = {b"PK\x03\x04": WORKBOOK, b"\xd0\xcf\x11\xe0": WORKBOOK, b"PAR1": PARQUET}
-
 MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
@@ -72,7 +52,7 @@ Refused = TypeVar("Refused")
 
 @dataclass(frozen=True)
 class RejectedRow:
-    """A row of a table that was left out: its number (the first after the header is 1) and why."""
+    """A row of a table that was left out, and why. The first row after the header is row 1."""
 
     row: int
     smiles: str
@@ -85,7 +65,7 @@ class RejectedRow:
 def molecule_to_data(
     molecule: str | Chem.Mol, *, max_atoms: int = MAX_ATOMS, canonical: bool = False
 ) -> Data:
-    """Make the graph of a molecule; its nodes are the atoms in the order of the input.
+    """Make the graph of a molecule, whose nodes are the atoms in the order of the input.
 
     Hydrogens are nodes only if they are explicit atoms in the input. Salts stay whole: their parts
     are not connected.
@@ -103,7 +83,7 @@ def molecule_to_data(
         and `mol` keeps the order of the atoms.
 
     Raises:
-        MoleculeError: not readable, no atoms, or more than `max_atoms`.
+        MoleculeError: the molecule cannot be read, has no atoms, or has more than `max_atoms`.
     """
     return molecule_graph(molecule, max_atoms=max_atoms, canonical=canonical).to_data()
 
@@ -128,7 +108,7 @@ def molecule_graphs(
 ) -> Generator[Graph | MoleculeError, None, None]:
     """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
 
-    standardise: make them of the molecules' parents, see `standardised`.
+    standardise: make the graphs of the molecules' parents, see `standardised`.
     """
     if standardise:
         from .standardise import standardised
@@ -137,11 +117,10 @@ def molecule_graphs(
     if workers == 1:
         remaining = iter(molecules)
         while group := list(islice(remaining, TURN)):
-            yield from [_graph(one) for one in featurise(group, max_atoms, canonical)]
+            yield from map(_graph, featurise(group, max_atoms, canonical))
         return
-    with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as found:
-        for one in found:
-            yield _graph(one)
+    with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as featurised:
+        yield from map(_graph, featurised)
 
 
 def molecules_to_data(
@@ -203,7 +182,7 @@ def iter_table(
 
     Each graph has `row` (the first row after the header is 1) and, with `label_columns`, `y`
     (1, labels), float32, NaN where the cell is empty or says NA. Byte-order marks, Windows line
-    endings, and semicolons or tabs as separators are handled. What is not UTF-8 is read as
+    endings, and semicolons or tabs as separators are handled. Bytes that are not UTF-8 are read as
     Latin-1 (Windows-1252). A rejected row keeps at most 1,000 characters of its SMILES.
 
     `max_atoms` and `canonical` are as for `molecule_to_data`, `workers` is as for
@@ -211,8 +190,8 @@ def iter_table(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no table (see `require_table`), a column is missing (the message lists the
-            existing ones), a quote is not closed, or `workers` is not a whole number of at least 1.
+        ValueError: it is no CSV table, a column is missing (the message lists the existing ones), a
+            quote is not closed, or `workers` is not a whole number of at least 1.
     """
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
     yield from _as_data(table_graphs(path, smiles_column, label_columns, **options))
@@ -247,70 +226,6 @@ def table_graphs(
             yield graph
 
 
-def conversion(path: str | os.PathLike[str]) -> str:
-    """How to make a table of a file of another type, in words; empty if it may be a CSV table."""
-    path = Path(path)
-    known = CONVERSIONS.get(path.suffix.lower(), "")
-    if known or not path.is_file():
-        return known
-    with path.open("rb") as file:
-        start = file.read(4)
-    return next((text for sign, text in SIGNATURES.items() if start.startswith(sign)), "")
-
-
-def require_table(path: str | os.PathLike[str]) -> None:
-    """Raise an error unless this file may be a CSV table.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it holds structures, a workbook or the like; the message says how to convert it.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
-    found = conversion(path)
-    if found and found != LIST:  # a list may have a header
-        raise ValueError(f"{path} is not a CSV table with a column of SMILES: {found}.")
-
-
-def column_names(path: str | os.PathLike[str], known: str) -> list[str]:
-    """Return the names in a CSV file's header; `known`, one of them, tells the separator."""
-    path = Path(path)
-    require_table(path)
-    with path.open(encoding=_encoding(path), errors=_LATIN, newline="") as file:
-        header = file.readline()
-    row = next(csv.reader([header], delimiter=_delimiter(header, known)), [])
-    return [name.strip() for name in row]
-
-
-def iter_records(
-    path: str | os.PathLike[str], columns: Sequence[str]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Read the rows of a CSV file one by one: number (first after the header: 1), cells by column.
-
-    The separator is the one that makes `columns[0]` a column. A missing cell is empty. Encoding,
-    line endings and errors are as for `iter_table`.
-    """
-    path = Path(path)
-    require_table(path)
-    with path.open(encoding=_encoding(path), errors=_LATIN, newline="") as file:
-        header = file.readline()
-        file.seek(0)
-        lines = _Lines(file)
-        reader = csv.reader(lines, delimiter=_delimiter(header, columns[0]))
-        named = [name.strip() for name in next(reader, [])]
-        lines.of_row.clear()
-        for wanted in columns:
-            if wanted not in named:
-                there = ", ".join(repr(name) for name in named) or "none: the file is empty"
-                hint = f" The first line is a molecule: {LIST}." if _is_list(named) else ""
-                raise ValueError(f"{path} has no column {wanted!r}; its columns: {there}.{hint}")
-            if named.count(wanted) > 1:
-                raise ValueError(f"{path} has more than one column {wanted!r}.")
-        for number, cells in enumerate(_records(lines, reader, path), start=1):
-            record = dict(zip(named, cells, strict=False))
-            yield number, {name: record.get(name, "").strip() for name in columns}
-
-
 def read_table(
     path: str | os.PathLike[str],
     smiles_column: str = "smiles",
@@ -320,7 +235,7 @@ def read_table(
     canonical: bool = False,
     workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:
-    """Read all rows of a CSV file: the graphs, and the rows left out. See `iter_table`."""
+    """Read all rows of a CSV file as `iter_table` does, into graphs and rows that were left out."""
     graphs: list[Data] = []
     rejected: list[RejectedRow] = []
     for item in iter_table(
@@ -352,8 +267,8 @@ def load_bace(
         canonical: as for `molecule_to_data`.
 
     Raises:
-        DownloadError: it cannot be downloaded, or the file there is not the official one.
-        FileNotFoundError: it is missing and `download` is False.
+        DownloadError: the file cannot be downloaded, or the one there is not the official one.
+        FileNotFoundError: the file is missing and `download` is False.
     """
     path = data_root(root) / "bace" / "raw" / "bace.csv"
     if not download and not path.exists():
@@ -371,16 +286,17 @@ def load_bace(
 def _as_data(
     graphs: Generator[Graph | Refused, None, None],
 ) -> Generator[Data | Refused, None, None]:
-    """PyG's graphs; what was refused stays as it is."""
+    """Yield the graphs as PyG's `Data`, and everything else unchanged."""
     with closing(graphs):
         for graph in graphs:
             yield graph.to_data() if isinstance(graph, Graph) else graph
 
 
-def _graph(found: Featurised | MoleculeError) -> Graph | MoleculeError:
-    if isinstance(found, MoleculeError):
-        return found
-    text, mol, *arrays = found
+def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
+    """Return the graph of a featurised molecule, or the error in its place."""
+    if isinstance(featurised, MoleculeError):
+        return featurised
+    text, mol, *arrays = featurised
     x, edge_index, edge_attr = map(torch.from_numpy, arrays)
     graph = Graph(x=x, edge_index=edge_index, edge_attr=edge_attr, smiles=text, vocabulary="ogb")
     if mol is not None:
@@ -389,6 +305,7 @@ def _graph(found: Featurised | MoleculeError) -> Graph | MoleculeError:
 
 
 def _number(column: str, cell: str | None) -> float:
+    """Return the number in a cell, or NaN if nothing was measured. Words raise a MoleculeError."""
     text = (cell or "").strip()
     if is_missing(text):
         return math.nan
@@ -399,75 +316,3 @@ def _number(column: str, cell: str | None) -> float:
             f"column {column!r} has {shortened(text)!r}, which is not a number: leave the cell"
             " empty if the value was not measured."
         ) from None
-
-
-def _is_list(named: Sequence[str]) -> bool:
-    """Whether a header starts with a SMILES of several atoms, so that it is none."""
-    first = "".join(named[:1]).split()[:1]
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(first[0]) if first and len(first[0]) <= MAX_QUOTED else None
-    return mol is not None and mol.GetNumAtoms() > 1
-
-
-class _Lines:
-    """The lines of a file; keeps those read since the last row."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._file = iter(file)
-        self.of_row: list[str] = []
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._file)
-        self.of_row.append(line)
-        return line
-
-
-def _records(lines: _Lines, reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
-    """Yield rows that are not empty; raise a ValueError with the place if it is not CSV."""
-    number, last = 1, ""
-    try:
-        for cells in reader:
-            last = "".join(lines.of_row)
-            lines.of_row.clear()
-            number += last.count("\n")
-            if cells:
-                yield cells
-    except csv.Error as error:
-        raise ValueError(f"{path}: cannot be read after line {number}: {error}.") from error
-    # A quote that is never closed swallows the rest of the file as one cell, without an error.
-    if '"' in last and "\n" in last.rstrip():
-        try:
-            list(csv.reader([last], strict=True))
-        except csv.Error:
-            line = number - last.count("\n") + 1
-            raise ValueError(f"{path}: a quote opened in line {line} is never closed.") from None
-
-
-def _as_latin(error: UnicodeError) -> tuple[str, int]:
-    """Decode what is not UTF-8 as Windows-1252, which extends Latin-1."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
-
-
-_LATIN = "graphxai.latin"
-codecs.register_error(_LATIN, _as_latin)
-
-
-def _encoding(path: Path) -> str:
-    """UTF-8, or UTF-16 if the file starts with its byte-order mark (Excel's "Unicode text")."""
-    with path.open("rb") as file:
-        mark = file.read(2)
-    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-
-
-def _delimiter(header: str, smiles_column: str) -> str:
-    """Return the separator that gives a column `smiles_column`; else the one with most columns."""
-    found = {d: next(csv.reader([header], delimiter=d), []) for d in ",;\t"}
-    for delimiter, names in found.items():
-        if smiles_column in [name.strip() for name in names]:
-            return delimiter
-    return max(found, key=lambda delimiter: len(found[delimiter]))

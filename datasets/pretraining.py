@@ -1,4 +1,4 @@
-"""Pre-training targets that are computed from the molecule itself, without measurements.
+"""Compute targets for pre-training from the molecule itself, without measurements.
 
 They are the presence of the most frequent atom environments (chiral Morgan, Rogers 2010) and
 whole-molecule descriptors.
@@ -53,7 +53,7 @@ def collect(
     per_table: int | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """Collect the structures of CSV tables, each once, as canonical SMILES; no label is read.
+    """Collect the structures of CSV tables, each once, as canonical SMILES. No label is read.
 
     Left out are molecules that cannot be read, have more than 60 atoms, or share their
     connectivity (first block of the InChIKey) with one in `exclude`, so that no test molecule is
@@ -68,7 +68,7 @@ def collect(
     Raises:
         ValueError: a table has no such column.
     """
-    found: dict[str, None] = {}
+    structures: dict[str, None] = {}
     with rdBase.BlockLogs():
         for table in tables:
             rows = _smiles_column(table)
@@ -77,18 +77,19 @@ def collect(
             for text in rows:
                 mol = Chem.MolFromSmiles(text)
                 if mol is not None and 0 < mol.GetNumAtoms() <= LARGEST:
-                    found[Chem.MolToSmiles(mol)] = None
-    return without(list(found), exclude)
+                    structures[Chem.MolToSmiles(mol)] = None
+    return without(list(structures), exclude)
 
 
 def without(smiles: Sequence[str], exclude: Iterable[str]) -> list[str]:
-    """Leave out what shares the first block of its InChIKey with a molecule in `exclude`."""
+    """Leave out molecules that share the first block of their InChIKey with one in `exclude`."""
     with rdBase.BlockLogs():
         hidden = {_connectivity(text) for text in exclude} - {""}
         return [text for text in smiles if not hidden or _connectivity(text) not in hidden]
 
 
 def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
+    """Return the column `smiles` of a table, whatever the case of its name."""
     with open(table, encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         names = [name for name in reader.fieldnames or [] if name.lower() == "smiles"]
@@ -98,7 +99,7 @@ def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
 
 
 def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:
-    """Compute `DESCRIPTORS` of molecules, (n, 21); undefined values are 0."""
+    """Compute the `DESCRIPTORS` of molecules, (n, 21). Undefined values are 0."""
     with rdBase.BlockLogs():
         values = [
             [function(mol) for function in DESCRIPTORS.values()]
@@ -111,18 +112,19 @@ def environments(smiles: Sequence[str], count: int) -> NDArray[np.bool_]:
     """Return which of the `count` most frequent atom environments each molecule has, (n, count)."""
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=3, includeChirality=True)
     with rdBase.BlockLogs():
-        found = [
+        codes_of = [
             list(generator.GetSparseCountFingerprint(Chem.MolFromSmiles(s)).GetNonzeroElements())
             for s in smiles
         ]
-    frequency = Counter(code for codes in found for code in codes)
+    frequency = Counter(code for codes in codes_of for code in codes)
     column = {code: k for k, (code, _) in enumerate(frequency.most_common(count))}
     present = np.zeros((len(smiles), count), dtype=np.bool_)
-    for row, codes in enumerate(found):
+    for row, codes in enumerate(codes_of):
         present[row, [column[code] for code in codes if code in column]] = True
     return present
 
 
 def _connectivity(smiles: str) -> str:
+    """Return the first block of a molecule's InChIKey, or "" if it cannot be read."""
     mol = Chem.MolFromSmiles(smiles)
     return "" if mol is None else Chem.MolToInchiKey(mol)[:14]

@@ -1,8 +1,9 @@
-"""New molecules from the halves of given ones, for training on a teacher's predictions.
+"""Make new molecules from the halves of given ones, for a teacher to label.
 
 Each molecule is cut at one of its BRICS bonds (Degen 2008), and a half is joined to a half of
-another molecule if the two ends make the same kind of bond. The products stay close to the input's
-chemistry, where a teacher can label them.
+another molecule if the two ends make the same kind of bond. The products stay close to the
+chemistry of the input. A teacher is a model that labels molecules for a network to learn from; one
+that was fitted to the input can label such products.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def recombine(
     """
     chance = random.Random(seed)
     with rdBase.BlockLogs():
-        known = {_canonical(text) for text in (*smiles, *exclude)}
+        excluded = {_canonical(text) for text in (*smiles, *exclude)}
         halves = _halves(smiles, min_fragment)
         kinds = [kind for kind in sorted(halves) if kind[::-1] in halves]
         weights = [len(halves[kind]) for kind in kinds]
@@ -56,7 +57,7 @@ def recombine(
             if first.GetNumAtoms() + second.GetNumAtoms() - 2 > max_atoms:
                 continue
             product = _join(first, second)
-            if product and product not in known and product not in products:
+            if product and product not in excluded and product not in products:
                 products[product] = None
                 progress(1)
             if len(products) == count:
@@ -65,11 +66,11 @@ def recombine(
 
 
 def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], list[Chem.Mol]]:
-    """Group halves by the BRICS environments of (their own end, the end they were cut from)."""
-    found: dict[tuple[str, str], list[Chem.Mol]] = {}
+    """Group halves by two BRICS environments: of the half's end, and of the end it was cut from."""
+    halves: dict[tuple[str, str], list[Chem.Mol]] = {}
     for text in smiles:
         mol = Chem.MolFromSmiles(text)
-        for (i, j), (own, other) in BRICS.FindBRICSBonds(mol):
+        for (i, j), (environment_i, environment_j) in BRICS.FindBRICSBonds(mol):
             bond = mol.GetBondBetweenAtoms(i, j)
             if bond.GetBondType() != Chem.BondType.SINGLE:
                 continue
@@ -83,9 +84,9 @@ def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], l
             half_of_i, half_of_j = (ends[2], ends[1]) if begin_is_i else (ends[1], ends[2])
             if min(half_of_i.GetNumAtoms(), half_of_j.GetNumAtoms()) - 1 < min_fragment:
                 continue
-            found.setdefault((own, other), []).append(half_of_i)
-            found.setdefault((other, own), []).append(half_of_j)
-    return found
+            halves.setdefault((environment_i, environment_j), []).append(half_of_i)
+            halves.setdefault((environment_j, environment_i), []).append(half_of_j)
+    return halves
 
 
 def _mark(part: Chem.Mol) -> int | None:
@@ -100,6 +101,7 @@ def _mark(part: Chem.Mol) -> int | None:
 
 
 def _join(first: Chem.Mol, second: Chem.Mol) -> str | None:
+    """Return the canonical SMILES of two halves joined, or None if that is no molecule."""
     try:
         product = Chem.molzip(first, second)
         Chem.SanitizeMol(product)

@@ -1,4 +1,4 @@
-"""Data sets for a rule: balanced molecules with labels, true atoms and a split."""
+"""Data sets for one rule: balanced molecules with labels, true atoms and a split."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ class RuleDataset:
     unreadable: int = 0
 
     def scored(self, positions: Iterable[int] | None = None, limit: int | None = None) -> list[int]:
-        """Positions where some atoms are true and others not; all positions for an additive rule.
+        """Return the positions of molecules in which some atoms are true and others are not.
 
-        positions: those to choose from, by default the test part; limit: return at most this many.
+        For an additive rule these are all positions.
+
+        positions: those to choose from, by default the test part. limit: return at most this many.
         """
-        among = self.split.test if positions is None else positions
-        chosen = [k for k in among if self.rule.kind == "additive" or _divides(self.truths[k])]
+        choice = self.split.test if positions is None else positions
+        chosen = [k for k in choice if self.rule.kind == "additive" or _divides(self.truths[k])]
         return chosen[:limit]
 
 
@@ -82,9 +84,9 @@ def rule_dataset(
         row for answer, share in shares.items() for row in rows[answer][: round(total * share)]
     ]
     if len(chosen) < 10:
-        found = ", ".join(f"{len(r)} {_class_name(c)}" for c, r in rows.items())
+        counts = ", ".join(f"{len(r)} {_class_name(c)}" for c, r in rows.items())
         raise ValueError(
-            f"too few molecules for the rule {task.name!r}: {found} among {len(order)} SMILES."
+            f"too few molecules for the rule {task.name!r}: {counts} among {len(order)} SMILES."
         )
     chance.shuffle(chosen)
     truths = tuple(truth for _, truth in chosen)
@@ -115,17 +117,18 @@ def local_smiles(root: str | os.PathLike[str] | None = None) -> list[str]:
             " drug-like molecules will do), give the folder that contains molecules/ with root=..."
             " or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
         )
-    found: list[str] = []
+    smiles: list[str] = []
     for table in tables:
         with table.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             if "smiles" not in (reader.fieldnames or ()):
                 raise ValueError(f"{table} has no column 'smiles'.")
-            found += [row["smiles"] or "" for row in reader]
-    return found
+            smiles += [row["smiles"] or "" for row in reader]
+    return smiles
 
 
 def _divides(truth: Truth) -> bool:
+    """Return whether some atoms are true and others are not."""
     return bool(truth.any() and not truth.all())
 
 
@@ -139,7 +142,7 @@ def _take(
     wanted: dict[_Class, int],
     max_atoms: int,
 ) -> tuple[dict[_Class, list[_Row]], int]:
-    """Take the first molecules of each class, as many as wanted; count the unreadable ones."""
+    """Take the first molecules of each class, as many as wanted, and count the unreadable ones."""
     rows: dict[_Class, list[_Row]] = {answer: [] for answer in wanted}
     seen: set[str] = set()
     unreadable = 0

@@ -38,38 +38,39 @@ class RuleTable:
     split: Split
 
     def of(self, rule: str) -> NDArray[np.float32]:
-        """The answers (n,) to one rule. Raises ValueError for a rule that is not in the table."""
-        names = [one.name for one in self.rules]
+        """Return the answers (n,) to one rule, or raise a ValueError if the table lacks it."""
+        names = [task.name for task in self.rules]
         if rule not in names:
             raise ValueError(f"no rule {rule!r} in the table; it has {', '.join(names)}.")
         return self.labels[:, names.index(rule)]
 
     def with_truth(self, rule: str, limit: int | None = None) -> list[tuple[str, Truth]]:
-        """Test molecules, at most `limit`, in which some atoms are true and others are not.
+        """Return test molecules, at most `limit`, in which some atoms are true and others are not.
 
-        Each with its truth (N,), see `RuleTask`; for an additive rule the first test molecules.
+        Each comes with its truth (N,), see `RuleTask`. For an additive rule, these are the first
+        test molecules.
         """
-        known = get_rule(rule)
+        task = get_rule(rule)
         answers = self.of(rule)
-        found: list[tuple[str, Truth]] = []
+        molecules: list[tuple[str, Truth]] = []
         for k in self.split.test:
-            if limit is not None and len(found) >= limit:
+            if limit is not None and len(molecules) >= limit:
                 break
-            if known.kind == "additive" or answers[k]:
-                truth = known.truth(self.smiles[k])
-                if known.kind == "additive" or not truth.all():
-                    found.append((self.smiles[k], truth))
-        return found
+            if task.kind == "additive" or answers[k]:
+                truth = task.truth(self.smiles[k])
+                if task.kind == "additive" or not truth.all():
+                    molecules.append((self.smiles[k], truth))
+        return molecules
 
     def without_truth(self, rule: str, limit: int | None = None) -> list[str]:
-        """Test molecules, at most `limit`, in which no atom is true: the null set of a rule."""
+        """Return test molecules, at most `limit`, in which no atom is true: a rule's null set."""
         if get_rule(rule).kind == "additive":
             return []
         answers = self.of(rule)
         return [self.smiles[k] for k in self.split.test if not answers[k]][:limit]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a CSV: smiles, the part of the split, and a column for every rule."""
+        """Write a CSV file with the SMILES, the part of the split, and a column for every rule."""
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(["smiles", "part", *(rule.name for rule in self.rules)])
@@ -80,7 +81,7 @@ class RuleTable:
 
 
 def read_rule_table(path: str | os.PathLike[str]) -> RuleTable:
-    """Read the CSV that `RuleTable.save` wrote; ValueError if it is another table."""
+    """Read the CSV file that `RuleTable.save` wrote, or raise a ValueError for another table."""
     with Path(path).open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     header = rows[0] if rows else []
@@ -145,7 +146,7 @@ def rule_table(
 def _distinct(
     smiles: Iterable[str], max_atoms: int, progress: Callable[[int], object]
 ) -> Iterator[tuple[str, Chem.Mol]]:
-    """Each readable molecule once, as canonical SMILES and in the order of atoms of that SMILES."""
+    """Yield each readable molecule once: its canonical SMILES, and the molecule read from that."""
     seen: set[str] = set()
     for text in smiles:
         progress(1)

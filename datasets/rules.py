@@ -34,10 +34,11 @@ class RuleTask:
     """A question about a molecule for which the true atoms are known.
 
     `mark(mol)` returns the truth, one entry per atom in the molecule's order. For a "presence" task
-    it is bool (N,): the atoms that make the answer yes, none if the answer is no. Explanations can
-    then be scored only on molecules with the answer yes, since a no has no true atoms. For an
-    "additive" task it is float64 (N,): every atom's signed share, in `unit`. `groups(mol)`: the
-    true atoms as matches, rings or single atoms, for the true bonds; None if that is not known.
+    it is bool (N,): the atoms that make the answer yes, and none if the answer is no. Explanations
+    can then be scored only on molecules with the answer yes, since a no has no true atoms. For an
+    "additive" task it is float64 (N,): every atom's signed share, in `unit`. `groups(mol)` returns
+    the true atoms as matches, rings or single atoms, which tell the true bonds. A rule that says
+    nothing about bonds has None in its place.
     """
 
     name: str
@@ -48,7 +49,7 @@ class RuleTask:
     groups: Callable[[Chem.Mol], Groups] | None = None
 
     def true_bonds(self, mol: Chem.Mol | str) -> NDArray[np.bool_]:
-        """True bonds (M,) in the molecule's order: those with both ends in one match or ring.
+        """Return the true bonds (M,) in the molecule's order: both ends are in one match or ring.
 
         A bond between two rings joins true atoms, but is not true. An answer that lies in single
         atoms has no true bond. Raises ValueError if the rule does not know the groups of its atoms.
@@ -61,18 +62,18 @@ class RuleTask:
         return np.array([any(pair <= group for group in groups) for pair in ends], dtype=np.bool_)
 
     def truth(self, mol: Chem.Mol | str) -> Truth:
-        """True atoms (N,), bool, or their shares (N,), float64; see the class.
+        """Return the true atoms (N,), bool, or the shares (N,), float64, as the class says.
 
         Raises ValueError if a SMILES cannot be read.
         """
         return self.mark(_molecule(mol))
 
     def label(self, mol: Chem.Mol | str) -> bool | float:
-        """The answer: whether any atom is marked, or the sum of the shares."""
+        """Return the answer: whether any atom is marked, or the sum of the shares."""
         return self.label_of(self.truth(mol))
 
     def label_of(self, truth: Truth) -> bool | float:
-        """The answer that follows from a truth (N,)."""
+        """Return the answer that follows from a truth (N,)."""
         return bool(truth.any()) if self.kind == "presence" else float(truth.sum())
 
 
@@ -105,7 +106,7 @@ def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
 
 
 def get_rule(rule: str | RuleTask) -> RuleTask:
-    """Return a rule by its name in `RULES`, or the rule itself; ValueError if it is unknown."""
+    """Return a rule by its name in `RULES`, or the rule itself. ValueError if there is none."""
     if isinstance(rule, RuleTask):
         return rule
     if rule not in RULES:
@@ -130,7 +131,7 @@ def _pattern(smarts: str) -> Chem.Mol:
 
 
 def _presence(name: str, question: str, groups: Callable[[Chem.Mol], Groups]) -> RuleTask:
-    """A task whose true atoms are those of all groups."""
+    """Return a task whose true atoms are those of all groups."""
 
     def mark(mol: Chem.Mol) -> NDArray[np.bool_]:
         marked = np.zeros(mol.GetNumAtoms(), dtype=np.bool_)
@@ -145,6 +146,7 @@ def _matches(mol: Chem.Mol, patterns: list[Chem.Mol]) -> Groups:
 
 
 def _of_elements(*numbers: int) -> Callable[[Chem.Mol], Groups]:
+    """Return a function that gives the atoms with these atomic numbers, each as its own group."""
     return lambda mol: [(a.GetIdx(),) for a in mol.GetAtoms() if a.GetAtomicNum() in numbers]
 
 
@@ -156,19 +158,20 @@ def _pains() -> FilterCatalog:
 
 
 def _pains_matches(mol: Chem.Mol) -> Groups:
-    """All matches of all PAINS filters; the catalog reports only one match per filter."""
-    found = _pains().GetFilterMatches(mol)
-    return _matches(mol, [each.filterMatch.GetPattern() for each in found])
+    """Return all matches of all PAINS filters. The catalog reports only one match per filter."""
+    matched = _pains().GetFilterMatches(mol)
+    return _matches(mol, [match.filterMatch.GetPattern() for match in matched])
 
 
 def _large_rings(mol: Chem.Mol) -> Groups:
-    """The largest ring, or all the largest if several tie."""
+    """Return the largest ring, or all of that size, if it is large."""
     rings = mol.GetRingInfo().AtomRings()
     largest = max(map(len, rings), default=0)
     return [ring for ring in rings if len(ring) == largest > LARGE_RING]
 
 
 def _many_rings(mol: Chem.Mol) -> Groups:
+    """Return all rings if there are many of them."""
     rings = mol.GetRingInfo().AtomRings()
     return list(rings) if len(rings) > MANY_RINGS else []
 

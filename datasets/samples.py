@@ -17,6 +17,6 @@ MOLECULES: dict[str, str] = {
 
 
 def digit_paths() -> tuple[Path, ...]:
-    """Ten pictures (28 x 28 PNG) from the MNIST test set, one of each digit 0 to 9."""
+    """Return ten pictures (28 x 28 PNG) from the MNIST test set, one of each digit 0 to 9."""
     folder = Path(__file__).parent / "sample_digits"
     return tuple(folder / f"{digit}.png" for digit in range(10))

@@ -1,8 +1,8 @@
-"""Random graphs with planted shapes: the nodes and edges behind every label are known.
+"""Make random graphs with planted shapes, so that the nodes and edges behind a label are known.
 
-In the manner of ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential attachment
-(Barabasi and Albert 1999), and shapes are joined to it, each by one edge. So the tree's edges and
-the joints lie on no cycle, every shape is a biconnected component of its own, and none arises by
+The manner is that of ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential
+attachment (Barabasi and Albert 1999), and shapes are joined to it, each by one edge. So the tree's
+edges and the joints lie on no cycle, every shape is a biconnected component, and none arises by
 chance. All nodes look alike: only the structure tells the shapes apart.
 """
 
@@ -44,10 +44,10 @@ DECOYS: dict[str, Edges] = {"square": _ring(4)}
 
 @dataclass(frozen=True, eq=False)
 class ShapeGraph:
-    """One graph with what is planted in it.
+    """A graph, and the shapes that are planted in it.
 
-    edges (M, 2): each edge once; shape_of_node (N,), shape_of_edge (M,): the name of the shape it
-    belongs to, "" for the tree and the joints.
+    edges (M, 2): each edge once. shape_of_node (N,), shape_of_edge (M,): the name of the shape that
+    a node or an edge belongs to, "" for the tree and the joints.
     """
 
     edges: NDArray[np.int64]
@@ -60,15 +60,15 @@ class ShapeGraph:
         return frozenset(self.shape_of_node.tolist()) - {""}
 
     def true_nodes(self, shape: str) -> NDArray[np.bool_]:
-        """Nodes (N,) of this shape."""
+        """Return the nodes (N,) of this shape, bool."""
         return np.asarray(self.shape_of_node == shape, dtype=np.bool_)
 
     def true_edges(self, shape: str) -> NDArray[np.bool_]:
-        """Edges (M,) of this shape."""
+        """Return the edges (M,) of this shape, bool."""
         return np.asarray(self.shape_of_edge == shape, dtype=np.bool_)
 
     def to_data(self) -> Data:
-        """A PyG graph with one constant feature, x (N, 1), and y (1, shapes): which are there."""
+        """Return a PyG graph with one constant feature x (N, 1), and y (1, shapes): its shapes."""
         both = np.concatenate([self.edges, self.edges[:, ::-1]])
         both = both[np.lexsort(both.T[::-1])]
         return Graph(
@@ -86,29 +86,26 @@ class ShapeDataset:
     split: Split
 
     def with_shape(self, shape: str, limit: int | None = None) -> list[ShapeGraph]:
-        """Test graphs, at most `limit`, with this shape."""
+        """Return test graphs, at most `limit`, with this shape."""
         test = (self.graphs[k] for k in self.split.test)
         return [graph for graph in test if shape in graph.shapes][:limit]
 
     def null(self, limit: int | None = None) -> list[ShapeGraph]:
-        """Test graphs, at most `limit`, in which nothing is planted: their explanation is flat."""
+        """Return test graphs, at most `limit`, without a shape: their explanation is flat."""
         test = (self.graphs[k] for k in self.split.test)
         return [graph for graph in test if not graph.shapes][:limit]
 
 
 def shape_graph(shapes: Sequence[str], seed: int, tree: int = 12) -> ShapeGraph:
-    """A tree of `tree` nodes with the shapes joined to it, its nodes in random order.
+    """Return a tree of `tree` nodes with the shapes joined to it, and its nodes in random order.
 
     shapes: names in `SHAPES` or `DECOYS`. Raises ValueError for an unknown name or an empty tree.
     """
-    known = SHAPES | DECOYS
-    unknown = [name for name in shapes if name not in known]
-    if unknown or tree < 1:
-        raise ValueError(
-            f"unknown shape {unknown[0]!r}; the shapes are {', '.join(known)}."
-            if unknown
-            else f"a tree has at least one node, not {tree}."
-        )
+    available = SHAPES | DECOYS
+    if unknown := [name for name in shapes if name not in available]:
+        raise ValueError(f"unknown shape {unknown[0]!r}; the shapes are {', '.join(available)}.")
+    if tree < 1:
+        raise ValueError(f"a tree has at least one node, not {tree}.")
     chance = np.random.default_rng(seed)
     edges: list[tuple[int, int]] = []
     for node in range(1, tree):  # an end of a random edge: chosen in proportion to its degree
@@ -116,9 +113,10 @@ def shape_graph(shapes: Sequence[str], seed: int, tree: int = 12) -> ShapeGraph:
         edges.append((int(chance.choice(ends)), node))
     nodes, of_edges, size = [""] * tree, [""] * len(edges), tree
     for name in shapes:
-        edges += [(size + a, size + b) for a, b in known[name]]
-        of_edges += [name] * len(known[name])
-        corners = 1 + max(map(max, known[name]))
+        shape = available[name]
+        edges += [(size + a, size + b) for a, b in shape]
+        of_edges += [name] * len(shape)
+        corners = 1 + max(map(max, shape))
         edges.append((int(chance.integers(tree)), size + int(chance.integers(corners))))
         of_edges.append("")
         nodes += [name] * corners
@@ -140,19 +138,21 @@ def shape_dataset(
     planted: float = 0.3,
     fractions: Sequence[float] = FRACTIONS,
 ) -> ShapeDataset:
-    """`size` graphs; each shape and the decoy are planted with probability `planted`, at most once.
+    """Return `size` graphs in which each shape and the decoy is planted with a probability.
 
-    A tenth of the graphs gets none: the null set. Trees have 6 to 12 nodes. The same seed gives the
-    same graphs and split.
+    A tenth of the graphs, the null set, gets no shape. Trees have 6 to 12 nodes. The same seed
+    gives the same graphs and split.
+
+    planted: the probability of each shape, which is planted at most once.
     """
     if not 0 < planted < 1:
         raise ValueError(f"planted is a probability between 0 and 1, not {planted:g}.")
     chance = np.random.default_rng(seed)
-    known = (*SHAPES, *DECOYS)
+    names = (*SHAPES, *DECOYS)
     graphs = []
     for k in range(size):
-        drawn = chance.random(len(known)) < planted
-        tree, own = int(chance.integers(6, 13)), int(chance.integers(2**31))
-        shapes = [] if k % 10 == 0 else [n for n, there in zip(known, drawn, strict=True) if there]
-        graphs.append(shape_graph(shapes, own, tree))
+        drawn = chance.random(len(names)) < planted
+        tree, graph_seed = int(chance.integers(6, 13)), int(chance.integers(2**31))
+        shapes = [name for name, is_drawn in zip(names, drawn, strict=True) if is_drawn]
+        graphs.append(shape_graph([] if k % 10 == 0 else shapes, graph_seed, tree))
     return ShapeDataset(tuple(graphs), random_split(size, seed, fractions))

@@ -44,7 +44,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Split:
-    """Positions of the training, validation and test graphs, and how they were chosen.
+    """The positions of the training, validation and test graphs, and how they were chosen.
 
     ``kind`` is ``"random"``, ``"scaffold"`` or the user's own word; ``seed`` is None if the split
     is deterministic.
@@ -105,12 +105,12 @@ def scaffold_split(
     *,
     include_chirality: bool = False,
 ) -> Split:
-    """Keep molecules that share a Bemis-Murcko scaffold together; rare scaffolds are for testing.
+    """Keep molecules that share a Bemis-Murcko scaffold together. Rare scaffolds are for testing.
 
-    The recipe of MoleculeNet (Wu 2018) and DeepChem: scaffolds are taken by the number of their
-    molecules, the largest to the training part while they fit, then to the validation part, the
-    rest to the test part. Ties are ordered by the position of their first molecule, last first.
-    The split is deterministic.
+    This is the recipe of MoleculeNet (Wu 2018) and DeepChem. The scaffolds with most molecules go
+    to the training part while they fit, the next ones to the validation part, and the rest to the
+    test part. Ties are ordered by the position of their first molecule, last first. The split is
+    deterministic.
 
     Args:
         smiles: valid SMILES; molecules without a ring share the empty scaffold.
@@ -125,18 +125,20 @@ def scaffold_split(
 
 
 def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS) -> Split:
-    """Keep similar molecules together; rare clusters are for testing, as in `scaffold_split`.
+    """Keep similar molecules together. Rare clusters are for testing, as in `scaffold_split`.
 
-    Sphere exclusion (Taylor 1995, Butina 1999) with RDKit's `LeaderPicker`: a molecule starts a
-    cluster unless its ECFP4 Tanimoto similarity to an earlier start is above 0.6, and every
-    molecule joins the start most similar to it. Clusters are taken as scaffolds are.
+    The clusters are those of sphere exclusion (Taylor 1995, Butina 1999) with RDKit's
+    `LeaderPicker`. A molecule starts a cluster unless its ECFP4 Tanimoto similarity to an earlier
+    start is above 0.6, and every molecule joins the start most similar to it. Clusters are dealt to
+    the parts as scaffolds are.
     """
     bits = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in smiles]
     starts = list(LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR))
     words = packed(bits)
     groups: dict[int, list[int]] = {}
-    for position, own in enumerate(words):
-        groups.setdefault(int(tanimoto(own, words[starts]).argmax()), []).append(position)
+    for position, bits_of_molecule in enumerate(words):
+        nearest = int(tanimoto(bits_of_molecule, words[starts]).argmax())
+        groups.setdefault(nearest, []).append(position)
     return _by_groups(list(groups.values()), fractions, "clusters")
 
 
@@ -145,7 +147,7 @@ def time_split(
     fractions: Sequence[float] = FRACTIONS,
     rows: Sequence[int] | None = None,
 ) -> Split:
-    """Train on the oldest molecules, test on the newest; equal times stay in the given order.
+    """Train on the oldest molecules and test on the newest. Equal times stay in the given order.
 
     Args:
         times: all numbers (years, batches), all ISO dates (2024-05-31), or all months (05.2024,
@@ -170,9 +172,9 @@ def given_split(parts: Sequence[str], seed: int = 0, rows: Sequence[int] | None 
     rows: numbers of the molecules' rows, for messages.
 
     Raises:
-        ValueError: another word, or no molecule to train on or to test.
+        ValueError: a part has another name, or there is no molecule to train on or to test.
     """
-    found: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+    positions: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
     for position, text in enumerate(parts):
         part = PARTS.get(text.strip().casefold())
         if part is None:
@@ -180,24 +182,25 @@ def given_split(parts: Sequence[str], seed: int = 0, rows: Sequence[int] | None 
                 f"{_quoted(text)} is not a part of a split{_place(position, rows)}: write train,"
                 " valid or test."
             )
-        found[part].append(position)
+        positions[part].append(position)
     for part in ("train", "test"):
-        if not found[part]:
+        if not positions[part]:
             raise ValueError(f"no molecule is marked {part!r}: a split needs some.")
-    if not found["valid"]:
-        drawn = set(random.Random(seed).sample(found["train"], len(found["train"]) // 9))
-        found["valid"] = sorted(drawn)
-        found["train"] = [k for k in found["train"] if k not in drawn]
-    train, valid, test = (tuple(part) for part in found.values())
+    if not positions["valid"]:
+        training = positions["train"]
+        drawn = set(random.Random(seed).sample(training, len(training) // 9))
+        positions["valid"] = sorted(drawn)
+        positions["train"] = [k for k in training if k not in drawn]
+    train, valid, test = (tuple(part) for part in positions.values())
     return Split(train, valid, test, kind="column")
 
 
 def scaffold_folds(smiles: Sequence[str], count: int) -> list[NDArray[np.intp]]:
-    """Deal molecules (n,) into `count` folds of similar size, a Murcko scaffold into one of them.
+    """Deal molecules (n,) into `count` folds of similar size, each Murcko scaffold into one fold.
 
-    The largest scaffold goes first, each into the smallest fold. A scaffold with more molecules
-    than a fold should have is dealt molecule by molecule instead: in a congeneric series there is
-    nothing else to divide.
+    The largest scaffolds go first, each into the fold that is smallest at that moment. A scaffold
+    with more molecules than a fold should have is dealt molecule by molecule instead: a congeneric
+    series has nothing else to divide.
     """
     limit = len(smiles) / count
     groups = [
@@ -240,7 +243,7 @@ def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: st
 
 
 def _as_numbers(times: Sequence[str], rows: Sequence[int] | None) -> list[float]:
-    """Return months as months, else numbers as they are, or else the seconds of ISO dates."""
+    """Return times as numbers: months, numbers as they are, or the seconds of ISO dates."""
     texts = [text.strip() for text in times]
     months = _months(texts)
     if months is not None:
@@ -249,7 +252,7 @@ def _as_numbers(times: Sequence[str], rows: Sequence[int] | None) -> list[float]
         numbers = [float(text) for text in texts]
         if all(map(isfinite, numbers)):
             return numbers
-    found = []
+    seconds = []
     for position, text in enumerate(texts):
         try:
             time = datetime.fromisoformat(text)
@@ -260,8 +263,8 @@ def _as_numbers(times: Sequence[str], rows: Sequence[int] | None) -> list[float]
                 " 2024."
             ) from None
         aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-        found.append((aware - datetime(1, 1, 1, tzinfo=UTC)).total_seconds())
-    return found
+        seconds.append((aware - datetime(1, 1, 1, tzinfo=UTC)).total_seconds())
+    return seconds
 
 
 def _quoted(text: str) -> str:
@@ -269,24 +272,27 @@ def _quoted(text: str) -> str:
 
 
 def _place(position: int, rows: Sequence[int] | None) -> str:
-    """The row of a molecule, in words to put behind what is said of it; empty if not known."""
+    """Return " (row 12)" for messages about a molecule, or "" if its row is unknown."""
     return "" if rows is None else f" (row {rows[position]})"
 
 
 def _months(texts: Sequence[str]) -> list[float] | None:
-    """Return months since year 0 for 05.2017, 5/2017 or 2017-05; None if these are not months.
+    """Return months since year 0 for 05.2017, 5/2017 or 2017-05, or None if there are no months.
 
-    Raises ValueError if some are months and the rest years or a minority, or for 05.17.
+    Raises:
+        ValueError: some texts are months and the rest are years or a minority, or a text such as
+            05.17 may be a month or a number.
     """
-    found = [_month(text) for text in texts]
-    known = [month for month in found if month is not None]
-    if texts and len(known) == len(texts):
-        return known
-    if known:
-        month, odd = texts[_first(found, True)], texts[_first(found, False)]
-        if len(known) * 2 >= len(texts) or any(map(YEAR.fullmatch, texts)):
+    months = [_month(text) for text in texts]
+    readable = [month for month in months if month is not None]
+    if texts and len(readable) == len(texts):
+        return readable
+    if readable:
+        month = texts[next(k for k, value in enumerate(months) if value is not None)]
+        other = texts[months.index(None)]
+        if len(readable) * 2 >= len(texts) or any(map(YEAR.fullmatch, texts)):
             raise ValueError(
-                f"{month!r} looks like a month, but {odd!r} does not: write all times as months"
+                f"{month!r} looks like a month, but {other!r} does not: write all times as months"
                 " such as 2024-05, or all as dates such as 2024-05-31."
             )
     if all(map(SHORT.fullmatch, texts)) and any(text.startswith("0") for text in texts):
@@ -297,11 +303,8 @@ def _months(texts: Sequence[str]) -> list[float] | None:
     return None
 
 
-def _first(found: Sequence[float | None], known: bool) -> int:
-    return next(k for k, month in enumerate(found) if (month is not None) == known)
-
-
 def _month(text: str) -> float | None:
+    """Return the months since year 0, or None if the text is not a month."""
     if match := MONTH_FIRST.fullmatch(text):
         month, year = int(match[1]), int(match[2])
     elif match := YEAR_FIRST.fullmatch(text):

@@ -36,6 +36,7 @@ def _standardised(smiles: str) -> str:
 
 
 def _parent(mol: Chem.Mol) -> Chem.Mol | None:
+    """Return the parent of a molecule, or None if RDKit cannot standardise it."""
     uncharger, tautomers = _tools()
     try:
         with rdBase.BlockLogs():

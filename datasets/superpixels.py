@@ -31,7 +31,7 @@ MIN_SIZE_FACTOR = 0.4
 
 
 class SuperpixelError(ValueError):
-    """An image, or a graph of superpixels, cannot be used; the message says why."""
+    """An image, or a graph of superpixels, cannot be used. The message says why."""
 
 
 def segment(
@@ -99,7 +99,7 @@ def image_to_data(
     min_size_factor: float = MIN_SIZE_FACTOR,
     y: int | None = None,
 ) -> Data:
-    """Make the superpixel graph of one grey image; bright is ink, as in MNIST.
+    """Make the superpixel graph of one grey image, in which bright is ink, as in MNIST.
 
     Args:
         image: (H, W), grey values in [0, 1], or uint8.
@@ -248,7 +248,7 @@ def stroke_pixels(image: ArrayLike) -> NDArray[np.bool_]:
 def stroke_segments(
     image: ArrayLike, segments: NDArray[np.integer], *, threshold: float = INK
 ) -> NDArray[np.bool_]:
-    """Superpixels (N,) of the stroke: those whose mean intensity is above `threshold`.
+    """Return the superpixels (N,) of the stroke, whose mean intensity is above `threshold`.
 
     image: as for `stroke_pixels`; segments: (H, W), the ids 0..N-1 of its superpixels. Raises
     SuperpixelError if the shapes differ or an id is not used.

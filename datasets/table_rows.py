@@ -1,4 +1,4 @@
-"""Read the rows of a table of molecules: group identical molecules, reject unusable rows."""
+"""Read the rows of a table of molecules: group identical molecules, and reject unusable rows."""
 
 from __future__ import annotations
 
@@ -10,36 +10,42 @@ from pathlib import Path
 from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
+from .csv_files import iter_records
 from .labels import is_missing
 from .molecule_reading import is_inchi, shortened
-from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, iter_records, molecule_to_data
+from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_to_data
 from .standardise import standardised
 
-__all__ = ["Molecule", "Rows", "read_rows"]
+__all__ = ["TableMolecule", "TableRows", "read_rows"]
 
 LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
 
 
 @dataclass(eq=False)
-class Molecule:
+class TableMolecule:
     """A molecule as in its first row, and the positions of its rows among the usable ones."""
 
     graph: Data
-    canonical: str
-    flat: str  # without stereochemistry
+    canonical: str  # SMILES
+    flat: str  # SMILES without stereochemistry
     parts: int
     rows: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class Rows:
-    """Rows read: usable rows (number, SMILES, cells), molecules, rows changed, rows left out."""
+class TableRows:
+    """The rows of a table.
+
+    read: how many rows there are. numbers, smiles, cells: those of the usable rows. molecules: each
+    once. standardised: rows whose molecule was replaced by its parent. left_out: unusable rows, by
+    the check that they failed.
+    """
 
     read: int = 0
     numbers: list[int] = field(default_factory=list)
     smiles: list[str] = field(default_factory=list)
     cells: list[tuple[str, ...]] = field(default_factory=list)
-    molecules: list[Molecule] = field(default_factory=list)
+    molecules: list[TableMolecule] = field(default_factory=list)
     standardised: list[RejectedRow] = field(default_factory=list)
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
@@ -55,36 +61,37 @@ def read_rows(
     max_atoms: int,
     progress: Callable[[int], None],
     standardise: bool = False,
-) -> Rows:
-    """Sort every row into `Rows`; a molecule is kept once, at its first row.
+) -> TableRows:
+    """Sort every row into `TableRows`. A molecule is kept once, at its first row.
 
     standardise: keep the parent of each molecule instead, see `standardised`.
     """
-    raw = Rows()
-    index: dict[str, Molecule] = {}
+    rows = TableRows()
+    index: dict[str, TableMolecule] = {}
     with rdBase.BlockLogs():
         for number, record in iter_records(path, (smiles_column, *target_columns)):
-            raw.read += 1
+            rows.read += 1
             progress(1)
             text = record[smiles_column]
             cells = tuple(record[name] for name in target_columns)
-            problem = _place(raw, index, number, text, cells, max_atoms, standardise)
+            problem = _add_row(rows, index, number, text, cells, max_atoms, standardise)
             if problem is not None:
                 check, reason = problem
-                raw.left_out[check].append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
-    return raw
+                rejected = RejectedRow(number, shortened(text, MAX_QUOTED), reason)
+                rows.left_out[check].append(rejected)
+    return rows
 
 
-def _place(
-    raw: Rows,
-    index: dict[str, Molecule],
+def _add_row(
+    rows: TableRows,
+    index: dict[str, TableMolecule],
     number: int,
     text: str,
     cells: tuple[str, ...],
     max_atoms: int,
     standardise: bool,
 ) -> tuple[str, str] | None:
-    """Add a usable row to the molecules; for any other, return the check it fails, and why."""
+    """Add a usable row to its molecule. For any other row, return the check it fails, and why."""
     if not text:
         return "SMILES empty", "the SMILES is empty"
     if all(is_missing(cell) for cell in cells):
@@ -92,7 +99,7 @@ def _place(
     try:
         graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
         if standardise and (parent := str(standardised(text))) != Chem.CanonSmiles(text):
-            raw.standardised.append(RejectedRow(number, shortened(text, MAX_QUOTED), parent))
+            rows.standardised.append(RejectedRow(number, shortened(text, MAX_QUOTED), parent))
             text = parent
             graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
     except MoleculeError as error:
@@ -105,18 +112,18 @@ def _place(
     if molecule is None:
         graph.row = number
         flat = Chem.MolToSmiles(mol, isomericSmiles=False)
-        molecule = Molecule(graph, canonical, flat, canonical.count(".") + 1)
+        molecule = TableMolecule(graph, canonical, flat, canonical.count(".") + 1)
         index[canonical] = molecule
-        raw.molecules.append(molecule)
-    molecule.rows.append(len(raw.numbers))
-    raw.numbers.append(number)
-    raw.smiles.append(text)
-    raw.cells.append(cells)
+        rows.molecules.append(molecule)
+    molecule.rows.append(len(rows.numbers))
+    rows.numbers.append(number)
+    rows.smiles.append(text)
+    rows.cells.append(cells)
     return None
 
 
 def _other_separator(text: str) -> str:
-    """Return a hint if a cell looks like a whole row."""
+    """Return a hint for a message if a cell looks like a whole row, or ""."""
     if is_inchi(text):  # it may contain commas and semicolons
         return ""
     for sign, name in (";", "semicolon"), ("\t", "tab"), (",", "comma"):

@@ -1,7 +1,8 @@
-"""The compounds a model was trained on, and how similar a molecule is to them.
+"""The compounds that a model was trained on, and how similar a molecule is to them.
 
 They are in `training.csv` beside the checkpoint, in the column `smiles`. `held_out.csv` beside it
-lists the compounds held out in training: `smiles`, and `part`, "validation" or "test".
+lists the compounds held out in training, in the columns `smiles` and `part` ("validation" or
+"test").
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Nearness:
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The nearness in words."""
         if self.unseen:
             return f"no training compound contains {' or '.join(self.unseen)}"
         place = {"near": "near", "edge": "at the edge of", "far": "far from"}.get(self.word)
@@ -87,12 +88,12 @@ class TrainingSet:
 
     @cached_property
     def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
-        """Bits and elements of the readable compounds, by SMILES as given."""
+        """The bits and elements of the readable compounds, by SMILES as given."""
         from rdkit import rdBase
 
         with rdBase.BlockLogs():
             read = ((smiles, _compound(smiles)) for smiles in self.given)
-            return {smiles: one for smiles, one in read if one is not None}
+            return {smiles: compound for smiles, compound in read if compound is not None}
 
     @cached_property
     def written(self) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ class TrainingSet:
 
     @cached_property
     def fingerprints(self) -> tuple[ExplicitBitVect, ...]:
-        """ECFP4 of the readable compounds."""
+        """The ECFP4 fingerprints of the readable compounds."""
         return tuple(bits for bits, _ in self._compounds.values())
 
     @cached_property
@@ -110,10 +111,10 @@ class TrainingSet:
         return frozenset().union(*(elements for _, elements in self._compounds.values()))
 
     def nearness(self, mol: Mol) -> Nearness:
-        """How near a molecule is.
+        """Return how near a molecule is to the set.
 
-        The fingerprint ignores stereochemistry; if several compounds are equally near, the molecule
-        itself comes first.
+        The fingerprint ignores stereochemistry. If several compounds are equally near and the
+        molecule itself is one of them, it is the nearest.
         """
         from rdkit import Chem
 
@@ -121,9 +122,10 @@ class TrainingSet:
         first = int(similarities.argmax())
         similarity = float(similarities[first])
         if similarity == 1:
-            own = Chem.MolToSmiles(mol)
-            if any(_canonical(self.written[i]) == own for i in np.flatnonzero(similarities == 1)):
-                return Nearness("training compound", 1.0, own)
+            smiles = Chem.MolToSmiles(mol)
+            equals = (self.written[i] for i in np.flatnonzero(similarities == 1))
+            if any(_canonical(compound) == smiles for compound in equals):
+                return Nearness("training compound", 1.0, smiles)
         nearest = _canonical(self.written[first])
         unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
         word: Word = (
@@ -132,12 +134,12 @@ class TrainingSet:
         return Nearness(word, similarity, nearest, tuple(unseen))
 
     def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
-        """The n compounds most similar to a molecule, as SMILES, the nearest first."""
+        """Return the n compounds most similar to a molecule, as SMILES, the nearest first."""
         order = self._similarities(mol).argsort(kind="stable")[::-1]
         return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
-        """ECFP4 Tanimoto similarity to every compound, (n,)."""
+        """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
         from .fingerprints import ecfp4_bits, packed, tanimoto
 
         return tanimoto(packed([ecfp4_bits(mol)])[0], *self._packed)
@@ -156,19 +158,19 @@ class TrainingSet:
         return tuple(map(_canonical, self.written))
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _canonical_smiles(self) -> frozenset[str]:
         return frozenset(self.smiles)
 
     def part(self, mol: Mol) -> str:
-        """Where a molecule was: "training", "validation" or "test"; empty if it was in none."""
+        """Return where a molecule was: "training", "validation", "test" or, if nowhere, ""."""
         from rdkit import Chem
 
-        own = Chem.MolToSmiles(mol)
-        return "training" if own in self._known else self.held_out.get(own, "")
+        smiles = Chem.MolToSmiles(mol)
+        return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")
 
 
 def training_set_of(model: Any) -> TrainingSet | None:
-    """The training set beside a model's checkpoint; None if there is none.
+    """Return the training set beside a model's checkpoint, or None if there is none.
 
     Raises ValueError if `training.csv` has no column `smiles`.
     """
@@ -191,7 +193,7 @@ def write_held_out(folder: str | Path, parts: Mapping[str, Iterable[str]]) -> Pa
 
 @lru_cache(maxsize=1 << 14)
 def _canonical(smiles: str) -> str:
-    """The canonical SMILES; of few compounds it is ever asked, and reading them all takes time."""
+    """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
@@ -200,7 +202,7 @@ def _canonical(smiles: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
-    """The bits and elements of a compound; models trained on one table have the same ones."""
+    """Return the bits and elements of a compound, once for all models trained on its table."""
     from rdkit import Chem
 
     from .fingerprints import ecfp4_bits
@@ -210,7 +212,10 @@ def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
 
 
 def _elements(mol: Mol) -> set[str]:
-    """The elements of a molecule's atoms, from its formula: ten times faster than atom by atom."""
+    """Return the elements of a molecule's atoms, from its formula.
+
+    That is ten times faster than atom by atom.
+    """
     from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
     if mol.GetNumAtoms() > mol.GetNumHeavyAtoms():  # some hydrogens are atoms, or there are dummies
@@ -218,11 +223,12 @@ def _elements(mol: Mol) -> set[str]:
     return set(re.findall("[A-Z][a-z]?", CalcMolFormula(mol))) - {"H"}
 
 
-@lru_cache(maxsize=8)  # more than there are bundled models: in turn, four would drop each
+@lru_cache(maxsize=8)  # more than there are bundled models, which may be used in turn
 def _read(path: Path, modified: int) -> TrainingSet | None:
+    """Read the training set of a file, anew when its time of modification changes."""
     from rdkit import rdBase
 
-    from .molecules import iter_records
+    from .csv_files import iter_records
 
     given = dict.fromkeys(record["smiles"] for _, record in iter_records(path, ("smiles",)))
     with rdBase.BlockLogs():

@@ -17,6 +17,7 @@ extensions = [
     "sphinx_copybutton",
     "markdown_docstrings",
     "mathml",
+    "registry_tables",
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

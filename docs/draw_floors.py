@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "floors.svg"
 PURPOSE = {  # of the folders that have no __init__.py to say it
     "datasets": "Molecules, superpixels, tables, splits, rules.",
-    "models": "The Graphormer, its checkpoints, training and recipes.",
+    "models": "The Graphormer, its files and the bundled models.",
 }
 WIDTH, HEIGHT, GAP, LIFT = 236, 76, 18, 34  # of a room, between rooms, between floors, in pixels
 

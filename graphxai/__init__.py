@@ -10,6 +10,7 @@ A public name is loaded when it is first used, so that `import graphxai` is quic
 from typing import TYPE_CHECKING
 
 from graphxai.runtime.lazy import lazily
+from graphxai.runtime.source_tree import folders_beside
 
 if TYPE_CHECKING:  # the list of public names
     from graphxai.adapters.engine.passing import conservative as conservative
@@ -64,4 +65,5 @@ if TYPE_CHECKING:  # the list of public names
 
 __version__ = "0.1.0"
 
+__path__ += folders_beside(__file__)  # where git cannot make symbolic links
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)

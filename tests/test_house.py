@@ -37,6 +37,14 @@ def test_the_package_shows_its_architecture_at_a_glance():
     assert len(entries) <= 16, sorted(entries)
 
 
+def test_the_map_in_contributing_has_every_folder():
+    """Else add the folder to the map under "The map" in CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    on_map = text.partition("## The map")[2].partition("```\n\n")[0]
+    folders = {path.parent.name for path in (ROOT / "graphxai").rglob("__init__.py")}
+    assert [folder for folder in sorted(folders) if f"{folder}/" not in on_map] == []
+
+
 def test_every_public_name_is_listed_once_and_loads():
     assert len(gx.__all__) == len(set(gx.__all__)) > 30
     for name in gx.__all__:

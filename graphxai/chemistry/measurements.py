@@ -15,8 +15,8 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.labels import not_understood, read_measured
-from graphxai.datasets.molecules import iter_records
 
 from .matched_pairs import Exchange, matched_pairs
 

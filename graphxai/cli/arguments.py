@@ -101,7 +101,7 @@ def kind_of(source: str) -> str:
             raise FileNotFoundError(f"{source}: no such file.")
         return "table" if suffix in TABLES else "image"
     if _exists(source) and not _is_smiles(source):
-        from graphxai.datasets.molecules import conversion
+        from graphxai.datasets.csv_files import conversion
 
         if how := conversion(source):
             raise ValueError(f"{source} is not a CSV table with a column of SMILES: {how}.")

@@ -200,7 +200,7 @@ def _benchmark_rules(
     resume: bool,
 ) -> None:
     """Train on each rule, explain, and score against the atoms that the rule names."""
-    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.csv_files import iter_records
     from graphxai.datasets.rules import RULES, get_rule
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer

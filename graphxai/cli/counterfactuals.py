@@ -161,7 +161,7 @@ def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:
 
 
 def _rows(path: Path, column: str) -> list[tuple[int, str]]:
-    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.csv_files import iter_records
 
     rows = [(row, record[column]) for row, record in iter_records(path, (column,))]
     if not rows:

@@ -111,7 +111,7 @@ def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[lis
         raise ValueError(f"model {name!r} has no {FILE} beside it: give a table of molecules.")
     if kind_of(str(path)) != "table":
         raise ValueError("fit-explainer needs a table of molecules.")
-    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.csv_files import iter_records
 
     used = "smiles" if source is None else column
     return [record[used] for _, record in iter_records(path, (used,))], path.name

@@ -40,7 +40,7 @@ def fit_masked_atoms(
 
     `graphxai benchmark runs/mine test.csv --operators mask,resample`
     """
-    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.csv_files import iter_records
     from graphxai.datasets.training_set import FILE
     from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
     from graphxai.runtime.writing import exclusive_lock, folder_at

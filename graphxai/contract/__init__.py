@@ -1,1 +1,1 @@
-"""What an explainer works with: a model, encoded inputs, a target, random numbers."""
+"""What an explainer works with, whatever the model: encoded inputs, tasks and a target."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class GraphBatch:
-    """Graphs padded to one size: B graphs of at most N nodes; T = N + 1 tokens.
+    """B graphs of at most N nodes, padded to one size. Each has T = N + 1 tokens.
 
     x (B, N, F); pos (B, N, 2) or None; mask (B, N), True at nodes; in_degree, out_degree (B, N);
     bag_codes, bag_weights (M,) and bag_offsets (B * N * N,) over all ordered pairs (empty for
@@ -28,9 +28,9 @@ class GraphBatch:
 
     @property
     def distance_codes(self) -> Tensor:
-        """The table row of every pair's distance (B, N, N), the first code of its bag.
+        """The table row of every pair's distance (B, N, N), which is the first code of its bag.
 
-        Arbitrary where there is padding.
+        The rows of padding are arbitrary.
         """
         first = self.bag_offsets.clamp(max=len(self.bag_codes) - 1).long()
         b, n = self.mask.shape

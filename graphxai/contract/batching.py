@@ -33,9 +33,9 @@ def in_pieces(values: Sequence[Any]) -> Iterator[list[tuple[int, Any]]]:
 def in_chunks(
     model: Any, piece: Sequence[tuple[int, Any]]
 ) -> Iterator[list[tuple[int, Input | Exception]]]:
-    """Encode numbered inputs; yields them in lists within CHUNK_PAIRS.
+    """Encode numbered inputs, and yield them in lists within CHUNK_PAIRS.
 
-    An input that cannot be used (ValueError, OSError) has its error in its place.
+    An input that cannot be used gives its error (ValueError or OSError) in its place.
     """
     chunk: list[tuple[int, Input | Exception]] = []
     pairs = 0
@@ -62,29 +62,29 @@ def in_batches(
     same_size: bool = False,
     goes_alone: "Callable[[Data], bool] | None" = None,
 ) -> Iterator[list[tuple[Key, Input]]]:
-    """Group inputs of similar (or of the same) size, within MAX_GRAPHS and MAX_PAIRS.
+    """Group inputs of similar or of the same size into batches within MAX_GRAPHS and MAX_PAIRS.
 
     goes_alone: whether an input needs a pass to itself, for example because it has matrices over
     node pairs.
     """
-    part: list[tuple[Key, Input]] = []
+    batch: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):
         tokens = item[1].num_nodes + 1
-        full = len(part) >= MAX_GRAPHS or (len(part) + 1) * tokens**2 > MAX_PAIRS
-        other = bool(part) and same_size and part[0][1].num_nodes + 1 != tokens
-        other = other or (bool(part) and goes_alone is not None and goes_alone(item[1].data))
-        if part and (full or other):
-            yield part
-            part = []
-        part.append(item)
-    if part:
-        yield part
+        full = len(batch) >= MAX_GRAPHS or (len(batch) + 1) * tokens**2 > MAX_PAIRS
+        differs = bool(batch) and same_size and batch[0][1].num_nodes + 1 != tokens
+        differs = differs or (bool(batch) and goes_alone is not None and goes_alone(item[1].data))
+        if batch and (full or differs):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
 
 
-def collated(model: Any, part: Sequence[tuple[object, Input]]) -> Any:
+def collated(model: Any, batch: Sequence[tuple[object, Input]]) -> Any:
     """Collate encoded inputs into a batch on the model's device that can carry gradients."""
     with torch.inference_mode(False):
         plain = getattr(model, "collates_plain_graphs", False)  # others are promised PyG's `Data`
-        graphs = [item.graph if plain else item.data for _, item in part]
+        graphs = [item.graph if plain else item.data for _, item in batch]
         graphs = [graph.clone() if graph.x.is_inference() else graph for graph in graphs]
         return model.collate(graphs).to(next(model.parameters()).device)

@@ -25,15 +25,15 @@ GROUP = 64  # inputs that a model encodes at a time
 
 
 class InputError(ValueError):
-    """An input that cannot be explained; the message says why and what to do."""
+    """An input cannot be explained. The message says why and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
     """One encoded graph, with what is needed to draw it.
 
-    Without `molecule`, the atoms are in RDKit's order for `smiles`. graph: as given, or made
-    without PyG; `data` is the same as PyG's `Data`.
+    graph: the user's `Data`, or a `Graph` that was made without PyG; `data` is always a `Data`.
+    Without `molecule`, the atoms are in RDKit's order for `smiles`.
     """
 
     graph: "Data | Graph"
@@ -49,14 +49,14 @@ class Input:
 
     @cached_property
     def num_nodes(self) -> int:
-        """Number of nodes."""
+        """The number of nodes."""
         return int(self.graph.num_nodes or 0)
 
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
-    """The inputs as a list, and whether the user passed several.
+    """Return the inputs as a list, and whether the user passed several.
 
-    Batches in a list, or from a `DataLoader`, count as their parts.
+    Batches in a list, or from a `DataLoader`, count as the graphs in them.
     """
     if is_batch(inputs):
         return inputs.to_data_list(), True
@@ -66,17 +66,17 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     single = single or is_data(inputs) or is_heterogeneous(inputs)
     if single or not isinstance(inputs, Iterable) or is_pillow(inputs):
         return [inputs], False
-    rows = isinstance(inputs, DataLoader)
-    return [value for part in inputs for value in _parts(part, rows)], True
+    from_loader = isinstance(inputs, DataLoader)
+    return [value for entry in inputs for value in _single_inputs(entry, from_loader)], True
 
 
-def _parts(value: Any, rows: bool) -> list[Any]:
-    """The graphs of a batch; with rows also the entries of a loader's batch of tensors."""
-    if is_batch(value):
-        return list(value.to_data_list())
-    if rows and isinstance(value, tuple | list) and value:
-        value = value[0]  # what follows are labels
-    return list(value) if rows and isinstance(value, torch.Tensor) else [value]
+def _single_inputs(entry: Any, from_loader: bool) -> list[Any]:
+    """Return the graphs of a batch, the rows of a loader's tensor, or the one input itself."""
+    if is_batch(entry):
+        return list(entry.to_data_list())
+    if from_loader and isinstance(entry, tuple | list) and entry:
+        entry = entry[0]  # labels follow it
+    return list(entry) if from_loader and isinstance(entry, torch.Tensor) else [entry]
 
 
 def prepare_for(model: Any, value: Any) -> Input:
@@ -89,7 +89,7 @@ def prepare_for(model: Any, value: Any) -> Input:
 
 
 def prepare_all(model: Any, values: Iterable[Any]) -> list[Input]:
-    """Let a model encode inputs, many at a time where it can; raise the first error."""
+    """Let a model encode inputs, many at a time where it can, and raise the first error."""
     return [item for item in prepare_each(model, values, ()) if isinstance(item, Input)]
 
 
@@ -114,7 +114,7 @@ def prepare_each(
 
 
 def _prepare_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
-    """Encode each value, or give its error; by the model's `prepare_group` if it has one."""
+    """Encode each value, or yield its error. A model may have a `prepare_group` for this."""
     if (prepare_group := getattr(model, "prepare_group", None)) is not None:
         yield from prepare_group(values)
         return
@@ -135,12 +135,12 @@ def require_values(value: Any) -> None:
 
 
 def is_pillow(value: Any) -> bool:
-    """Whether a value is an image of Pillow's, which need not be installed."""
+    """Return whether a value is an image of Pillow's, which need not be installed."""
     return type(value).__module__.split(".")[0] == "PIL"
 
 
 def check_edges(data: "Data") -> None:
-    """Refuse an edge list, or features of edges, that do not fit the graph."""
+    """Raise an InputError for an edge list, or features of edges, that do not fit the graph."""
     edges, features = data.edge_index, data.edge_attr
     if not isinstance(edges, torch.Tensor):
         return

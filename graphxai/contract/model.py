@@ -23,7 +23,7 @@ from .tasks import TaskSet
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from: name, SHA-256 of its weights, metadata of any kind, folder."""
+    """Where a model came from: its name, folder and metadata, and the SHA-256 of its weights."""
 
     name: str = "unnamed"
     sha256: str = ""
@@ -32,12 +32,12 @@ class Origin:
 
 
 class NoAttentionError(ValueError):
-    """A method that reads attention cannot explain a model in which none can be seen."""
+    """A method that reads attention cannot explain a model without visible attention."""
 
 
 @runtime_checkable
 class ExplainableModel(Protocol):
-    """What a model must offer: the bundled Graphormer, or any model after `wrap`.
+    """What a model must offer to be explained. The Graphormer and any wrapped model do.
 
     A batch is whatever the model's `collate` returns: it has a length B, `mask` (B, N),
     `num_nodes` (B,) and `x` (B, N, ...).
@@ -50,15 +50,15 @@ class ExplainableModel(Protocol):
 
     @property
     def training(self) -> bool:
-        """Whether dropout is on."""
+        """Whether the model is in training mode, with dropout on."""
         ...
 
     def embed(self, batch: Any) -> Tensor:
-        """Tokens (B, T, D) that enter the first layer, graph token first."""
+        """Return the tokens (B, T, D) that enter the first layer, graph token first."""
         ...
 
     def encode(self, tokens: Tensor, batch: Any, keep: Tensor | None = None) -> Tensor:
-        """Outputs (B, num_outputs); keep (B, N) hides the nodes where it is False."""
+        """Return the outputs (B, num_outputs). Nodes where `keep` (B, N) is False are hidden."""
         ...
 
     def split_by_feature(self, batch: Any, gradient: Tensor) -> Tensor | None:
@@ -66,7 +66,7 @@ class ExplainableModel(Protocol):
         ...
 
     def train(self, mode: bool = True) -> "ExplainableModel":
-        """Switch dropout on or off."""
+        """Switch training mode, and with it dropout, on or off."""
         ...
 
 
@@ -76,13 +76,13 @@ _users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Eval mode within the block; the last block to end restores the previous mode.
+    """Put a model into eval mode within the block. The last block to end restores its mode.
 
     Several threads may use one model at the same time. A model with an `evaluating` of its own,
     such as a wrapped one, looks after its mode itself.
     """
-    if (own := getattr(model, "evaluating", None)) is not None:
-        with own():
+    if (evaluating_itself := getattr(model, "evaluating", None)) is not None:
+        with evaluating_itself():
             yield
         return
     with _lock:
@@ -104,10 +104,13 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def explaining(model: ExplainableModel) -> Iterator[None]:
-    """Eval mode with gradients on, whatever the caller's state, which is restored at the end.
+    """Put a model into eval mode with gradients on within the block, whatever the caller's state.
 
-    The caller's rules do not apply within the block. Raises TypeError for a model that does not
-    meet the contract, ValueError for weights that cannot carry gradients.
+    The caller's state is restored at the end, and the caller's rules do not apply within the block.
+
+    Raises:
+        TypeError: the model does not meet the contract.
+        ValueError: the weights cannot carry gradients.
     """
     require_contract(model)
     if any(value.is_inference() for value in getattr(model, "parameters", tuple)()):

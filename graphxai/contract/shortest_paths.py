@@ -1,4 +1,4 @@
-"""Shortest paths between all nodes of a graph: how long they are, and how many there are."""
+"""The lengths of the shortest paths between all nodes of a graph, and their numbers."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ UNREACHABLE = -1  # the distance of a pair without a path
 IntArray = NDArray[np.integer]
 FloatArray = NDArray[np.float64]
 
-SMALL = 96  # nodes up to which products of dense matrices win
+SMALL = 96  # nodes up to which products of dense matrices are faster
 
 
 def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
@@ -16,8 +16,10 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
 
 
 def _by_matrices(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Breadth-first from all nodes at once: step d multiplies the path counts of step d - 1 by the
-    adjacency matrix and keeps the pairs not reached before.
+    """Search breadth-first from all nodes at once, by products of matrices.
+
+    Step d multiplies the path counts of step d - 1 by the adjacency matrix, and keeps the pairs
+    that no earlier step has reached.
     """
     step = np.zeros((n, n))
     step[source, target] = 1.0
@@ -36,16 +38,16 @@ def _by_matrices(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, 
 
 
 def _by_frontiers(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Breadth-first from all nodes at once, along the edges of the pairs reached in the last step.
+    """Search breadth-first from all nodes at once, along the edges of the pairs last reached.
 
-    Every pair is visited once: time n (n + E) whatever the longest distance, the number of steps.
+    Every pair is visited once, so the time is n (n + E), whatever the longest distance.
     """
     neighbour = target[np.argsort(source, kind="stable")]
     degree = np.bincount(source, minlength=n)
     first = np.cumsum(degree) - degree
     distance, paths = np.full(n * n, UNREACHABLE), np.zeros(n * n)
     latest = np.empty(n * n, dtype=np.int64)
-    end = np.arange(n)  # of the pairs reached in the last step
+    end = np.arange(n)  # the second node of each pair reached in the last step
     pair = end * (n + 1)
     distance[pair], paths[pair] = 0, 1.0
     for d in range(1, n):

@@ -1,4 +1,4 @@
-"""What is explained: one number per graph, computed from the model's outputs."""
+"""The target of an explanation: one number per graph, computed from the model's outputs."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ LISTED = 12  # tasks that an error names
 class ResolvedTarget:
     """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
 
-    weights (B, num_outputs), offset (B,); labels: what f_c is, in words, one per graph; rivals
-    (B, num_outputs): True at the other classes if f_c is the logit of one of several.
+    weights (B, num_outputs); offset (B,). labels: f_c in words, for each graph. rivals
+    (B, num_outputs): True at the other classes if f_c is the logit of one of several classes.
     """
 
     weights: Tensor
@@ -35,9 +35,10 @@ class ResolvedTarget:
         return (outputs * self.weights).sum(-1) + self.offset
 
     def log_odds(self, outputs: Tensor) -> Tensor:
-        """`log p / (1 - p)` (B,) for the probability p of the class explained.
+        """Return `log p / (1 - p)` (B,) for the probability p of the explained class.
 
-        f_c itself where that is a single logit (the log-odds already), a value or a difference.
+        A single logit is the log-odds already. It is returned as it is, and so is a value or a
+        difference.
         """
         explained = self(outputs)
         if self.rivals is None:
@@ -82,54 +83,54 @@ class Target:
         return cls(None if value is None else _scalar(value))
 
     def tasks_in(self, config: TaskSet) -> tuple[Task, ...]:
-        """The task this target belongs to, or both tasks of a difference."""
+        """Return the task that this target belongs to, or both tasks of a difference."""
         if isinstance(self.choice, tuple):
-            first, second = self._sides(config)
+            first, second = self._ends(config)
             return (first.task,) if first.task is second.task else (first.task, second.task)
-        return (_side_in(config, self.task, self.choice).task,)
+        return (_task_or_class(config, self.task, self.choice).task,)
 
     def task_in(self, config: TaskSet) -> Task:
-        """The task this target belongs to; of two tasks the first."""
+        """Return the task that this target belongs to, the first of two for a difference."""
         return self.tasks_in(config)[0]
 
     def settled(self, config: TaskSet, outputs: Sequence[float]) -> "Target":
-        """The same target with its task and class named, given one graph's outputs.
+        """Return this target with its task and class named, given one graph's outputs.
 
         If the target is the predicted class, that class is filled in.
         """
         if isinstance(self.choice, tuple):
             return self
-        side = _side_in(config, self.task, self.choice)
-        if side.task.kind == "regression":
-            return Target(None, side.task.name)
-        index = side.index
+        chosen = _task_or_class(config, self.task, self.choice)
+        if chosen.task.kind == "regression":
+            return Target(None, chosen.task.name)
+        index = chosen.index
         if index is None:
-            values = outputs[side.columns]
+            values = outputs[chosen.columns]
             index = max(range(len(values)), key=values.__getitem__)
-        return Target(side.task.classes[index], side.task.name)
+        return Target(chosen.task.classes[index], chosen.task.name)
 
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
         """Turn names into weights over the columns of outputs (B, num_outputs)."""
         if isinstance(self.choice, tuple):
-            return _difference(config, *self._sides(config), outputs)
-        side = _side_in(config, self.task, self.choice)
-        task, columns = side.task, side.columns
+            return _difference(config, *self._ends(config), outputs)
+        chosen = _task_or_class(config, self.task, self.choice)
+        task, columns = chosen.task, chosen.columns
         offset = outputs.new_zeros(len(outputs))
         if task.kind == "regression":
-            weights = task.scale * side.row(outputs)
+            weights = task.scale * chosen.row(outputs)
             return ResolvedTarget(weights, offset + task.offset, (task.name,) * len(outputs))
-        if side.index is None:
-            chosen = outputs[:, columns].argmax(-1)
+        if chosen.index is None:
+            predicted = outputs[:, columns].argmax(-1)
             weights = torch.zeros_like(outputs)
-            weights[:, columns] = F.one_hot(chosen, task.num_outputs).to(weights)
+            weights[:, columns] = F.one_hot(predicted, task.num_outputs).to(weights)
             names = [_named(config, task, name) for name in task.classes]
-            labels = tuple(names[c] for c in chosen.tolist())
-            return ResolvedTarget(weights, offset, labels, side.rivals(weights))
-        label, weights = _named(config, task, task.classes[side.index]), side.row(outputs)
-        return ResolvedTarget(weights, offset, (label,) * len(outputs), side.rivals(weights))
+            labels = tuple(names[c] for c in predicted.tolist())
+            return ResolvedTarget(weights, offset, labels, chosen.rivals(weights))
+        label, weights = _named(config, task, task.classes[chosen.index]), chosen.row(outputs)
+        return ResolvedTarget(weights, offset, (label,) * len(outputs), chosen.rivals(weights))
 
-    def _sides(self, config: TaskSet) -> tuple["_Side", "_Side"]:
-        """Both ends of a pair, in one task if that task has classes with both names."""
+    def _ends(self, config: TaskSet) -> tuple["_TaskOrClass", "_TaskOrClass"]:
+        """Return both ends of a pair, in one task if that task has classes with both names."""
         assert isinstance(self.choice, tuple)
         first, second = self.choice
         for task in config.tasks:
@@ -142,40 +143,40 @@ class Target:
         if home is None:
             names = {end for end in self.choice if isinstance(end, str)}
             home = next((t.name for t in config.tasks if names and names <= {*t.classes}), None)
-        sides = _side_in(config, home, first), _side_in(config, home, second)
-        for side in sides:
-            if side.index is None and side.task.kind == "multiclass":
+        ends = _task_or_class(config, home, first), _task_or_class(config, home, second)
+        for end in ends:
+            if end.index is None and end.task.kind == "multiclass":
                 raise ValueError(
-                    f"task {side.task.name!r} has several classes: name one, as in"
-                    f" ({side.task.name!r}, {side.task.classes[0]!r})."
+                    f"task {end.task.name!r} has several classes: name one, as in"
+                    f" ({end.task.name!r}, {end.task.classes[0]!r})."
                 )
-        if sides[0] == sides[1]:
+        if ends[0] == ends[1]:
             raise ValueError(f"target {self.choice!r} subtracts something from itself.")
-        return sides
+        return ends
 
 
 @dataclass(frozen=True)
-class Decided(Target):
-    """The target of one batch, whatever a model's own outputs for it are."""
+class DecidedTarget(Target):
+    """The target of one batch that was decided elsewhere, whatever outputs a model has for it."""
 
     resolved: ResolvedTarget | None = None
 
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
-        """What was decided."""
+        """Return the target that was decided."""
         assert self.resolved is not None
         return self.resolved
 
 
 @dataclass(frozen=True)
-class _Side:
-    """A class of a task by number; without an index, the task's value or predicted class."""
+class _TaskOrClass:
+    """A class of a task. If `index` is None, it is the task's value or its predicted class."""
 
     task: Task
     columns: slice
     index: int | None
 
     def row(self, outputs: Tensor) -> Tensor:
-        """Weights (B, num_outputs) of the class's logit, or of the regression's output."""
+        """Return the weights (B, num_outputs) of the class's logit or the regression's output."""
         weights = torch.zeros_like(outputs)
         if self.task.kind == "multiclass":
             assert self.index is not None
@@ -185,9 +186,9 @@ class _Side:
         return weights
 
     def rivals(self, weights: Tensor) -> Tensor | None:
-        """Where the task's other classes are (B, num_outputs), given the weights of one of several.
+        """Return True at the task's other classes (B, num_outputs), given one class's weights.
 
-        None in a task with a single output.
+        A task with a single output has no other classes, which gives None.
         """
         if self.task.num_outputs == 1:
             return None
@@ -197,24 +198,24 @@ class _Side:
 
     @property
     def name(self) -> str:
-        """The class, or the task."""
+        """The name of the class, or else that of the task."""
         return self.task.name if self.index is None else self.task.classes[self.index]
 
     def label(self, unit: str) -> str:
-        """The name with its unit (and for a class its task), for a pair across two tasks."""
+        """Return the name with its unit (a class: with its task), for a pair across two tasks."""
         text = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
         return f"{self.name} ({text})"
 
 
 def _named(config: TaskSet, task: Task, name: str) -> str:
-    """A class in words: preceded by its task where its name alone is ambiguous."""
-    elsewhere = any(name in other.classes for other in config.tasks if other is not task)
-    unclear = elsewhere or not any(character.isalpha() for character in name)
+    """Return a class in words: with its task where its name alone is ambiguous."""
+    is_shared = any(name in other.classes for other in config.tasks if other is not task)
+    unclear = is_shared or not any(character.isalpha() for character in name)
     return f"{task.name}: {name}" if len(config.tasks) > 1 and unclear else name
 
 
-def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
-    """The task or class that `choice` names, searched in `task`, or in all tasks if None."""
+def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _TaskOrClass:
+    """Return the task or class that `choice` names, searched in `task`, or in all tasks if None."""
     if isinstance(choice, tuple):
         task, choice = choice
     elif isinstance(choice, str) and task is None:
@@ -236,14 +237,14 @@ def _side_in(config: TaskSet, task: str | None, choice: End | None) -> _Side:
                     f" {_offered(config)}."
                 )
             task, choice = next(iter(named), (None, choice))
-    found, columns = config.task_columns(task)
+    chosen, columns = config.task_columns(task)
     if choice is None:
-        return _Side(found, columns, 1 if found.kind == "binary" else None)
-    return _Side(found, columns, _class_index(found, choice))
+        return _TaskOrClass(chosen, columns, 1 if chosen.kind == "binary" else None)
+    return _TaskOrClass(chosen, columns, _class_index(chosen, choice))
 
 
 def _offered(config: TaskSet) -> str:
-    """The tasks of a model with their classes, in words."""
+    """Return the tasks of a model with their classes, in words."""
     named = [
         f"{task.name!r} ({', '.join(task.classes)})" if task.classes else repr(task.name)
         for task in config.tasks[:LISTED]
@@ -252,26 +253,29 @@ def _offered(config: TaskSet) -> str:
     return f"{', '.join(named)}{more}"
 
 
-def _difference(config: TaskSet, first: _Side, second: _Side, outputs: Tensor) -> ResolvedTarget:
-    """First against second, in one task or in two."""
+def _difference(
+    config: TaskSet, first: _TaskOrClass, second: _TaskOrClass, outputs: Tensor
+) -> ResolvedTarget:
+    """Return the target of the first end against the second, in one task or in two."""
     weights = first.row(outputs) - second.row(outputs)
     offset = outputs.new_zeros(len(outputs))
-    one, other = first.task, second.task
-    if one is other:
-        if one.kind == "binary":  # +logit - (-logit): the one logit is already the difference
+    task, other = first.task, second.task
+    if task is other:
+        if task.kind == "binary":  # +logit - (-logit): the one logit is already the difference
             weights /= 2
-        label = " against ".join(_named(config, one, side.name) for side in (first, second))
+        label = " against ".join(_named(config, task, end.name) for end in (first, second))
         return ResolvedTarget(weights, offset, (label,) * len(outputs))
-    unit = one.unit if one.kind == other.kind == "regression" and one.unit == other.unit else ""
+    regressions = task.kind == other.kind == "regression"
+    unit = task.unit if regressions and task.unit == other.unit else ""
     if unit:
-        weights = one.scale * first.row(outputs) - other.scale * second.row(outputs)
-        offset += one.offset - other.offset
+        weights = task.scale * first.row(outputs) - other.scale * second.row(outputs)
+        offset += task.offset - other.offset
     label = f"{first.label(unit)} against {second.label(unit)}"
     return ResolvedTarget(weights, offset, (label,) * len(outputs))
 
 
 def _end(value: object) -> End:
-    """One end of a pair: a name, a number, or (task, class)."""
+    """Return an end of a pair as a name, a number, or (task, class)."""
     if not isinstance(value, tuple | list):
         return _scalar(value)
     if len(value) != 2 or not isinstance(value[0], str):
@@ -280,6 +284,7 @@ def _end(value: object) -> End:
 
 
 def _scalar(value: object) -> Name:
+    """Return a name or a number, or raise a TypeError."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -290,6 +295,7 @@ def _scalar(value: object) -> Name:
 
 
 def _class_index(task: Task, choice: Name) -> int:
+    """Return the number of a class, or raise a ValueError that lists the classes."""
     if task.kind == "regression":
         raise ValueError(f"task {task.name!r} is a regression and has no classes.")
     if isinstance(choice, str):

@@ -9,10 +9,11 @@ TaskKind = Literal["binary", "multiclass", "regression"]
 
 @dataclass(frozen=True)
 class Task:
-    """One target the model predicts.
+    """One target that the model predicts.
 
-    `binary` is one logit (the second class against the first), `multiclass` one logit per class,
-    `regression` one value, reported in `unit` as `offset + scale * output`.
+    A "binary" task has one logit, for the second class against the first. A "multiclass" task has
+    one logit per class. A "regression" has one value, reported in `unit` as
+    `offset + scale * output`.
     """
 
     name: str
@@ -69,5 +70,5 @@ class TaskSet:
             if name is None or task.name == name:
                 return task, slice(start, start + task.num_outputs)
             start += task.num_outputs
-        known = ", ".join(repr(task.name) for task in self.tasks)
-        raise ValueError(f"the model has no task {name!r}; it has {known}.")
+        names = ", ".join(repr(task.name) for task in self.tasks)
+        raise ValueError(f"the model has no task {name!r}; it has {names}.")

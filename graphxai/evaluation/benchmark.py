@@ -25,7 +25,7 @@ from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_device
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import Lost, map_in_processes
+from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .measure import Item, MeasurementPlan, measure, unmeasured
 from .metrics import choose_metrics
@@ -186,10 +186,10 @@ def _in_chunks(
     count = workers_for(work.model, workers)
     with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
         for part in chain.from_iterable(measured):
-            if isinstance(part.found, Lost):
-                yield work.lost(part.items[0], part.found.reason)
+            if isinstance(part.result, LostItem):
+                yield work.lost(part.items[0], part.result.reason)
             else:
-                yield from part.found
+                yield from part.result
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def table(
     Raises:
         ValueError: if a column is not in the table; the message names it.
     """
-    from graphxai.datasets.molecules import iter_records
+    from graphxai.datasets.csv_files import iter_records
 
     inputs: dict[Key, Any] = {}
     labels: dict[Key, Any] = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
-from graphxai.contract.target import Decided, ResolvedTarget, Target
+from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.models.graphormer import Ensemble
 
 from .soundness import noticing_chance, warn_if_another
@@ -189,11 +189,11 @@ def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
     return Attribution(mask=mask, labels=tuple(a.labels[0] for a in alone), **found)
 
 
-def decided_by(model: Ensemble, batch: GraphBatch, wanted: Target) -> tuple[Tensor, Decided]:
+def decided_by(model: Ensemble, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:
     """The outputs (B, num_outputs) of an ensemble, and the target that they decide on."""
     with evaluating(model), torch.no_grad():
         outputs = model(batch)
-    return outputs, Decided(wanted.choice, wanted.task, wanted.resolve(model.config, outputs))
+    return outputs, DecidedTarget(wanted.choice, wanted.task, wanted.resolve(model.config, outputs))
 
 
 def _averaged(found: list[Attribution], outputs: Tensor) -> Attribution:

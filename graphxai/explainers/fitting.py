@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import explaining
-from graphxai.contract.target import Decided, ResolvedTarget, Target
+from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer, LoadedModel
 from graphxai.rules.conservative import Rules
@@ -194,7 +194,9 @@ def _known(
         drawn = int(torch.randint(len(tasks), (), generator=generator))
     task, first = tasks[drawn], sum(len(one.classes) for one in tasks[:drawn])
     classes = _drawn(model, task, outputs, generator)
-    target = Decided(task=task.name, resolved=_resolved(model, task, classes.tolist(), outputs))
+    target = DecidedTarget(
+        task=task.name, resolved=_resolved(model, task, classes.tolist(), outputs)
+    )
     path = LrpPath()._attribute(model, batch, target)
     resolved = target.resolve(model.config, path.outputs)
     features = node_features(model, batch, resolved, path.relevance)

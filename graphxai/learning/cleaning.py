@@ -21,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from graphxai.datasets.csv_files import column_names, iter_records
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
-from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow, column_names, iter_records
-from graphxai.datasets.table_rows import Molecule, Rows, read_rows
+from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
+from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
 from graphxai.runtime.writing import atomic_write, write_whole
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ def _check_columns(
             raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
 
 
-def _check_rows(path: Path, raw: Rows) -> None:
+def _check_rows(path: Path, raw: TableRows) -> None:
     if not raw.read:
         raise ValueError(f"{path} has no rows below its header.")
     if not raw.molecules:
@@ -317,7 +318,7 @@ def _check_rows(path: Path, raw: Rows) -> None:
         raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
 
 
-def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
+def _merge(raw: TableRows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
     """Return one label per molecule and column, (molecules, columns), and what was merged."""
     values = np.full((len(raw.molecules), len(columns)), np.nan)
     duplicates = tuple(
@@ -347,7 +348,7 @@ def _merge(raw: Rows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Findi
 
 
 def _label_findings(
-    raw: Rows, column: int, labels: Labels, differing: list[RejectedRow], largest: float
+    raw: TableRows, column: int, labels: Labels, differing: list[RejectedRow], largest: float
 ) -> list[Finding]:
     """Return the findings about the cells of one column."""
     regression = labels.kind == "regression"
@@ -366,7 +367,7 @@ def _label_findings(
     ]
 
 
-def _bounds_finding(raw: Rows, column: int, labels: Labels, values: FloatArray) -> Finding:
+def _bounds_finding(raw: TableRows, column: int, labels: Labels, values: FloatArray) -> Finding:
     """Return the finding about cells such as ">10", given the values learned, (molecules,)."""
     of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
     rows, contradicted = [], 0
@@ -387,7 +388,9 @@ def _bounds_finding(raw: Rows, column: int, labels: Labels, values: FloatArray) 
     return Finding("bounds instead of values", len(rows), done, labels.name, tuple(rows))
 
 
-def _require_values(path: Path, raw: Rows, columns: Sequence[Labels], values: FloatArray) -> None:
+def _require_values(
+    path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
+) -> None:
     """Refuse a table whose only column has one value because its other cells are no numbers."""
     if len(columns) > 1 or columns[0].kind != "regression" or not columns[0].unusable:
         return
@@ -458,7 +461,7 @@ def _with_units(targets: Sequence[Target], units: Mapping[str, str]) -> tuple[Ta
 
 
 def _suspicions(
-    molecules: Sequence[Molecule], targets: Sequence[Target], y: FloatArray
+    molecules: Sequence[TableMolecule], targets: Sequence[Target], y: FloatArray
 ) -> list[Finding]:
     """Report what is kept but worth knowing."""
 

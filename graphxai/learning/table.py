@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.molecules import iter_records
+from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.splits import (
     Split,
     cluster_split,

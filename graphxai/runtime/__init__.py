@@ -1,1 +1,1 @@
-"""Serve every room: processes, threads, files, downloads, progress and devices."""
+"""Serve every room with processes, threads, files, downloads, progress bars and devices."""

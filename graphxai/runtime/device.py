@@ -1,4 +1,4 @@
-"""Where a model computes."""
+"""Choose the device on which a model computes."""
 
 from typing import Any, TypeVar
 
@@ -8,20 +8,23 @@ AnyModel = TypeVar("AnyModel", bound=Any)
 
 
 def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
-    """Move a model, as `model.to(device)` does: in place and permanently; None leaves it where it
-    is.
+    """Move a model to a device in place and permanently, as `model.to(device)` does.
 
-    Its inputs follow it, and results come back to the CPU. Raises ValueError if this machine has
-    no such device.
+    The model's inputs follow it, and results come back to the CPU.
+
+    device: if it is None, the model stays where it is.
+
+    Raises:
+        ValueError: this machine has no such device.
     """
     if device is None:
         return model
     try:
         torch.zeros(1, device=device).item()  # fails on 'meta' too, which holds no values
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
-        there += ["mps"] if torch.backends.mps.is_available() else []
+        devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        devices += ["mps"] if torch.backends.mps.is_available() else []
         raise ValueError(
-            f"cannot compute on the device {str(device)!r}; this machine has {', '.join(there)}."
+            f"cannot compute on the device {str(device)!r}; this machine has {', '.join(devices)}."
         ) from error
     return model.to(device)

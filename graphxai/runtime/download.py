@@ -1,4 +1,4 @@
-"""Download from official sources; digests are checked, and no file is left half-written."""
+"""Download from official sources. Digests are checked, and no file is left half-written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CHUNK = 1 << 20
 
 
 class DownloadError(RuntimeError):
-    """A file cannot be downloaded, or is not the official one."""
+    """A file cannot be downloaded, or it is not the official one."""
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Folder of the data sets: the argument, else ``$GRAPHXAI_DATA``, else ``~/.cache/graphxai``.
+    """Return the folder of the data sets, which need not exist.
 
-    The folder need not exist.
+    It is the argument, or else ``$GRAPHXAI_DATA``, or else ``~/.cache/graphxai``.
     """
     chosen = root if root is not None else os.environ.get("GRAPHXAI_DATA")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "graphxai"
@@ -35,7 +35,7 @@ def fetch(
     sha256: str | None = None,
     timeout: float = 60.0,
 ) -> Path:
-    """Return ``path``, downloaded from ``url`` unless it is there; the digest is always checked.
+    """Return ``path``, downloaded from ``url`` unless it exists. The digest is always checked.
 
     The download goes to a temporary file beside ``path``. It is renamed only when its digest is
     right, so an interrupted download leaves nothing that could be mistaken for the file.
@@ -87,7 +87,7 @@ def fetch(
 
 
 def _mismatch(path: Path, md5: str | None, sha256: str | None) -> str:
-    """Return an empty string if the digests agree, else the one that differs."""
+    """Return the digest that differs, with the expected one, or "" if they agree."""
     for name, expected in (("md5", md5), ("sha256", sha256)):
         if expected is None:
             continue

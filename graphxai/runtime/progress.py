@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds."""
+"""Show progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds."""
 
 import sys
 import time
@@ -13,15 +13,17 @@ _Item = TypeVar("_Item")
 
 
 def unseen(items: int) -> None:
-    """Do nothing: the tick without a bar."""
+    """Do nothing. This is the progress function where nobody watches."""
 
 
 @contextmanager
 def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Progress]:
     """Yield a function to call with the number of items done since the last call.
 
-    show: None draws the bar if stderr is a terminal, and otherwise writes a line every 30 seconds,
-    for a log file. The bar appears after two seconds and disappears at the end.
+    The bar appears after two seconds and disappears at the end.
+
+    show: whether to draw the bar. If it is None, the bar is drawn on a terminal. A log file gets a
+    line every 30 seconds instead.
     """
     if show is False:
         yield unseen
@@ -56,7 +58,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
 
 
 def logged(title: str, total: int) -> Progress:
-    """Return a tick that writes how far the work is to stderr, at most every 30 seconds."""
+    """Return a function that writes to stderr how far the work is, at most every 30 seconds."""
     begun = last = time.monotonic()
     done = 0
 
@@ -75,7 +77,7 @@ def logged(title: str, total: int) -> Progress:
 def in_chunks(
     items: Sequence[_Item], title: str, *, size: int = 500, show: bool | None = None
 ) -> Iterator[Sequence[_Item]]:
-    """Yield the items, `size` at a time, with a progress bar; `show` as for `progress_bar`."""
+    """Yield the items, `size` at a time, with a progress bar. `show` is as for `progress_bar`."""
     with progress_bar(title, len(items), show=show) as advance:
         for start in range(0, len(items), size):
             part = items[start : start + size]

@@ -1,4 +1,4 @@
-"""Random numbers in a model during an explanation, such as dropout that is on.
+"""Give all passes of an explanation the same random numbers, for example where dropout is on.
 
 Once a pass has drawn random numbers, all further passes of that explanation start from the same
 state of PyTorch's generator, so that they all run the same network.
@@ -24,19 +24,23 @@ ALWAYS = {
     "rand_like", "randn_like", "randint", "randint_like", "randperm", "exponential_", "poisson",
     "gumbel_softmax", "random_", "cauchy_", "log_normal_", "geometric_",
 }  # fmt: skip
+# The positions of the probability of dropout among the arguments.
 ATTENTION = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
 DRAWING = IN_TRAINING | ALWAYS | set(ATTENTION)
 
 
 @dataclass(eq=False)
 class Draws:
-    """Generator state at which an explanation's passes start; seen: whether any drew numbers."""
+    """The state of the generator at which the passes of an explanation start.
+
+    seen: whether a pass has drawn random numbers.
+    """
 
     state: Tensor | None = None
     seen: bool = False
 
     def begin(self) -> None:
-        """Start a pass."""
+        """Put the generator into the state at which passes start."""
         if self.state is None:
             self.state = torch.get_rng_state()
         elif self.seen:
@@ -47,29 +51,29 @@ _draws: Blocks[Draws | None] = Blocks("graphxai_draws", None)
 
 
 def current_draws() -> Draws | None:
-    """The draws of the explanation running in this thread, or None."""
+    """Return the draws of the explanation that runs in this thread, or None outside of one."""
     return _draws.get()
 
 
 @contextmanager
 def one_draw() -> Iterator[Draws]:
-    """Treat all passes within the block as one explanation's."""
+    """Treat all passes within the block as those of one explanation."""
     with _draws.block(Draws()) as draws:
         assert draws is not None
         yield draws
 
 
 def draws_numbers(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a call of one of the operations `DRAWING` gives a random result."""
+    """Return whether a call of one of the operations `DRAWING` gives a random result."""
     if name in ATTENTION:
-        place = ATTENTION[name]
-        p = args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)
+        position = ATTENTION[name]
+        p = args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
         return bool(p) and kwargs.get("training", True) is not False
     if name in ALWAYS:
         return True
-    rrelu = name.startswith("rrelu")
-    on = name in ON_BY_DEFAULT
-    place = 3 if rrelu else 2
-    training = args[place] if len(args) > place else kwargs.get("training", kwargs.get("train", on))
+    is_rrelu = name.startswith("rrelu")
+    by_name = kwargs.get("training", kwargs.get("train", name in ON_BY_DEFAULT))
+    position = 3 if is_rrelu else 2
+    training = args[position] if len(args) > position else by_name
     p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-    return bool(training) and (rrelu or bool(p))
+    return bool(training) and (is_rrelu or bool(p))

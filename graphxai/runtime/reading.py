@@ -1,4 +1,4 @@
-"""Read files that may be anything: pipes, devices, or far too large."""
+"""Read files that may be pipes, devices, or far too large."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ SMALL_FILE = 1 << 24  # bytes of the files beside the weights
 
 
 def regular_file(path: Path) -> Path:
-    """Return the path of a regular file; OSError for a pipe, which would wait, or a device."""
+    """Return the path, or raise an OSError for a device, or for a pipe, which would wait."""
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
     return path

@@ -1,8 +1,8 @@
-"""Values in force within blocks of one thread, in whatever order the blocks end.
+"""Hold values that are in force within blocks of one thread, in whatever order the blocks end.
 
-A plain context variable is reset to its value from before the block. Generators may be closed in
-a different order than they were opened, or in another thread; that earlier value is then wrong.
-Here every block ends independently.
+A plain context variable is reset to its value from before the block. That value is wrong when
+generators are closed in another order than they were opened, or in another thread. Here every block
+ends independently.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,21 @@ Value = TypeVar("Value")
 
 @dataclass(eq=False)
 class _Block(Generic[Value]):
+    """A value, and whether its block has ended."""
+
     value: Value
     ended: bool = False
 
 
 class Blocks(Generic[Value]):
-    """The innermost block's value, or `default` outside of all blocks."""
+    """The blocks of one name. The innermost gives its value, and outside of all it is `default`."""
 
     def __init__(self, name: str, default: Value) -> None:
         self._default = default
         self._open: ContextVar[tuple[_Block[Value], ...]] = ContextVar(name, default=())
 
     def get(self) -> Value:
-        """The value currently in force in this thread."""
+        """Return the value that is in force in this thread."""
         opened = self._open.get()
         if opened and not opened[-1].ended:
             return opened[-1].value
@@ -36,14 +38,15 @@ class Blocks(Generic[Value]):
 
     @contextmanager
     def block(self, value: Value) -> Iterator[Value]:
-        """Put `value` in force within the block."""
-        mine = _Block(value)
-        self._open.set((*self._rest(), mine))
+        """Bring `value` into force within the block."""
+        block = _Block(value)
+        self._open.set((*self._unended(), block))
         try:
             yield value
         finally:
-            mine.ended = True
-            self._open.set(self._rest())
+            block.ended = True
+            self._open.set(self._unended())
 
-    def _rest(self) -> tuple[_Block[Value], ...]:
+    def _unended(self) -> tuple[_Block[Value], ...]:
+        """Return the blocks that have not ended."""
         return tuple(block for block in self._open.get() if not block.ended)

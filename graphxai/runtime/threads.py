@@ -1,6 +1,6 @@
-"""How many threads and processes compute: one thread for torch in each.
+"""Choose how many threads and processes compute. Torch has one thread in each process.
 
-Molecules are small: two threads spend more time waiting for each other than they save, and ten
+Molecules are small, so two threads spend more time waiting for each other than they save, and ten
 times as much if the machine is busy. Results do not depend on how many threads torch was given.
 """
 
@@ -14,7 +14,7 @@ import torch
 _changing = threading.Lock()
 _running = 0  # threads within the block
 _before = 1  # torch's number of threads outside of it
-_own = threading.local()
+_this_thread = threading.local()
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def one_thread() -> Iterator[None]:
     Blocks may be nested, and entered by several threads of a program at once.
     """
     global _running, _before
-    if getattr(_own, "within", False):
+    if getattr(_this_thread, "within", False):
         yield
         return
     with _changing:
@@ -32,18 +32,21 @@ def one_thread() -> Iterator[None]:
             _before = torch.get_num_threads()
         _running += 1
         _set_threads(1)
-    _own.within = True
+    _this_thread.within = True
     try:
         yield
     finally:
-        _own.within = False
+        _this_thread.within = False
         with _changing:
             _running -= 1
             _set_threads(_before)
 
 
 def workers_for(model: Any, workers: int | None) -> int | None:
-    """How many processes to use: by default one for a model on an accelerator, which they share."""
+    """Return how many processes to use, by default one for a model on an accelerator.
+
+    Several processes would share the accelerator.
+    """
     if workers is None and next(model.parameters()).device.type != "cpu":
         return 1
     return workers

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, sync what is written, and keep two runs out of one folder."""
+"""Write files whole or not at all, sync them to the disk, and keep two runs out of one folder."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = [
 ]
 
 SYNCED_EVERY = 1.0  # seconds
-# a list of numbers as JSON indents it; JSON text never contains a line break
+# A list of numbers as JSON indents it. Text in JSON never contains a line break.
 _NUMBERS = re.compile(r"\[\n\s*((?:-?\d[^\s,]*,\n\s*)*-?\d[^\s,]*)\n\s*\]")
 _waiting: ContextVar[list[Path] | None] = ContextVar("files to sync at the end", default=None)
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Return where a file is to be written; symbolic links are followed.
+    """Return where a file is to be written, with symbolic links followed.
 
     Raises:
-        OSError: there is a folder, a device, a pipe, a file without write permission, or a link
-            that leads nowhere.
+        OSError: the path names a folder, a device, a pipe, a file without write permission, or a
+            link that leads nowhere.
     """
     path = Path(path)
     try:
@@ -59,7 +59,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
-    """Make a folder unless it is there, and return its path; OSError if something else is."""
+    """Make a folder unless it exists, and return its path. OSError if the path is a file."""
     path = Path(path)
     if os.path.lexists(path) and not path.is_dir():
         raise NotADirectoryError(f"{path} is not a folder: choose another name.")
@@ -72,7 +72,9 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
     """Open a file to write that takes the place of `path`, synced, when the block is left.
 
     Until then it has another name beside `path`, so an error or a full disk leaves `path` as it
-    was. mode: "w" (UTF-8, line endings as written) or "wb". Errors as for `place_of`.
+    was. Errors are as for `place_of`.
+
+    mode: "w" (UTF-8, line endings as written) or "wb".
     """
     real = place_of(path)
     partial = real.with_name(f".{token_hex(6)}.partial")
@@ -100,9 +102,10 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
 
 @contextmanager
 def synced_together() -> Iterator[None]:
-    """Sync the files that `atomic_write` writes in the block when it is left, and each folder once.
+    """Sync the files that `atomic_write` writes in the block together, when the block is left.
 
-    For many small files, which then cost a fraction of the time. They take their places at once.
+    Each folder is synced once, so that many small files cost a fraction of the time. The files take
+    their places at once.
     """
     files: list[Path] = []
     token = _waiting.set(files)
@@ -118,23 +121,23 @@ def synced_together() -> Iterator[None]:
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write a file with `atomic_write`; return its path."""
+    """Write a file with `atomic_write`, and return its path."""
     with atomic_write(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
     return Path(path)
 
 
 def json_text(content: Any) -> str:
-    """Return JSON to read and compare, an entry a line, but lists of numbers on one line."""
+    """Return JSON with a line for each entry, but with every list of numbers on one line."""
     text = json.dumps(content, indent=1)
-    return _NUMBERS.sub(lambda found: "[" + " ".join(found[1].split()) + "]", text) + "\n"
+    return _NUMBERS.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
 class Appended:
-    """A file that grows piece by piece: a piece is written whole and at once, or not at all.
+    """A file that grows piece by piece. A piece is written whole and at once, or not at all.
 
-    So a process that is killed loses nothing. What was written is synced once a second, by `sync`
-    and on leaving the block, so a machine that fails loses the pieces of the last second.
+    So a process that is killed loses nothing. The pieces are synced once a second, by `sync`, and
+    on leaving the block, so that a machine that fails loses those of the last second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,7 +147,7 @@ class Appended:
         self.synced = time.monotonic()
 
     def write(self, text: str) -> None:
-        """Append a piece. Raises OSError, which names the file, if there is no room for it."""
+        """Append a piece, or raise an OSError that names the file if there is no room for it."""
         left = memoryview(text.encode("utf-8"))
         end = self.size + len(left)
         try:
@@ -158,7 +161,7 @@ class Appended:
             self.sync()
 
     def sync(self) -> None:
-        """Wait until all pieces are on the disk; if they cannot be, drop those since the last."""
+        """Wait until all pieces are on the disk. If that fails, drop those since the last sync."""
         if self.size == self.safe:
             return
         try:
@@ -219,4 +222,5 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+    """Return the error to raise when a file cannot be written."""
     return OSError(f"{path} cannot be written: {error.strerror}. Nothing half-written was left.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from graphxai.datasets.molecules import iter_records
+from graphxai.datasets.csv_files import iter_records
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs

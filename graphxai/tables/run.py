@@ -23,15 +23,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from graphxai.contract.intervals import LEVEL
+from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.molecule_reading import shortened
-from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, iter_records
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.files import one_line, require_pyarrow
 from graphxai.runtime.progress import Progress
-from graphxai.runtime.workers import Lost, map_in_processes
+from graphxai.runtime.workers import LostItem, map_in_processes
 from graphxai.runtime.writing import exclusive_lock, folder_at, synced_together, write_whole
 
 from .batches import (
@@ -300,7 +301,7 @@ def _worked(
         for parts in done:
             found: dict[int, Any] = {}
             for rows, places, results in parts:
-                if isinstance(results, Lost):
+                if isinstance(results, LostItem):
                     number, smiles, name = rows[0]
                     smiles = shortened(smiles, MAX_QUOTED)
                     results = [lost(NamedRejectedRow(number, smiles, results.reason, name or ""))]

@@ -29,7 +29,7 @@ from graphxai.datasets.molecules import (
     molecules_to_data,
     read_table,
 )
-from graphxai.runtime import workers
+from graphxai.runtime import worker_process
 
 ODD = [
     "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",  # verubecestat
@@ -307,7 +307,7 @@ def test_smiles_give_no_warnings_that_a_worker_could_lose() -> None:
 
 
 def test_without_smiles_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(workers, "_serve")
+    monkeypatch.delattr(worker_process, "_serve")
     assert list(molecules_to_data([], workers=2)) == []
     for found in molecules_to_data([GIVEN] * 3, workers=2):
         assert_same(found, molecule_to_data(GIVEN))

@@ -9,6 +9,7 @@ import torch
 from rdkit import Chem
 
 from graphxai.datasets import molecule_reading
+from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.features import (
     ATOM_CARDINALITIES,
     ATOM_FEATURE_NAMES,
@@ -19,7 +20,6 @@ from graphxai.datasets.features import (
 )
 from graphxai.datasets.molecules import (
     MoleculeError,
-    iter_records,
     load_bace,
     molecule_to_data,
     molecules_to_data,

@@ -13,26 +13,28 @@ import pytest
 
 import graphxai
 from graphxai.runtime import workers
-from graphxai.runtime.workers import Lost, free_cores, in_workers, map_in_processes
+from graphxai.runtime.workers import LostItem, free_cores, in_workers, map_in_processes
 from toiling import DiesOn, DiesSending, doubled, odd, slowly, strict, where
 
 PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
 
 
-def found(parts):
-    return [(list(part.items), part.found) for one in parts for part in one]
+def results_of(parts):
+    return [(list(part.items), part.result) for one in parts for part in one]
 
 
 def test_results_come_in_the_order_of_the_pieces():
     pieces = [[3], [0], [2], [0], [1]]
     with closing(in_workers(slowly, pieces, 2)) as parts:
-        assert found(parts) == [(piece, piece) for piece in pieces]
+        assert results_of(parts) == [(piece, piece) for piece in pieces]
     assert multiprocessing.active_children() == []
 
 
 def test_processes_have_one_thread_each_and_are_other_ones():
-    pids, threads, _ = zip(*(r for _, r in found(in_workers(where, [[1], [2]], 2))), strict=True)
+    pids, threads, _ = zip(
+        *(r for _, r in results_of(in_workers(where, [[1], [2]], 2))), strict=True
+    )
     assert os.getpid() not in pids
     assert threads == ("1", "1")
 
@@ -44,7 +46,7 @@ def test_errors_and_warnings_come_as_if_the_work_was_done_here():
         pytest.raises(LookupError, match="no item 4"),
     ):
         done.extend(in_workers(strict, PIECES, 2))
-    assert found(done) == [([1, 2], [1, 2]), ([3], [3])]
+    assert results_of(done) == [([1, 2], [1, 2]), ([3], [3])]
     assert [str(w.message) for w in caught] == [f"item {k} is odd" for k in (1, 2, 3, 4)]
     assert caught[0].filename == sys.modules["toiling"].__file__
     with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
@@ -54,7 +56,7 @@ def test_errors_and_warnings_come_as_if_the_work_was_done_here():
 @posix
 def test_a_process_that_is_killed_is_replaced_and_its_piece_done_whole(tmp_path):
     work = DiesOn([5], tmp_path / "once")
-    parts = found(in_workers(work, PIECES, 2))
+    parts = results_of(in_workers(work, PIECES, 2))
     assert parts == [(piece, work(piece)) for piece in PIECES if piece]
 
 
@@ -62,7 +64,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_piece_done_whole(tmp_path)
 def test_a_process_that_is_killed_while_it_sends_costs_nothing(tmp_path):
     """The pools of `concurrent.futures` and loky wait forever for the rest of the answer."""
     work = DiesSending(5, tmp_path / "once")
-    assert found(in_workers(work, PIECES, 2)) == [(piece, piece) for piece in PIECES if piece]
+    assert results_of(in_workers(work, PIECES, 2)) == [(piece, piece) for piece in PIECES if piece]
 
 
 @posix
@@ -70,9 +72,9 @@ def test_an_item_that_ends_its_process_twice_is_named_and_costs_no_other():
     (one, other), (rest,) = in_workers(DiesOn([5]), [[4, 5, 6], [7]], 1)
     assert one == ([4, 6], [0, 2], [(4, 2), (6, 2)])  # done together, without it
     assert other[:2] == ([5], [1])
-    assert isinstance(other.found, Lost)
-    assert "ended its process twice (SIGKILL)" in other.found.reason
-    assert rest.found == [(7, 1)]
+    assert isinstance(other.result, LostItem)
+    assert "ended its process twice (SIGKILL)" in other.result.reason
+    assert rest.result == [(7, 1)]
 
 
 @posix
@@ -112,16 +114,16 @@ def test_a_generator_of_random_numbers_is_refused():
 def test_small_work_stays_in_this_process(monkeypatch):
     monkeypatch.setattr(workers, "free_cores", lambda: 2)
     pieces = [[0], [1], [1]]
-    pids = {result[0] for _, result in found(map_in_processes(where, pieces, None, 3))}
+    pids = {result[0] for _, result in results_of(map_in_processes(where, pieces, None, 3))}
     assert pids == {os.getpid()}
     monkeypatch.setattr(workers, "STARTING", 0.0)
-    first, *rest = (r[0] for _, r in found(map_in_processes(where, pieces, None, 3)))
+    first, *rest = (r[0] for _, r in results_of(map_in_processes(where, pieces, None, 3)))
     assert first == os.getpid()
     assert os.getpid() not in rest
 
 
 def test_one_worker_is_this_process():
-    assert {r[0] for _, r in found(map_in_processes(where, PIECES, 1, 7))} == {os.getpid()}
+    assert {r[0] for _, r in results_of(map_in_processes(where, PIECES, 1, 7))} == {os.getpid()}
     assert free_cores() >= 1
 
 
@@ -131,7 +133,7 @@ def in_daemon(pipe):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parts = list(map_in_processes(doubled, [[1], [2]], 2, 2))
-    pipe.send(([part.found for one in parts for part in one], [str(w.message) for w in caught]))
+    pipe.send(([part.result for one in parts for part in one], [str(w.message) for w in caught]))
 
 
 def test_a_daemon_works_alone_and_says_so():
@@ -151,7 +153,7 @@ from toiling import where
 from graphxai.runtime.workers import in_workers
 
 for (part,) in in_workers(where, repeat([1]), 2):
-    print(part.found[0], flush=True)
+    print(part.result[0], flush=True)
 """
 
 

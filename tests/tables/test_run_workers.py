@@ -16,7 +16,7 @@ import pytest
 import graphxai as gx
 from graphxai.contract import batching
 from graphxai.explainers import get_explainer
-from graphxai.runtime.workers import Lost, Part
+from graphxai.runtime.workers import LostItem, PieceResult
 from graphxai.tables import run
 from graphxai.tables.run import Pictures, explain_rows, explain_table, predict_table
 from toy import random_graphormer
@@ -56,7 +56,7 @@ def test_files_are_those_of_one_process(model, tmp_path, monkeypatch, suffix):
 
 
 def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path, monkeypatch):
-    """How it is found: tests/datasets/test_workers.py."""
+    """How it is found: tests/runtime/test_workers.py."""
 
     def dying(function, pieces, workers, total):
         for piece in pieces:
@@ -64,8 +64,8 @@ def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path,
             places = [k for k, row in enumerate(piece) if row in rest]
             (place,) = set(range(len(piece))) - set(places)
             yield [
-                Part(rest, places, function(rest)),
-                Part([piece[place]], [place], Lost("it ended its process twice")),
+                PieceResult(rest, places, function(rest)),
+                PieceResult([piece[place]], [place], LostItem("it ended its process twice")),
             ]
 
     table = write_table(tmp_path / "t.csv", SMILES)

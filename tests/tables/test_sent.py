@@ -7,7 +7,8 @@ import pytest
 import graphxai as gx
 from graphxai.evaluation import benchmark
 from graphxai.runtime import workers
-from graphxai.runtime.workers import Part
+from graphxai.runtime.pickling import as_bytes
+from graphxai.runtime.workers import PieceResult
 from graphxai.tables.report import build
 from toy import random_graphormer
 
@@ -16,7 +17,7 @@ SMILES = ["CCO", "C1CC", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO"]
 
 def rebuilt(value):
     """As another process rebuilds it."""
-    return pickle.loads(workers.as_bytes(value))
+    return pickle.loads(as_bytes(value))
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def near(monkeypatch):
     def sent(function, pieces, count):
         there = rebuilt(function)
         for piece in pieces:
-            yield [Part(piece, range(len(piece)), rebuilt(there(rebuilt(piece))))]
+            yield [PieceResult(piece, range(len(piece)), rebuilt(there(rebuilt(piece))))]
 
     monkeypatch.setattr(workers, "in_workers", sent)
 

@@ -18,7 +18,7 @@ from graphxai.contract.batching import in_chunks, in_pieces
 from graphxai.contract.inputs import Input
 from graphxai.runtime.progress import Progress, progress_bar, unseen
 from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import Lost, map_in_processes
+from graphxai.runtime.workers import LostItem, map_in_processes
 
 OnError = Literal["warn", "raise"]
 Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their number in the list
@@ -62,8 +62,8 @@ def map_inputs(
         count = workers_for(model, workers)
         with closing(map_in_processes(work, pieces, count, len(values))) as parts:
             for part in chain.from_iterable(parts):
-                numbered = part.found
-                if isinstance(numbered, Lost):
+                numbered = part.result
+                if isinstance(numbered, LostItem):
                     first, _ = part.items[0]
                     numbered = [(first, RuntimeError(numbered.reason))]
                 for number, result in numbered:

@@ -14,7 +14,7 @@ from rdkit import Chem, rdBase
 
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.contract.target import Target
-from graphxai.datasets.molecules import iter_records
+from graphxai.datasets.csv_files import iter_records
 from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch

@@ -16,7 +16,7 @@ from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import Input, as_list, prepare_all, prepare_each
 from graphxai.contract.intervals import LEVEL, require_level
-from graphxai.datasets.molecules import CONVERSIONS, iter_records
+from graphxai.datasets.csv_files import CONVERSIONS, iter_records
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE, Trust, explained_by_each, trust_prepared
@@ -31,7 +31,7 @@ from graphxai.explanation.provenance import versions
 from graphxai.models.graphormer import require_purpose
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import Lost, Part, map_in_processes
+from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes
 from graphxai.runtime.writing import place_of, write_whole
 from graphxai.visualization.color import PALETTES, Scale
 
@@ -344,12 +344,12 @@ def _card_of(plan: Plan, row: Row, explanation: Explanation, trust: Trust) -> Ex
     return Explained(row, explanation, parts, card)
 
 
-def _add(contents: Contents, plan: Plan, part: Part) -> None:
+def _add(contents: Contents, plan: Plan, part: PieceResult) -> None:
     """Add the results of a chunk to the contents."""
-    if isinstance(part.found, Lost):
-        contents.rejected.append(_rejected(part.items[0], RuntimeError(part.found.reason)))
+    if isinstance(part.result, LostItem):
+        contents.rejected.append(_rejected(part.items[0], RuntimeError(part.result.reason)))
         return
-    found, rejected = part.found
+    found, rejected = part.result
     contents.rejected += rejected
     for one in found:
         explanation = one.explanation
@@ -398,13 +398,13 @@ def _completed(
     return cards, neighbours, refused
 
 
-def _complete(contents: Contents, part: Part) -> None:
+def _complete(contents: Contents, part: PieceResult) -> None:
     """Add the results for molecules with a full card to the contents."""
-    if isinstance(part.found, Lost):
+    if isinstance(part.result, LostItem):
         row = part.items[0][2].number
-        warnings.warn(f"row {row} has no full card: {part.found.reason}", stacklevel=3)
+        warnings.warn(f"row {row} has no full card: {part.result.reason}", stacklevel=3)
         return
-    cards, neighbours, refused = part.found
+    cards, neighbours, refused = part.result
     for place, card in cards.items():
         contents.molecules[place] |= card
     contents.neighbours |= neighbours

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.labels import not_understood, read_measured
-from graphxai.datasets.molecules import iter_records
 from graphxai.learning.metrics import r2, rmse, roc_auc
 
 PARTS = {  # of the model's data, in the order in which they are shown

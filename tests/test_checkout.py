@@ -1,0 +1,112 @@
+"""A checkout without symbolic links, as git makes by default on Windows, works like any other."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("graphxai", "models", "datasets")
+LINKS = ("graphxai/models", "graphxai/datasets")
+
+# Import, explain a molecule, read a table in other processes, and ask for help.
+SMOKE = """
+import sys
+
+import graphxai as gx
+from graphxai.cli.main import main
+from graphxai.datasets.molecules import read_table
+
+if __name__ == "__main__":
+    molecule = gx.explain(gx.load("bace"), "CC(=O)Oc1ccccc1C(=O)O")
+    ledger = molecule.ledger
+    shares = molecule.relevance.sum() + ledger.graph_token + ledger.biases
+    graphs, rejected = read_table(sys.argv.pop(), workers=2)
+    print(gx.__file__, gx.load.__code__.co_filename)
+    print(abs(shares - ledger.output) < 1e-3, len(graphs), rejected)
+    sys.argv = ["graphxai", "--help"]
+    main()
+"""
+
+
+@pytest.fixture(scope="module")
+def without_links(tmp_path_factory) -> Path:
+    """A clone without links of the last commit, with the package as it is in the working tree."""
+    clone = tmp_path_factory.mktemp("clone") / "graphxai"
+    run(["git", "clone", "--quiet", "-c", "core.symlinks=false", str(ROOT), str(clone)])
+    assert all((clone / link).is_file() for link in LINKS), "git wrote links"
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, clone / folder, ignore=links, dirs_exist_ok=True)
+    return clone
+
+
+def links(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_symlink() or name == "__pycache__"]
+
+
+def run(command: list[str], **options) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def environment(tmp_path) -> Path:
+    """A virtual environment with the libraries, but not the checkout of the developer.
+
+    A file `.pth` adds the folders of the libraries without reading the files `.pth` in them, one of
+    which adds the developer's checkout.
+    """
+    folder = tmp_path / "environment"
+    venv.create(folder, symlinks=os.name != "nt")
+    libraries = [entry for entry in sys.path if Path(entry).name.endswith("-packages")]
+    (packages_of(folder) / "libraries.pth").write_text("\n".join(libraries) + "\n")
+    return folder
+
+
+def packages_of(environment: Path) -> Path:
+    (packages,) = environment.rglob("site-packages")
+    return packages
+
+
+def smoke(environment: Path, clone: Path, **variables: str) -> None:
+    """Run the smoke test: the files are the clone's, relevance adds up, help lists the commands."""
+    (environment / "smoke.py").write_text(SMOKE)
+    (environment / "table.csv").write_text("smiles\nCCO\nc1ccccc1O\n")
+    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(python), "smoke.py", "table.csv"]
+    files, results, *help_page = run(
+        command, cwd=environment, env={**inherited, **variables}
+    ).splitlines()
+    assert all(Path(file).is_relative_to(clone) for file in files.split())
+    assert results == "True 2 []"
+    assert "explain" in "\n".join(help_page)
+
+
+def test_a_checkout_without_links_works_by_the_path(without_links, environment):
+    smoke(environment, without_links, PYTHONPATH=str(without_links))
+
+
+def test_a_checkout_without_links_works_as_an_editable_install(without_links, environment):
+    pytest.importorskip("setuptools")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options]
+    run([*command, "--target", str(packages_of(environment)), "--editable", str(without_links)])
+    smoke(environment, without_links)
+
+
+def test_only_a_checkout_without_links_is_searched_beside_the_package(tmp_path):
+    from graphxai.runtime.source_tree import folders_beside
+
+    package = tmp_path / "graphxai" / "__init__.py"
+    for folder in ("models/graphormer", "datasets", "graphxai"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert folders_beside(str(package)) == [str(tmp_path)]
+    for link in LINKS:  # as in a wheel, whose neighbours may have these names
+        (tmp_path / link).mkdir()
+    assert folders_beside(str(package)) == []
