@@ -15,7 +15,7 @@ from graphxai.learning.fit import predict
 from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, train_mnist
 from graphxai.models.graphormer import Graphormer, load_checkpoint
 
-BUNDLED = Path(__file__).resolve().parents[3] / "models/graphormer/pretrained/mnist-superpixels"
+BUNDLED = Path(__file__).resolve().parents[2] / "models/graphormer/pretrained/mnist-superpixels"
 
 
 @pytest.fixture
