@@ -15,8 +15,8 @@ from torch_geometric.data import Batch, Data
 from graphxai.contract.inputs import Input, InputError, check_edges
 from graphxai.contract.shortest_paths import IntArray, shortest_paths
 
-from .layout import Layout
-from .subgraphs import part, roles_of, same_without_nodes
+from .layout import NodeLayout
+from .subgraphs import attribute_roles, restricted, same_without_nodes
 
 NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}  # no further inputs
 
@@ -51,9 +51,9 @@ class WrappedBatch:
         return self.mask.shape[0]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NodeLayout:
         """The positions of the nodes."""
-        return Layout.of(self.mask, self.has_graph_token)
+        return NodeLayout.of(self.mask, self.has_graph_token)
 
     def parts(self) -> tuple[Any, ...]:
         """All that makes up the batch; batches of which these are equal are alike."""
@@ -192,9 +192,9 @@ class WrappedBatch:
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
-        roles = roles_of(graphs, read)
+        roles = attribute_roles(graphs, read)
         pairs = enumerate(zip(graphs, counts, strict=True))
-        kept = [part(g, keep[b, :n], roles) for b, (g, n) in pairs]
+        kept = [restricted(g, keep[b, :n], roles) for b, (g, n) in pairs]
         return collate_graphs(kept if last is None else [*kept, graphs[last]])
 
     def emptied(self, last: int, read: Collection[str] | None = None) -> "WrappedBatch":
@@ -203,10 +203,10 @@ class WrappedBatch:
         read: as for `without`.
         """
         graphs = self.examples()
-        roles = roles_of(graphs, read)
+        roles = attribute_roles(graphs, read)
         kept = graphs[:1] if same_without_nodes(graphs, roles, read) else graphs
         none = [graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool) for graph in kept]
-        parts = [part(graph, keep, roles) for graph, keep in zip(kept, none, strict=True)]
+        parts = [restricted(graph, keep, roles) for graph, keep in zip(kept, none, strict=True)]
         return collate_graphs([*parts, graphs[last]])
 
 

@@ -36,7 +36,7 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
     Raises TypeError for an argument that the graphs do not have.
     """
     wanted = _parameters(model)
-    if names_read(model) is None:
+    if attributes_read(model) is None:
         return model(batch)
     given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
     hands_on = {p.kind for p in _given_to(model)} <= UNNAMED
@@ -64,15 +64,15 @@ def _attribute(batch: Any, name: str, default: Any = None) -> Any:
     return batch.get(name, default)
 
 
-def names_read(model: nn.Module) -> set[str] | None:
+def attributes_read(model: nn.Module) -> set[str] | None:
     """The attributes of graphs that `model.forward` names; None: it takes the batch as a whole."""
     names = [p.name for p in _parameters(model)]
     return None if "x" not in names and names and names[0] in WHOLE else set(names)
 
 
-def tells_graphs(model: nn.Module) -> bool:
+def takes_batch_vector(model: nn.Module) -> bool:
     """Whether `model.forward` has an argument that assigns nodes to the graphs of a batch."""
-    names = names_read(model)
+    names = attributes_read(model)
     return names is None or any(re.search("batch|ptr|graph", name) for name in names)
 
 
@@ -115,11 +115,11 @@ def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None
     """
     answer, advice = getattr(answer, "logits", answer), ""
     if graphs is not None and CHOSEN in graphs:
-        if (rows := chosen_rows(answer, graphs)) is None:
+        if (rows := rows_of_explained_nodes(answer, graphs)) is None:
             raise ValueError("node= is for models that return one row per node: leave it out.")
         answer = rows
     elif graphs is not None:
-        advice = needs_node(answer, graphs, size)
+        advice = advice_for_node_outputs(answer, graphs, size)
     if advice:
         form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
         raise ValueError(
@@ -219,7 +219,7 @@ def _marked(value: Any, node: Any) -> Any:
     return made
 
 
-def chosen_rows(answer: Any, graphs: Any) -> Tensor | None:
+def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
     """The row of each graph's chosen node, (B, C); zeros if that is hidden.
 
     answer: what the model returned, one row per node (of the chosen type). None: it did not.
@@ -237,7 +237,7 @@ def chosen_rows(answer: Any, graphs: Any) -> Tensor | None:
     return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, group, rows)
 
 
-def needs_node(answer: Any, graphs: Any, size: int) -> str:
+def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
     """What to do about an answer with one row per node; empty for any other."""
     schema = graphs.get("schema")
     if schema is not None:

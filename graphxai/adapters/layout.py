@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class NodeLayout:
     """Graph and slot of every node, both (n,), in the order of the model's node rows.
 
     mask (B, N) is True at nodes; `graph_token`: the model's sequence starts with one. Without, row
@@ -20,7 +20,7 @@ class Layout:
     graph_token: bool = False
 
     @classmethod
-    def of(cls, mask: Tensor, graph_token: bool = False) -> "Layout":
+    def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
         """The layout of nodes that lie in the order of mask (B, N)."""
         graph, slot = mask.nonzero(as_tuple=True)
         return cls(graph, slot, mask, graph_token)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from .batches import WrappedBatch
-from .subgraphs import part, roles_of
+from .subgraphs import attribute_roles, restricted
 
 Wrapped = Any  # a WrappedModel, which calls the functions here
 
@@ -28,12 +28,12 @@ def one_by_one(
     """
     graphs, times = batch.examples(), len(tokens) // len(batch)
     shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
-    roles = None if keep is None else roles_of(graphs, model.read_of_graphs())
+    roles = None if keep is None else attribute_roles(graphs, model.read_of_graphs())
     outputs = []
     for row, (of_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
         graph = graphs[row % len(graphs)]
         own = stays[: int(graph.num_nodes or 0)]
-        rest = graph if keep is None else part(graph, own, roles)
+        rest = graph if keep is None else restricted(graph, own, roles)
         if bool(own.any()):
             rows = F.pad(of_tokens[stays], (0, 0, 1, 0))[None]
             outputs.append(model.encode(rows, model.collate([rest])))
@@ -61,7 +61,7 @@ def _of_nothing(model: Wrapped, graph: Data, empty: Data, like: Tensor) -> Tenso
     """Output (1, C) of a graph with all nodes hidden; like (N, D)."""
     if (found := _finite_output(model, empty, like[:0], graph)) is not None:
         return found
-    warn_of_nothing(model)
+    warn_of_zeroed_nodes(model)
     zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
     return model.encode(zeros, model.collate([graph]))
 
@@ -70,18 +70,18 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     """Output (1, C) of a graph without nodes; NaN, with a warning, if the model has none."""
     if (found := _finite_output(model, empty)) is not None:
         return found
-    warn_of_empty(model)
+    warn_of_undefined_empty(model)
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
 
 
-def outputs_of_nothing(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
+def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
     """Outputs (B, C) of these graphs with all nodes hidden, or None if one is not finite."""
     graphs = batch.examples()
-    roles = roles_of(graphs, model.read_of_graphs())
+    roles = attribute_roles(graphs, model.read_of_graphs())
     outputs = []
     for graph in graphs:
         none = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
-        found = _finite_output(model, part(graph, none, roles), beside=graph)
+        found = _finite_output(model, restricted(graph, none, roles), beside=graph)
         if found is None:
             return None
         outputs.append(found)
@@ -112,7 +112,7 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
     return found if bool(torch.isfinite(found).all()) else None
 
 
-def warn_of_nothing(model: Wrapped) -> None:
+def warn_of_zeroed_nodes(model: Wrapped) -> None:
     """Warn that nodes were set to zero because the output of an empty graph is not finite."""
     warnings.warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes: where all"
@@ -121,7 +121,7 @@ def warn_of_nothing(model: Wrapped) -> None:
     )
 
 
-def warn_of_empty(model: Wrapped) -> None:
+def warn_of_undefined_empty(model: Wrapped) -> None:
     """Warn that the output of graphs without nodes is not finite."""
     warnings.warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"

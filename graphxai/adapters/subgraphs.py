@@ -33,7 +33,7 @@ FEATURES = OF_NODES | {"h", "emb", "embedding", "enc", "encoding", "features", "
 
 
 @dataclass(frozen=True)
-class Role:
+class AttributeRole:
     """What an attribute belongs to.
 
     along: the group for which it has one entry each (NODES, PAIRS or the name of an index); None:
@@ -47,18 +47,18 @@ class Role:
     square: bool = False
 
 
-Roles = dict[str, Role]
+AttributeRoles = dict[str, AttributeRole]
 
 
-def part(
-    graph: Data, keep: Tensor, roles: Roles | None = None, edges: Tensor | None = None
+def restricted(
+    graph: Data, keep: Tensor, roles: AttributeRoles | None = None, edges: Tensor | None = None
 ) -> Data:
     """The nodes that stay, with the edges and other entries between them; keep (N,).
 
-    roles: from `roles_of` for all graphs of the batch, which is more reliable than for one. edges
+    roles: from `attribute_roles` for all graphs of the batch, which is more reliable than for one. edges
     (E,): the edges that stay, as far as their nodes do; None: all.
     """
-    roles = roles_of([graph]) if roles is None else roles
+    roles = attribute_roles([graph]) if roles is None else roles
     kept, made = {NODES: keep} if edges is None else {NODES: keep, EDGES: edges}, copy(graph)
     indices = [key for key, role in roles.items() if role.names is not None and key in graph]
     indices.sort(key=lambda key: roles[key].names != NODES)  # the edges that stay come first
@@ -78,12 +78,14 @@ def part(
     return made
 
 
-def matrices_in(roles: Roles) -> list[str]:
+def matrices_in(roles: AttributeRoles) -> list[str]:
     """The attributes that are a matrix over pairs of nodes."""
     return [key for key, role in roles.items() if role.square or role.along == PAIRS]
 
 
-def same_without_nodes(graphs: Sequence[Data], roles: Roles, read: Collection[str] | None) -> bool:
+def same_without_nodes(
+    graphs: Sequence[Data], roles: AttributeRoles, read: Collection[str] | None
+) -> bool:
     """Whether these graphs are equal once their nodes are gone, in all that is read (None: all)."""
     for key, role in roles.items():
         if read is not None and key not in read:
@@ -99,7 +101,7 @@ def same_without_nodes(graphs: Sequence[Data], roles: Roles, read: Collection[st
     return True
 
 
-def several(graph: Data, times: int) -> Data:
+def disjoint_copies(graph: Data, times: int) -> Data:
     """Disconnected copies of a graph, without matrices over its nodes, as one graph."""
     roles, _ = roles_and_doubts([graph])
     joined, made = Batch.from_data_list([graph] * times), copy(graph)
@@ -110,7 +112,7 @@ def several(graph: Data, times: int) -> Data:
     return made
 
 
-def reordered(graph: Data, order: Tensor, roles: Roles) -> Data:
+def reordered(graph: Data, order: Tensor, roles: AttributeRoles) -> Data:
     """The same graph, whose node k is node `order[k]`; order (N,). Edges stay in their order."""
     place, made = order.argsort(), copy(graph)
     pairs = (order[:, None] * len(order) + order).flatten()
@@ -161,7 +163,7 @@ def _of_sparse(matrix: Tensor, chosen: Tensor) -> Tensor:
     return made if matrix.layout == torch.sparse_coo else made.to_sparse(layout=matrix.layout)
 
 
-def _numbers(values: Tensor, role: Role) -> Tensor:
+def _numbers(values: Tensor, role: AttributeRole) -> Tensor:
     """Which values refer to the group: all but -1 and the like, in the rows that do so."""
     if not role.rows:
         return values >= 0
@@ -169,7 +171,7 @@ def _numbers(values: Tensor, role: Role) -> Tensor:
     return (values >= 0) & rows.view(-1, *[1] * (values.dim() - 1))
 
 
-def _stay(values: Tensor, keep: Tensor, role: Role, key: str) -> Tensor:
+def _stay(values: Tensor, keep: Tensor, role: AttributeRole, key: str) -> Tensor:
     """Where values refer to members that stay, or to none."""
     numbers = _numbers(values, role)
     named = torch.where(numbers, values, 0).long()
@@ -182,7 +184,7 @@ def _stay(values: Tensor, keep: Tensor, role: Role, key: str) -> Tensor:
     return keep[named] | ~numbers if len(keep) else ~numbers
 
 
-def _entries_stay(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor]) -> Tensor:
+def _entries_stay(graph: Data, key: str, role: AttributeRole, kept: Mapping[str, Tensor]) -> Tensor:
     """(M,): True at the entries of an index whose members all stay."""
     assert role.names is not None
     values = _plain(graph[key])
@@ -192,7 +194,7 @@ def _entries_stay(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor])
     return stays.all(others) if others else stays
 
 
-def _renumbered(graph: Data, key: str, role: Role, kept: Mapping[str, Tensor]) -> Tensor:
+def _renumbered(graph: Data, key: str, role: AttributeRole, kept: Mapping[str, Tensor]) -> Tensor:
     """The entries of an index that stay, renumbered."""
     assert role.names is not None
     assert role.along is not None
@@ -231,7 +233,7 @@ def has_matrices(graph: Data) -> bool:
 # -- what belongs to what ----------------------------------------------------------------------
 
 
-def roles_of(graphs: Sequence[Data], read: Collection[str] | None = None) -> Roles:
+def attribute_roles(graphs: Sequence[Data], read: Collection[str] | None = None) -> AttributeRoles:
     """What each attribute of the graphs belongs to, with a warning about uncertain ones.
 
     read: names of the attributes that the model reads; None: all.
@@ -248,7 +250,7 @@ def roles_of(graphs: Sequence[Data], read: Collection[str] | None = None) -> Rol
     return found
 
 
-def roles_and_doubts(graphs: Sequence[Data]) -> tuple[Roles, dict[str, str]]:
+def roles_and_doubts(graphs: Sequence[Data]) -> tuple[AttributeRoles, dict[str, str]]:
     """The role of each attribute, and by name in words what is uncertain about it."""
     graphs = graphs[:EVIDENCE]
     counts = {NODES: [int(graph.num_nodes or 0) for graph in graphs]}
@@ -268,19 +270,23 @@ def roles_and_doubts(graphs: Sequence[Data]) -> tuple[Roles, dict[str, str]]:
 
 
 def _role(
-    graphs: Sequence[Data], key: str, index: Role | None, counts: Mapping[str, list[int]]
-) -> tuple[Role, str]:
+    graphs: Sequence[Data], key: str, index: AttributeRole | None, counts: Mapping[str, list[int]]
+) -> tuple[AttributeRole, str]:
     """The role of one attribute, and in words what is uncertain about it."""
     value = graphs[0][key]
     if isinstance(value, SparseTensor) or (_is_tensor(value) and value.layout != torch.strided):
         over_pairs = list(value.sizes() if isinstance(value, SparseTensor) else value.shape)[:2]
-        return (Role(NODES, square=True) if over_pairs == counts[NODES][:1] * 2 else Role()), ""
+        return (
+            AttributeRole(NODES, square=True)
+            if over_pairs == counts[NODES][:1] * 2
+            else AttributeRole()
+        ), ""
     lengths = _lengths(graphs, key)
     if index is not None and lengths is not None:
-        return Role(_own_group(key, value, lengths, counts), index.names, index.rows), ""
+        return AttributeRole(_own_group(key, value, lengths, counts), index.names, index.rows), ""
     if lengths is None:
         nested = isinstance(value, Mapping | list | tuple) and any(map(_is_tensor, _flat(value)))
-        return Role(), "it is left unchanged, with everything in it" if nested else ""
+        return AttributeRole(), "it is left unchanged, with everything in it" if nested else ""
     along, doubt = _group(key, lengths, counts)
     if along is None and not doubt and _may_name_nodes(value, counts[NODES][0]):
         doubt = "its numbers may refer to nodes, but its name lacks 'index'; left unchanged"
@@ -288,8 +294,8 @@ def _role(
         words = _words(key)
         if not words & FEATURES:
             doubt = "" if words & OF_PAIRS else "it is treated as a matrix over pairs of nodes"
-            return Role(NODES, square=True), doubt
-    return Role(along), doubt
+            return AttributeRole(NODES, square=True), doubt
+    return AttributeRole(along), doubt
 
 
 def _own_group(key: str, value: Tensor, lengths: list[int], counts: Mapping[str, Any]) -> str:
@@ -327,7 +333,7 @@ def _words(key: str) -> set[str]:
     return set(re.split(r"[^a-z]+", key.lower())) - {"index", "edge", "edges", ""}
 
 
-def _names(graphs: Sequence[Data], key: str) -> Role | None:
+def _names(graphs: Sequence[Data], key: str) -> AttributeRole | None:
     """What an attribute's integers refer to, if anything: from what PyG adds to them in a batch."""
     value = graphs[0][key]
     whole = _is_tensor(value) and not value.is_floating_point() and value.dtype != torch.bool
@@ -343,9 +349,9 @@ def _names(graphs: Sequence[Data], key: str) -> Role | None:
     for group, count in ((EDGES, edges),) if of_edges else ((NODES, nodes), (EDGES, edges)):
         rows = tuple(row == tuple(count) for row in zip(*added, strict=True))
         if all(rows):
-            return Role(key, group)
+            return AttributeRole(key, group)
         if any(rows) and len(rows) == len(value):
-            return Role(key, group, rows)
+            return AttributeRole(key, group, rows)
     return None
 
 

@@ -28,36 +28,43 @@ from .batches import (
 from .calling import (
     Forward,
     as_outputs,
+    attributes_read,
     call_with_graphs,
     call_with_tokens,
     module_named,
-    names_read,
+    takes_batch_vector,
     takes_padding_mask,
-    tells_graphs,
     without_fused_attention,
 )
-from .engine.attention import NotTogether
-from .engine.passing import Pass, explained_pass, relevant_pass
-from .engine.relevance import current_relevance
-from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
-from .isolation import (
-    as_written,
-    evaluated,
+from .engine.attention import GraphsNeedOwnPass
+from .engine.positive_pass import current_relevance
+from .engine.session import PassRequest, pass_by_conservative_rules, pass_by_positive_rules
+from .eval_replica import (
+    all_modules,
+    eval_replica_of,
     in_eval_mode,
-    leaving_no_trace,
-    parts_of,
+    restoring_attributes,
     uncompiled,
+    unwrapped,
 )
+from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph, as_typed
 from .layout import OneGraphAtATime
+from .model_checks import ModelChecks, PaddingCheck
 from .one_at_a_time import (
     one_by_one,
-    outputs_of_nothing,
+    outputs_without_any_nodes,
     tokens_one_by_one,
-    warn_of_empty,
-    warn_of_nothing,
+    warn_of_undefined_empty,
+    warn_of_zeroed_nodes,
 )
-from .subgraphs import has_matrices, matrices_in, part, reordered, roles_and_doubts, several
-from .survey import Padding, Survey
+from .subgraphs import (
+    disjoint_copies,
+    has_matrices,
+    matrices_in,
+    reordered,
+    restricted,
+    roles_and_doubts,
+)
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # or no inputs of their own
 
@@ -99,7 +106,7 @@ def wrap(
     that cannot share a pass, because `model.forward` takes no batch vector, go one at a time.
     Raises ValueError if the module `at` does not exist or no tasks are given.
     """
-    config = TaskSet(_tasks_told(tasks, kind, classes, task))
+    config = TaskSet(_tasks_from(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
     if graph_token and inputs == "graphs":
@@ -111,14 +118,16 @@ def wrap(
             f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
             " them first."
         )
-    inner = as_written(model)
+    inner = unwrapped(model)
     if at is not None:
         module_named(inner, at)
-    how = How(at, forward, inputs == "tokens", graph_token, read, transform, tuple(features))
+    how = CallSettings(
+        at, forward, inputs == "tokens", graph_token, read, transform, tuple(features)
+    )
     return WrappedModel(inner, config, how, name or type(inner).__name__)
 
 
-def _tasks_told(
+def _tasks_from(
     tasks: Sequence[Task] | Task | None,
     kind: TaskKind | None,
     classes: Sequence[str] | int | None,
@@ -145,7 +154,7 @@ def _has_packed_weights(part: nn.Module) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class How:
+class CallSettings:
     """How a module is called, and what becomes of its inputs; see `wrap`."""
 
     at: str | None = None
@@ -167,11 +176,11 @@ class WrappedModel:
     The module itself is `module`; its weights are neither copied nor changed.
     """
 
-    def __init__(self, module: nn.Module, config: TaskSet, how: How, name: str) -> None:
+    def __init__(self, module: nn.Module, config: TaskSet, how: CallSettings, name: str) -> None:
         self.module, self.config, self.how = module, config, how
         self.origin = Origin(name)
-        self.padding = Padding()
-        self._survey = Survey(module)
+        self.padding = PaddingCheck()
+        self._survey = ModelChecks(module)
         told = how.forward is not None or not how.dense
         self._masks_padding = told or takes_padding_mask(module)
 
@@ -228,7 +237,7 @@ class WrappedModel:
     @property
     def quantised_layer(self) -> str | None:
         """The first layer with weights packed as integers, which pass no gradient on."""
-        packed = [part for part in parts_of(self.module) if _has_packed_weights(part)]
+        packed = [part for part in all_modules(self.module) if _has_packed_weights(part)]
         for path, layer in self.module.named_modules() if packed else ():
             if layer is packed[0]:
                 return path.removesuffix("._packed_params") or type(self.module).__name__
@@ -237,7 +246,7 @@ class WrappedModel:
     @property
     def running(self) -> nn.Module:
         """What runs in a pass: the module, or within `evaluating` its replica in eval mode."""
-        return evaluated(self.module)
+        return eval_replica_of(self.module)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -253,7 +262,7 @@ class WrappedModel:
         """Whether an input cannot share a batch with others."""
         if self._survey.mixing is not None or self.how.dense:
             return self._survey.mixing is not None
-        text = self.how.forward is not None or tells_graphs(self.module)
+        text = self.how.forward is not None or takes_batch_vector(self.module)
         return not text or has_matrices(data)
 
     def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
@@ -278,10 +287,10 @@ class WrappedModel:
         return self.survey.cuts(self, batch)
 
     @property
-    def survey(self) -> Survey:
+    def survey(self) -> ModelChecks:
         """What earlier passes have shown about the module as it is now."""
         if not self._survey.is_of(self.module):
-            self._survey = Survey(self.module)
+            self._survey = ModelChecks(self.module)
         return self._survey
 
     # -- inputs --------------------------------------------------------------------------------
@@ -321,7 +330,7 @@ class WrappedModel:
         """The subgraph on the chosen nodes (N,), with its structure recomputed."""
         if self.how.dense:
             raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
-        return self.how.transformed(part(data, choice))
+        return self.how.transformed(restricted(data, choice))
 
     def thinned(self, data: Data, choice: Tensor) -> Data:
         """The graph with the chosen edges (E,), with its structure recomputed."""
@@ -334,7 +343,7 @@ class WrappedModel:
                 " transform=...) that computes it from edge_index."
             )
         every = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
-        return self.how.transformed(part(data, every, roles, edges=choice))
+        return self.how.transformed(restricted(data, every, roles, edges=choice))
 
     def renumbered(self, graphs: Sequence[Data], orders: Sequence[Tensor]) -> list[Data]:
         """The same graphs, whose node k is node `order[k]`, with their structure recomputed."""
@@ -344,7 +353,7 @@ class WrappedModel:
 
     def repeated(self, data: Data, times: int) -> Data:
         """Several copies as one graph, with its structure recomputed."""
-        return self.how.transformed(several(data, times))
+        return self.how.transformed(disjoint_copies(data, times))
 
     # -- the contract --------------------------------------------------------------------------
 
@@ -401,13 +410,13 @@ class WrappedModel:
         None if the model cannot run on them, or hides nodes by setting them to zero.
         """
         try:
-            with leaving_no_trace(self.running):
+            with restoring_attributes(self.running):
                 tokens, nothing = self.embed(batch), torch.zeros_like(batch.mask)
                 if batch.graphs is None:
                     hides = self.how.graph_token and self._masks_padding
                     return self.encode(tokens, batch, nothing) if hides else None
                 if not self.shares_passes(batch):
-                    return outputs_of_nothing(self, batch)
+                    return outputs_without_any_nodes(self, batch)
                 last = int(batch.num_nodes.argmax())
                 rest = batch.emptied(last, self.read_of_graphs())
                 found = self._pass(tokens[last, 1:][batch.mask[last]], rest, rest.mask)[:-1]
@@ -449,9 +458,9 @@ class WrappedModel:
         try:
             given = self._given(rows, batch, shown)
             if state is not None:
-                return relevant_pass(given, state)
-            outputs = explained_pass(given, current_rules(), tape)
-        except NotTogether:
+                return pass_by_positive_rules(given, state)
+            outputs = pass_by_conservative_rules(given, current_rules(), tape)
+        except GraphsNeedOwnPass:
             raise OneGraphAtATime(self, batch) from None
         if tape is not None and not tape.with_biases and not tape.attention:
             raise NoAttentionError(
@@ -462,7 +471,7 @@ class WrappedModel:
             )
         return outputs
 
-    def _given(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> Pass:
+    def _given(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
         """The pass of these node rows, with the graph's other attributes.
 
         `x` is one of them where the rows are an embedding: others may be made of it, too.
@@ -477,7 +486,7 @@ class WrappedModel:
             if isinstance(value, Tensor) and name not in no_inputs
         }
         of_rows = batch.layout, others, batch.graphs_of
-        return Pass(self.running, call, rows, *of_rows, leaves, beside)
+        return PassRequest(self.running, call, rows, *of_rows, leaves, beside)
 
     def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
         """A plain pass as a function of node rows (n, D) or (B, S, D)."""
@@ -515,16 +524,16 @@ class WrappedModel:
         outputs = self._pass(rows, rest, rest.mask)[:-1]
         hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
         if not bool(torch.isfinite(outputs[empty]).all()):
-            warn_of_empty(self)
+            warn_of_undefined_empty(self)
         if bool(torch.isfinite(outputs[hidden]).all()):
             return outputs
-        warn_of_nothing(self)
+        warn_of_zeroed_nodes(self)
         zeros = tokens.masked_fill(hidden[:, None, None], 0.0)
         return self._outputs_of_rest(zeros, batch, keep | (hidden[:, None] & batch.mask))
 
     def read_of_graphs(self) -> set[str] | None:
         """Names of the graph attributes passed to the model; None: it may read any."""
-        return None if self.how.forward else names_read(self.module)
+        return None if self.how.forward else attributes_read(self.module)
 
     def _call(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """The user's module on the batch, with `x` replaced by rows if they are the input."""

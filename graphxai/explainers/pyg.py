@@ -28,7 +28,7 @@ from torch_geometric.explain.config import (
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.batches import WrappedBatch
-from graphxai.adapters.survey import Padding
+from graphxai.adapters.model_checks import PaddingCheck
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.contract.target import ResolvedTarget, Target
 
@@ -68,7 +68,7 @@ class Algorithm(ExplainerAlgorithm):
         super().__init__()
         self.explainer = get_explainer(method or self.method, **options)
         self.at = at
-        self._padding: WeakKeyDictionary[nn.Module, dict[Any, Padding]] = WeakKeyDictionary()
+        self._padding: WeakKeyDictionary[nn.Module, dict[Any, PaddingCheck]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
         """Whether the settings are supported: masks of nodes or edges, for graphs or nodes."""

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from graphxai.adapters import WrappedModel
 from graphxai.adapters.batches import WrappedBatch
 from graphxai.adapters.one_at_a_time import one_by_one
-from graphxai.adapters.subgraphs import part, roles_and_doubts
+from graphxai.adapters.subgraphs import restricted, roles_and_doubts
 from graphxai.rules.conservative import unrecorded
 
 # Arguments that are attributes of a batch.
@@ -66,7 +66,7 @@ def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
     uncertain = sorted({*doubts, *(key for key in loose if _rows(whole[key]) not in (0, size))})
     if group is None or size == 1:
         return [whole], uncertain
-    graphs = [part(whole, group == b, roles) for b in range(size)]
+    graphs = [restricted(whole, group == b, roles) for b in range(size)]
     for key in loose:
         rows, rest = divmod(_rows(whole[key]), size)
         for b, graph in enumerate(graphs if rows and not rest else ()):

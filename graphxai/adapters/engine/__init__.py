@@ -11,6 +11,6 @@ The files in the order in which they build on each other:
   (`shares`), or by the positive rules (`relevance`);
 * `attention`: what methods that read attention see;
 * `program`: a list that is known, followed while the model runs, which is faster than to run again;
-* `remembering`: what methods find in the same pass, once for all of them;
+* `cached_passes`: what methods find in the same pass, once for all of them;
 * `passing`: all of this for one pass of a wrapped model, or for a block of a user's code.
 """

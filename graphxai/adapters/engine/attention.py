@@ -20,10 +20,10 @@ from torch import Tensor
 from graphxai.rules.conservative import Rules, current_tape
 from graphxai.runtime.scope import Blocks
 
-from ..layout import Layout
-from .marks import Meeting, both_ways, factors_of
-from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .replay import Plan, Reading, Replayed
+from ..layout import NodeLayout
+from .node_ids import NONE, EntryIds, NodeIds, agree, compressed
+from .replay import Replay, ReplayPlan, ValueReplacement
+from .roles import AttentionProduct, both_ways, factors_of
 from .trace import Op, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 
@@ -34,7 +34,7 @@ JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class NodePairEntries:
     """Where those entries of weights stand that are between two nodes.
 
     index (E, H): their places in the flattened weights, with the heads beside each other.
@@ -56,7 +56,9 @@ class Placed:
         return empty.index_put(self.positions, inside, accumulate=True).permute(0, 3, 1, 2)
 
 
-def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None:
+def node_pair_entries(
+    trace: Trace, met: AttentionProduct, nodes: NodeIds, size: int
+) -> NodePairEntries | None:
     """The places of weights in a batch of `size` graphs; None: they are not between nodes.
 
     The key is the node whose values the weights meet.
@@ -69,7 +71,7 @@ def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None
     if values and values[0].query.dim() > 1:
         mixed = values[0].query if met.product.name == "mul" else values[0].query.mT
         if not agree(numbers.key, mixed) and agree(numbers.query, mixed):
-            numbers = Numbers(numbers.key, numbers.query)
+            numbers = EntryIds(numbers.key, numbers.query)
     place = _place(trace.tensor(met.weights), numbers, nodes, size)
     if place is None or met.divisor is None:
         return place
@@ -78,21 +80,21 @@ def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None
     return None if divisor is None else replace(place, divisor=divisor[graph, query])
 
 
-def _by_query(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Tensor | None:
+def _by_query(trace: Trace, met: AttentionProduct, nodes: NodeIds, size: int) -> Tensor | None:
     """What the weights of every query are divided by, (B, T, H)."""
     assert met.divisor is not None
     divisor, numbers = trace.tensor(met.divisor).detach(), nodes.by_value.get(met.divisor)
     divisor = divisor if met.origin.name == "div" else 1 / divisor
     if numbers is None or numbers.key is not None:
         return None
-    place = _place(divisor, Numbers(numbers.query, numbers.query), nodes, size)
+    place = _place(divisor, EntryIds(numbers.query, numbers.query), nodes, size)
     if place is None:
         return None
     empty = divisor.new_ones(size, nodes.tokens, place.index.shape[1])
     return empty.index_put(place.positions[:2], place.inside(divisor))
 
 
-def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed | None:
+def _place(weights: Tensor, numbers: EntryIds, nodes: NodeIds, size: int) -> NodePairEntries | None:
     """The places of entries with numbers of two nodes each."""
     assert numbers.key is not None
     query, key = (_padded(t, weights.dim()) for t in (numbers.query, numbers.key))
@@ -110,11 +112,11 @@ def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed
         return None
     valid = (q > NONE) & (k > NONE) & (nodes.graph(q) == nodes.graph(k))
     positions = (nodes.graph(q)[valid], q[valid] % nodes.tokens, k[valid] % nodes.tokens)
-    return Placed(index[valid], positions)
+    return NodePairEntries(index[valid], positions)
 
 
-def exposed(
-    weights: Tensor, place: Placed, size: int, tokens: int, leaf: bool
+def exposed_attention(
+    weights: Tensor, place: NodePairEntries, size: int, tokens: int, leaf: bool
 ) -> tuple[Tensor, Tensor]:
     """Attention (B, H, T, T), and the weights computed from it.
 
@@ -134,7 +136,7 @@ def exposed(
     return attention, weights.put(place.index, used)
 
 
-def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tensor | None:
+def shares_of_parallel(inside: Tensor, attention: Tensor, place: NodePairEntries) -> Tensor | None:
     """The share that each of the weights (R, H) has of its entry; None: no edges are parallel."""
     where = place.positions
     count = inside.new_zeros(attention.permute(0, 2, 3, 1).shape[:3])
@@ -145,7 +147,7 @@ def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tens
     return torch.where(total == 0, 1 / count[where][:, None], inside.detach() / total)
 
 
-def entries(weights: Tensor, place: Placed) -> tuple[Tensor, Tensor, Tensor]:
+def entries(weights: Tensor, place: NodePairEntries) -> tuple[Tensor, Tensor, Tensor]:
     """For every entry of weights its graph, its head, and one if it is between nodes, else zero."""
     outside, (count, heads) = torch.zeros_like(weights, dtype=torch.long), place.index.shape
     graph = place.positions[0][:, None].expand(-1, heads)
@@ -180,14 +182,14 @@ def _split(numbers: Tensor, axis: int, parts: tuple[int, int]) -> Tensor:
     return compressed(numbers.unflatten(axis, parts))
 
 
-def exposing(place: Placed, layout: Layout, rules: Rules) -> Read:
+def exposing(place: NodePairEntries, layout: NodeLayout, rules: Rules) -> Read:
     """Put attention on the tape, and return the weights computed from it."""
 
     def read(weights: Tensor) -> Tensor:
         tape = current_tape()
         assert tape is not None
         leaf = tape.attention_gradients and rules.attention
-        attention, found = exposed(weights, place, len(layout.mask), layout.tokens, leaf)
+        attention, found = exposed_attention(weights, place, len(layout.mask), layout.tokens, leaf)
         tape.attention.append(attention)
         return found
 
@@ -197,24 +199,26 @@ def exposing(place: Placed, layout: Layout, rules: Rules) -> Read:
 # -- which attention -------------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
+class NodeAttention(NamedTuple):
     """Attention between nodes: where it meets values, and where its entries stand.
 
     products: by number, all products in which the same weights meet values, and the weights there.
     chunk_of: the place, among all attention, of the first that holds rows of the same matrix.
     """
 
-    met: Meeting
-    place: Placed
+    met: AttentionProduct
+    place: NodePairEntries
     products: dict[int, int]
     chunk_of: int
 
 
-def readings(seen: Sequence[Seen], exposing: Callable[[Placed], Read]) -> dict[int, Reading]:
+def attention_replacements(
+    seen: Sequence[NodeAttention], exposing: Callable[[NodePairEntries], Read]
+) -> dict[int, ValueReplacement]:
     """What is read in each product; weights that meet values in several are read once."""
     reads = ((one, _once(exposing(one.place))) for one in seen)
     return {
-        number: Reading(weights, read)
+        number: ValueReplacement(weights, read)
         for one, read in reads
         for number, weights in one.products.items()
     }
@@ -232,13 +236,13 @@ def _once(read: Read) -> Read:
 
 
 def attention_between_nodes(
-    made: Plan, nodes: Nodes, size: int, name: str, together: bool = False
-) -> list[Seen]:
+    made: ReplayPlan, nodes: NodeIds, size: int, name: str, together: bool = False
+) -> list[NodeAttention]:
     """Attention that the output depends on, in order; a warning names what is not between nodes.
 
     Raises NotTogether if the graphs of the batch have to be alone for it.
     """
-    found: list[Seen] = []
+    found: list[NodeAttention] = []
     left_out: set[str] = set()
     unread: set[str] = set()
     known: set[int] = set()
@@ -256,15 +260,15 @@ def attention_between_nodes(
         known.add(met.origin.number)
         if any(met.product.number in one.products for one in found):
             continue  # a difference or sum of softmaxes, which is read as a whole
-        place = placed(made.trace, met, nodes, size)
+        place = node_pair_entries(made.trace, met, nodes, size)
         if place is not None:
             chunk_of = _chunk_of(made.trace, nodes, found, met, place)
-            found.append(Seen(met, place, {met.product.number: met.weights}, chunk_of))
+            found.append(NodeAttention(met, place, {met.product.number: met.weights}, chunk_of))
         elif met.divisor is not None and size > 1 and not together:
-            raise NotTogether  # padding may be among what it is divided by
+            raise GraphsNeedOwnPass  # padding may be among what it is divided by
         elif not _pools(made.trace, nodes, met):
             left_out.add(met.product.place or "the model")
-    left_out |= {op.place or "the model" for op in softless(made, nodes)}
+    left_out |= {op.place or "the model" for op in products_without_softmax(made, nodes)}
     if left_out:
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
@@ -284,12 +288,16 @@ def attention_between_nodes(
     for seen in found:
         graphs.setdefault(seen.chunk_of, set()).update(seen.place.positions[0].unique().tolist())
     if size > 1 and not together and any(len(those) < size for those in graphs.values()):
-        raise NotTogether
+        raise GraphsNeedOwnPass
     return found
 
 
 def _chunk_of(
-    trace: Trace, nodes: Nodes, before: Sequence[Seen], met: Meeting, place: Placed
+    trace: Trace,
+    nodes: NodeIds,
+    before: Sequence[NodeAttention],
+    met: AttentionProduct,
+    place: NodePairEntries,
 ) -> int:
     """The first attention whose rows are put beside those of a new one, which has none of them.
 
@@ -308,13 +316,13 @@ def _chunk_of(
     return len(before)
 
 
-def _rows(place: Placed, nodes: Nodes) -> Tensor:
+def _rows(place: NodePairEntries, nodes: NodeIds) -> Tensor:
     """The numbers of the nodes that attend."""
     graph, query, _ = place.positions
     return graph * nodes.tokens + query
 
 
-def _put_beside(trace: Trace, nodes: Nodes, value: int) -> set[tuple[str, int]]:
+def _put_beside(trace: Trace, nodes: NodeIds, value: int) -> set[tuple[str, int]]:
     """Where rows of nodes, or what is made of them row by row, are put beside others."""
     found, seen, todo = set[tuple[str, int]](), {value}, [value]
     own = nodes.by_value.get(value)
@@ -334,14 +342,14 @@ def _put_beside(trace: Trace, nodes: Nodes, value: int) -> set[tuple[str, int]]:
     return found
 
 
-class NotTogether(Exception):
+class GraphsNeedOwnPass(Exception):
     """Attention of a batch cannot be read, but may be in each graph alone.
 
     The model attends in one graph after the other, or counts padding.
     """
 
 
-def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
+def _pools(trace: Trace, nodes: NodeIds, met: AttentionProduct) -> bool:
     """Whether weights are of single nodes and make one row of them, as in a readout."""
     if nodes.are_pairs(met.weights) is not False:
         return False
@@ -351,7 +359,7 @@ def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
     return trace.shape(met.weights)[-2 if first else -1] == 1
 
 
-def softless(made: Plan, nodes: Nodes) -> Iterator[Op]:
+def products_without_softmax(made: ReplayPlan, nodes: NodeIds) -> Iterator[Op]:
     """Products in which weights that are no softmax mix the values of nodes."""
     known = {met.product.number for met in made.marks.attention}
     for op in made.passing:
@@ -372,18 +380,20 @@ def softless(made: Plan, nodes: Nodes) -> Iterator[Op]:
                 yield op
 
 
-def _signals(made: Plan, op: Op) -> list[int]:
+def _signals(made: ReplayPlan, op: Op) -> list[int]:
     """The factors of a product that depend on the nodes."""
     return [value for value in factors_of(op) if made.trace.live[value] & 1]
 
 
-def _widens(made: Plan, op: Op, factor: int) -> bool:
+def _widens(made: ReplayPlan, op: Op, factor: int) -> bool:
     """Whether a product is of matrices, or has more entries than this factor."""
     size = made.trace.shape(op.out).numel()
     return op.name in MATRIX_PRODUCTS or size > made.trace.shape(factor).numel()
 
 
-def _reaches(made: Plan, nodes: Nodes, value: int, kind: Callable[[Plan, Nodes, Op], bool]) -> bool:
+def _reaches(
+    made: ReplayPlan, nodes: NodeIds, value: int, kind: Callable[[ReplayPlan, NodeIds, Op], bool]
+) -> bool:
     """Whether a value is made of a product of this kind, other than by way of a softmax."""
 
     def further(value: int, op: Op) -> Iterator[int]:
@@ -396,7 +406,7 @@ def _reaches(made: Plan, nodes: Nodes, value: int, kind: Callable[[Plan, Nodes, 
     return any(op and op.name not in SOFTMAX and kind(made, nodes, op) for op in ops)
 
 
-def _is_of_pairs(made: Plan, nodes: Nodes, op: Op) -> bool:
+def _is_of_pairs(made: ReplayPlan, nodes: NodeIds, op: Op) -> bool:
     """Whether an operation makes numbers of pairs from a product, or distances, of two signals."""
     if not nodes.are_pairs(op.out):
         return False
@@ -406,7 +416,7 @@ def _is_of_pairs(made: Plan, nodes: Nodes, op: Op) -> bool:
     return op.name in MIXING and found == [False, False]
 
 
-def _is_moments(made: Plan, nodes: Nodes, op: Op) -> bool:
+def _is_moments(made: ReplayPlan, nodes: NodeIds, op: Op) -> bool:
     """Whether an operation sums products of two channels of the nodes, as in `k^T v`."""
     factors = set(_signals(made, op))
     if op.name not in MIXING or len(factors) != 2:
@@ -418,12 +428,12 @@ def _is_moments(made: Plan, nodes: Nodes, op: Op) -> bool:
     return all(n is not None and _is_of_nodes(n) for n in found) and min(shape[-2:]) > 1
 
 
-def _is_of_graphs(numbers: Numbers) -> bool:
+def _is_of_graphs(numbers: EntryIds) -> bool:
     """Whether all entries are of several nodes."""
     return bool((numbers.query <= NONE).all())
 
 
-def _is_of_nodes(numbers: Numbers) -> bool:
+def _is_of_nodes(numbers: EntryIds) -> bool:
     """Whether entries are of single nodes."""
     return numbers.key is None and bool((numbers.query >= 0).any())
 
@@ -431,10 +441,10 @@ def _is_of_nodes(numbers: Numbers) -> bool:
 # -- the layer around it ---------------------------------------------------------------------------
 
 
-class Entering:
+class LayerInput:
     """Rows that enter a module with attention: the same tensor, with its graph."""
 
-    def __init__(self, rows: Tensor, numbers: Tensor, layout: Layout) -> None:
+    def __init__(self, rows: Tensor, numbers: Tensor, layout: NodeLayout) -> None:
         self.rows = rows
         self._numbers, self._layout = numbers.squeeze(-1), layout
 
@@ -442,21 +452,21 @@ class Entering:
         """One value per row as (B, T); zero where there is no token."""
         numbers = self._numbers.expand(values.shape)
         real = numbers > NONE
-        placed_ = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
-        placed_[numbers[real]] = values[real]
-        return placed_.view(len(self._layout.mask), self._layout.tokens)
+        by_token = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
+        by_token[numbers[real]] = values[real]
+        return by_token.view(len(self._layout.mask), self._layout.tokens)
 
 
-_layer_inputs: Blocks[list[Entering | None] | None] = Blocks("graphxai_layer_inputs", None)
+_layer_inputs: Blocks[list[LayerInput | None] | None] = Blocks("graphxai_layer_inputs", None)
 
 
-def current_layer_inputs() -> list[Entering | None] | None:
+def current_layer_inputs() -> list[LayerInput | None] | None:
     """The layer inputs of the innermost `layer_inputs` block in this thread."""
     return _layer_inputs.get()
 
 
 @contextmanager
-def layer_inputs() -> Iterator[list[Entering | None]]:
+def layer_inputs() -> Iterator[list[LayerInput | None]]:
     """Note what enters the modules with attention in recorded passes within the block.
 
     Attention must be recorded as well (`rules.conservative.record`); the two lists correspond. The
@@ -468,9 +478,9 @@ def layer_inputs() -> Iterator[list[Entering | None]]:
         yield noted
 
 
-def entering(
-    trace: Trace, nodes: Nodes, met: Meeting, again: Replayed, layout: Layout
-) -> Entering | None:
+def layer_input_of(
+    trace: Trace, nodes: NodeIds, met: AttentionProduct, again: Replay, layout: NodeLayout
+) -> LayerInput | None:
     """The first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
     for running in met.product.within.outward():
@@ -485,5 +495,5 @@ def entering(
         of_nodes = single[single >= 0]
         of_nodes = of_nodes[of_nodes % layout.tokens > 0]
         if len(of_nodes) == count == len(of_nodes.unique()):
-            return Entering(rows, single, layout)
+            return LayerInput(rows, single, layout)
     return None

@@ -22,23 +22,31 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphxai.rules.conservative import Rules
 from graphxai.runtime.randomness import current_draws
 
-from ..isolation import parts_of, uncompiled
-from ..layout import Layout
-from .marks import marked, numbers_among
-from .nodes import Nodes
-from .replay import Plan, Replayed, curves, plan, ruled
-from .shares import Adding, Lines, Rows, Shares, adding, lines_in, rows_of_graphs
+from ..eval_replica import all_modules, uncompiled
+from ..layout import NodeLayout
+from .constants import (
+    ConstantAdditions,
+    ConstantShares,
+    GraphAxis,
+    LedgerLines,
+    find_additions,
+    graph_axes,
+    modules_by_line,
+)
+from .node_ids import NodeIds
+from .replay import Replay, ReplayPlan, has_rule, make_plan, nonlinearities
+from .roles import find_roles, numbers_among
 from .trace import (
     WEIGHTS,
     Op,
     Ref,
     Trace,
-    kept_by,
-    kind_of,
     memory_of,
+    operation_kind,
     refs_in,
-    saves_elsewhere,
-    watched,
+    saved_tensor_hooks_active,
+    tensors_kept_by,
+    under_mode,
 )
 
 NODES = 1  # the bit of the nodes' rows; the graph's other attributes follow
@@ -50,7 +58,7 @@ ALL = 32  # programs of a model
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class PassRequest:
     """A pass of a module that is to be explained.
 
     call: runs the module on node rows (n, D) or (B, S, D); rows: those of the nodes; others: the
@@ -62,7 +70,7 @@ class Pass:
     module: nn.Module
     call: Callable[[Tensor], Tensor]
     rows: Tensor
-    layout: Layout
+    layout: NodeLayout
     others: Mapping[str, Tensor] = field(default_factory=dict)
     graphs_of: Callable[[str], Tensor | None] = lambda name: None
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
@@ -88,8 +96,8 @@ class Program:
     are added.
     """
 
-    made: Plan
-    wide: Plan
+    made: ReplayPlan
+    wide: ReplayPlan
     names: Mapping[int, str]
     places: dict[str, set[str]] = field(default_factory=dict)
 
@@ -104,14 +112,14 @@ class Program:
         return self.trace.slot_of(NODES)
 
     @cached_property
-    def lines(self) -> Lines:
+    def lines(self) -> LedgerLines:
         """To which line of the ledger each constant belongs."""
-        return Lines(self.trace, self.names)
+        return LedgerLines(self.trace, self.names)
 
     @cached_property
     def curved(self) -> bool:
         """Whether anything keeps its ordinary gradient although a rule asks otherwise."""
-        return any(True for _ in curves(self.wide))
+        return any(True for _ in nonlinearities(self.wide))
 
     @cached_property
     def whole(self) -> str | None:
@@ -121,9 +129,9 @@ class Program:
         return None if value < 0 or self.wide.signal[value] else self.lines.of(value)
 
     @cached_property
-    def adding(self) -> Adding | None:
+    def additions(self) -> ConstantAdditions | None:
         """What is known of the pass, if shares of constants can come in on the way back."""
-        return None if self.whole or not self.agrees else adding(self.wide, self.lines)
+        return None if self.whole or not self.agrees else find_additions(self.wide, self.lines)
 
     @cached_property
     def agrees(self) -> bool:
@@ -141,18 +149,18 @@ class Program:
         return {storage for slot, storage in storages if storage != slot}
 
 
-def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> Program:
+def make_program(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> Program:
     """All that follows from a recorded pass; biases: the shares of constants are asked for."""
-    marks = marked(trace)
-    made = plan(trace, marks, rules, NODES)
+    marks = find_roles(trace)
+    made = make_plan(trace, marks, rules, NODES)
     if not biases:
         return Program(made, made, names)
     known = 0
     for live in trace.live:
         known |= live
-    wide = plan(trace, marks, rules) if known & ~(NODES | WEIGHTS) else made
+    wide = make_plan(trace, marks, rules) if known & ~(NODES | WEIGHTS) else made
     program = Program(made, wide, names)
-    program.places.update(lines_in(wide, program.lines))
+    program.places.update(modules_by_line(wide, program.lines))
     read = {ref.value for op in wide.ops for ref in op.reads}
     for bit, name in names.items():
         if any(trace.live[value] & bit for value in read):
@@ -163,7 +171,7 @@ def programmed(trace: Trace, rules: Rules, names: Mapping[int, str], biases: boo
 # -- keeping programs ------------------------------------------------------------------------------
 
 
-class _Step(NamedTuple):
+class _ProgramStep(NamedTuple):
     """One operation of a program, and what is checked and done where it is called.
 
     tensors: place and slot of those among the arguments; others: place and value of all else.
@@ -185,12 +193,12 @@ class _Step(NamedTuple):
     done: tuple[int, ...]
 
 
-_END = _Step(None, None, (), (), False, False, (), False, False, False, ())  # type: ignore[arg-type]
+_END = _ProgramStep(None, None, (), (), False, False, (), False, False, False, ())  # type: ignore[arg-type]
 _NO_SETTINGS: dict[str, Any] = {}
 
 
 @dataclass(eq=False)
-class _Kept:
+class _StoredProgram:
     """A program without the tensors of its pass, and what is checked in others.
 
     asked: what was asked for; size: how many rows the last pass had. single: whether it serves
@@ -205,8 +213,8 @@ class _Kept:
     program: Program
     graded: list[bool]
     numbers: dict[int, str]
-    steps: tuple[_Step, ...]
-    rows: dict[int, Rows | None]
+    steps: tuple[_ProgramStep, ...]
+    rows: dict[int, GraphAxis | None]
 
     @property
     def calls(self) -> list[Any]:
@@ -214,25 +222,27 @@ class _Kept:
         return [op.called for op in self.program.trace.ops]
 
 
-_kept: "weakref.WeakKeyDictionary[nn.Module, list[_Kept]]" = weakref.WeakKeyDictionary()
+_kept: "weakref.WeakKeyDictionary[nn.Module, list[_StoredProgram]]" = weakref.WeakKeyDictionary()
 _given_up: "weakref.WeakKeyDictionary[nn.Module, set[Hashable]]" = weakref.WeakKeyDictionary()
 
 
-def keep(given: Pass, asked: Hashable, program: Program, nodes: Callable[[], Nodes]) -> None:
+def store_program(
+    given: PassRequest, asked: Hashable, program: Program, nodes: Callable[[], NodeIds]
+) -> None:
     """Keep a program for the next passes, if these can be checked.
 
     nodes: the numbers of the nodes in its pass.
     """
-    trace, module, adds = program.trace, given.module, program.adding
+    trace, module, adds = program.trace, given.module, program.additions
     if not program.agrees or (program.places and adds is None) or not _can_be_checked(program):
         return
     # where parts need not add up, nothing would show that rows of several graphs have moved
     single = adds is not None and not adds.affine
     if (single and len(given.layout.mask) > 1) or asked in _given_up.get(module, ()):
         return
-    rows: dict[int, Rows | None] | None = {}
+    rows: dict[int, GraphAxis | None] | None = {}
     if program.places and adds is not None:
-        rows = rows_of_graphs(adds, None if single else nodes(), given.layout)
+        rows = graph_axes(adds, None if single else nodes(), given.layout)
     if rows is None:
         return
     graded = [tensor.requires_grad for tensor in trace.tensors]
@@ -244,14 +254,16 @@ def keep(given: Pass, asked: Hashable, program: Program, nodes: Callable[[], Nod
     passing = {op.number for op in program.wide.passing}
     steps = (*(_step(program, op, rows, numbers, done, passing) for op in trace.ops), _END)
     size = trace.tensors[program.slot].shape[:-1].numel()
-    made = _Kept(asked, size, single, _without_tensors(program), graded, numbers, steps, rows)
+    made = _StoredProgram(
+        asked, size, single, _without_tensors(program), graded, numbers, steps, rows
+    )
     known = _kept.get(module, [])
     same_rules = [k for k in known if k.asked == asked and k.calls != made.calls]
     others = [k for k in known if k.asked != asked]
     _kept[module] = [made, *same_rules[: MOST - 1], *others][:ALL]
 
 
-def give_up(module: nn.Module, asked: Hashable) -> None:
+def give_up_programs(module: nn.Module, asked: Hashable) -> None:
     """Keep no program any more, because shares of constants do not come in as they should."""
     _kept[module] = [one for one in _kept.get(module, ()) if one.asked != asked]
     _given_up.setdefault(module, set()).add(asked)
@@ -260,15 +272,15 @@ def give_up(module: nn.Module, asked: Hashable) -> None:
 def _step(
     program: Program,
     op: Op,
-    rows: Mapping[int, Rows | None],
+    rows: Mapping[int, GraphAxis | None],
     numbers: Mapping[int, str],
     done: Mapping[int, list[int]],
     passing: set[int],
-) -> _Step:
+) -> _ProgramStep:
     tensors = tuple((k, arg.slot) for k, arg in enumerate(op.args) if type(arg) is Ref)
     others = tuple((k, arg) for k, arg in enumerate(op.args) if type(arg) is not Ref)
     passes = op.number in passing
-    return _Step(
+    return _ProgramStep(
         op.called, op, tensors, others, passes, passes and _has_own_way_back(program.wide, op),
         tuple(ref.slot for ref in op.reads), not refs_in(op.kwargs) and op.called is op.func,
         op.number in rows, op.number in numbers,
@@ -276,10 +288,10 @@ def _step(
     )  # fmt: skip
 
 
-def _has_own_way_back(plan: Plan, op: Op) -> bool:
+def _has_own_way_back(plan: ReplayPlan, op: Op) -> bool:
     """Whether relevance passes through an operation otherwise than its gradient does."""
     trace, taken = plan.trace, plan.taken[op.number]
-    if not op.graded or op.nested or op.number in plan.shares or ruled(plan, op):
+    if not op.graded or op.nested or op.number in plan.shares or has_rule(plan, op):
         return True
     if not any(trace.tensors[ref.slot].requires_grad for ref in op.makes):
         return True  # as what is made of other inputs alone
@@ -353,7 +365,7 @@ def _last_uses(trace: Trace, needed: set[int]) -> dict[int, list[int]]:
 # -- following a program ---------------------------------------------------------------------------
 
 
-class Followed(NamedTuple):
+class FollowedPass(NamedTuple):
     """A pass that followed a program: its outputs under the rules, and shares that come with them.
 
     inputs: those beside the nodes that gradients lead to, by line.
@@ -361,11 +373,11 @@ class Followed(NamedTuple):
 
     program: Program
     outputs: Tensor
-    shares: Shares | None
+    shares: ConstantShares | None
     inputs: dict[str, Tensor]
 
 
-def followed(given: Pass, asked: Hashable) -> Followed | None:
+def follow_program(given: PassRequest, asked: Hashable) -> FollowedPass | None:
     """What comes of a pass; None: it is not like any of the known ones."""
     module, rows = given.module, given.rows
     size = rows.shape[:-1].numel()
@@ -376,21 +388,21 @@ def followed(given: Pass, asked: Hashable) -> Followed | None:
     kept = min(known, key=lambda one: abs(one.size - size))
     with torch.enable_grad():
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
-    mode = _Following(kept, [leaf, *given.others.values()], given)
+    mode = _ProgramFollower(kept, [leaf, *given.others.values()], given)
     try:
-        with uncompiled(module), watched(mode, graded=True):
+        with uncompiled(module), under_mode(mode, graded=True):
             output = given.call(leaf)
     except RuntimeError:  # the next pass raises it again, if it is the model's
         return None
     if mode.unclear:
-        give_up(module, asked)
+        give_up_programs(module, asked)
     if not mode.ends_with(output):
         return None
     kept.size = size
-    return Followed(kept.program, mode.again.output(), mode.shares, mode.inputs)
+    return FollowedPass(kept.program, mode.again.output(), mode.shares, mode.inputs)
 
 
-class _Following(TorchDispatchMode):
+class _ProgramFollower(TorchDispatchMode):
     """Goes along the list of a program while the model runs, checks it and applies the rules.
 
     Where the rules ask for nothing but the gradient, operations run as they are. Otherwise
@@ -399,7 +411,7 @@ class _Following(TorchDispatchMode):
     of it runs by the rules, too.
     """
 
-    def __init__(self, kept: _Kept, inputs: Iterable[Tensor], given: Pass) -> None:
+    def __init__(self, kept: _StoredProgram, inputs: Iterable[Tensor], given: PassRequest) -> None:
         super().__init__()
         self._kept, self._program, self._module = kept, kept.program, given.module
         self._steps = kept.steps
@@ -416,9 +428,9 @@ class _Following(TorchDispatchMode):
         distinct = list({id(tensor): tensor for tensor in inputs}.values())
         self._lost = len(distinct) != len(trace.inputs)
         self._tensors[: len(distinct)] = distinct
-        self.again = Replayed(plan, self._tensors)
-        known = self._program.adding if self._program.places else None
-        self.shares = None if known is None else Shares(known, kept.rows, given.layout)
+        self.again = Replay(plan, self._tensors)
+        known = self._program.additions if self._program.places else None
+        self.shares = None if known is None else ConstantShares(known, kept.rows, given.layout)
         if plan is not self._program.made and not self._lost:
             for slot, bit in trace.inputs.items():
                 if bit != NODES and plan.signal[trace.slot_of_value.index(slot)]:
@@ -427,7 +439,7 @@ class _Following(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: `followed` has nothing compiled, and each operation would pay for the guard."""
+        """No: `follow_program` has nothing compiled, and each operation would pay for the guard."""
         return False
 
     def __torch_dispatch__(
@@ -436,7 +448,7 @@ class _Following(TorchDispatchMode):
         if self._waiting is not None:
             self._watch()
         step, kwargs = self._steps[self._next], kwargs or _NO_SETTINGS
-        if func is not step.func and (parts := kind_of(func).parts) is not None:
+        if func is not step.func and (parts := operation_kind(func).parts) is not None:
             with self:  # the steps of the program are its parts
                 return parts(*args, **kwargs)
         if self._lost or func is not step.func or not self._goes_on(step, args, kwargs):
@@ -552,10 +564,14 @@ class _Following(TorchDispatchMode):
 
     # -- one operation -------------------------------------------------------------------------
 
-    def _goes_on(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _goes_on(self, step: _ProgramStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these are the arguments of the operation that comes next."""
         op, tensors = step.op, self._tensors
-        if op.graded is not is_grad_enabled() or saves_elsewhere() or len(args) != len(op.args):
+        if (
+            op.graded is not is_grad_enabled()
+            or saved_tensor_hooks_active()
+            or len(args) != len(op.args)
+        ):
             return False
         for place, slot in step.tensors:
             if tensors[slot] is not args[place] and not self._alike(op.args[place], args[place]):
@@ -615,7 +631,7 @@ class _Following(TorchDispatchMode):
 
     @cached_property
     def _own(self) -> dict[int, Tensor]:
-        return kept_by(parts_of(self._module))
+        return tensors_kept_by(all_modules(self._module))
 
     def _note(self, result: Any, out: Any) -> None:
         """Remember what an operation returned, if it is as expected."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 
-from .marks import Marks, Rule, factors_of, is_root
-from .trace import WEIGHTS, Op, Ref, Trace, filled, paired, refs_in
+from .roles import Roles, Rule, factors_of, is_root
+from .trace import WEIGHTS, Op, Ref, Trace, fill_refs, pair_refs, refs_in
 from .vocabulary import KNOWN, NORMS, PLUS_PRODUCT, PRODUCTS, RATIO, SOFTMAX
 
 aten = torch.ops.aten
@@ -99,7 +99,7 @@ CONSERVATIVE: dict[str, tuple[str, Run]] = {
 }
 
 
-def ruled(plan: "Plan", op: Op, along: bool = False) -> bool:
+def has_rule(plan: "ReplayPlan", op: Op, along: bool = False) -> bool:
     """Whether a rule stands in for an operation.
 
     A norm by running statistics is affine as it is. along: these count as constants that are added.
@@ -153,11 +153,11 @@ def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ReplayPlan:
     """What runs again of a trace: the operations, and under which rules."""
 
     trace: Trace
-    marks: Marks
+    marks: Roles
     rules: Rules
     signal: bytearray  # by value: whether a gradient flows to it
     ops: tuple[Op, ...]
@@ -166,24 +166,24 @@ class Plan:
     shares: dict[int, dict[int, float]]  # by number: what a product gives each of its factors
 
 
-def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
+def make_plan(trace: Trace, marks: Roles, rules: Rules, bits: int = -1) -> ReplayPlan:
     """The operations that the gradient of the output by these inputs passes through, in order."""
-    needed = _Needed(trace, marks, rules, bits)
+    needed = _Planner(trace, marks, rules, bits)
     ops, passing = (
         tuple(trace.ops[k] for k in sorted(found)) for found in (needed.ops, needed.passing)
     )
     shares = {op.number: found for op in ops if (found := needed.shares(op)) is not None}
-    return Plan(trace, marks, rules, needed.signal, ops, passing, needed.taken, shares)
+    return ReplayPlan(trace, marks, rules, needed.signal, ops, passing, needed.taken, shares)
 
 
-class _Needed:
+class _Planner:
     """Finds the signals forwards from the inputs, and the operations backwards from the output.
 
     passing: those that a gradient passes through. Tensors that are written to during the pass are
     not kept as they were at the time, so that all that touches them has to run, too.
     """
 
-    def __init__(self, trace: Trace, marks: Marks, rules: Rules, bits: int) -> None:
+    def __init__(self, trace: Trace, marks: Roles, rules: Rules, bits: int) -> None:
         self.trace, self.marks, self.rules = trace, marks, rules
         self.signal = bytearray(len(trace.maker))
         self.taken: dict[int, frozenset[int]] = {}
@@ -285,7 +285,7 @@ class Nonlinearity(NamedTuple):
     place: str
 
 
-def curves(plan: Plan) -> Iterator[Nonlinearity]:
+def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
     """What keeps its ordinary gradient in a plan, although a rule asks otherwise."""
     for op in plan.passing:
         taken = plan.taken[op.number]
@@ -294,7 +294,7 @@ def curves(plan: Plan) -> Iterator[Nonlinearity]:
             yield found
 
 
-def _curve(plan: Plan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
+def _curve(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
     if op.name in SOFTMAX:
         return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
     if op.number in plan.marks.softmax and not plan.rules.attention:
@@ -317,13 +317,13 @@ def _curve(plan: Plan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
         return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
     if "prod" in op.args:  # as a way to scatter
         return Nonlinearity("activation", "prod", op.place)
-    has_rule = op.name in RATIO and vanishes_at_zero(op)
-    if has_rule or op.name in KNOWN | NORMS | {"_log_softmax"}:
+    has_ratio = op.name in RATIO and vanishes_at_zero(op)
+    if has_ratio or op.name in KNOWN | NORMS | {"_log_softmax"}:
         return None
     return Nonlinearity("activation", op.name, op.place)
 
 
-def _passes_first(plan: Plan, op: Op) -> bool:
+def _passes_first(plan: ReplayPlan, op: Op) -> bool:
     """Whether a gradient passes through the first of several results, and not only the mean."""
     passing = {one.number for one in plan.passing}.intersection(plan.trace.uses[op.out])
     taken = any(op.out in plan.taken[number] for number in passing)
@@ -331,17 +331,17 @@ def _passes_first(plan: Plan, op: Op) -> bool:
 
 
 def replay(
-    plan: Plan,
+    plan: ReplayPlan,
     inputs: Mapping[int, Tensor],
-    reading: Mapping[int, "Reading"] | None = None,
+    replacements: Mapping[int, "ValueReplacement"] | None = None,
     apply: Apply | None = None,
-) -> "Replayed":
+) -> "Replay":
     """The pass, computed again from `inputs` by slot, under the rules of the plan.
 
     reading: by number of an operation, which value to replace there, and by what. apply: runs an
     operation, in place of the conservative rules.
     """
-    again = Replayed(plan, plan.trace.tensors, reading, apply)
+    again = Replay(plan, plan.trace.tensors, replacements, apply)
     for slot, tensor in inputs.items():
         again.begin(slot, tensor)
     for op in plan.ops:
@@ -349,14 +349,14 @@ def replay(
     return again
 
 
-class Reading(NamedTuple):
+class ValueReplacement(NamedTuple):
     """A value that is read where it is used: `read` gets the tensor and returns another."""
 
     value: int
     read: Callable[[Tensor], Tensor]
 
 
-class Replayed:
+class Replay:
     """A pass that runs again; `now` has the tensors by slot, None where those of the pass will do.
 
     tensors: those of the pass, by slot.
@@ -364,13 +364,13 @@ class Replayed:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ReplayPlan,
         tensors: Sequence[Tensor | None],
-        reading: Mapping[int, Reading] | None = None,
+        replacements: Mapping[int, ValueReplacement] | None = None,
         apply: Apply | None = None,
     ) -> None:
         self.plan, self.trace, self.tensors = plan, plan.trace, tensors
-        self.reading = reading or {}
+        self.replacements = replacements or {}
         self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
         self.apply = apply  # not `_by_rule`: a circle would keep the tensors of the pass alive
         self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
@@ -381,7 +381,7 @@ class Replayed:
 
     def output(self) -> Any:
         """What the model returned, with the new values."""
-        return filled(self.trace.output, self.trace.output, self.value)
+        return fill_refs(self.trace.output, self.trace.output, self.value)
 
     def value(self, ref: Ref) -> Tensor:
         """The present value of a tensor: computed again, or as recorded."""
@@ -412,8 +412,8 @@ class Replayed:
         value: Value = self.value
         if op.number in self.plan.marks.held or op.name in PRODUCTS:
             value = self._holding(op)
-        if (reading := self.reading.get(op.number)) is not None:
-            value = _reading(reading, value)
+        if (replacements := self.replacements.get(op.number)) is not None:
+            value = _replaced(replacements, value)
         return op.with_tensors(value, args, kwargs)
 
     def applied(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -426,7 +426,7 @@ class Replayed:
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         # where the model runs by itself, it writes to its own tensor
-        return by_rule(op, args, kwargs, ruled(self.plan, op), apart=self.follows)
+        return by_rule(op, args, kwargs, has_rule(self.plan, op), apart=self.follows)
 
     def _holding(self, op: Op) -> Value:
         signals = self.plan.taken[op.number]
@@ -439,7 +439,7 @@ class Replayed:
         return value
 
     def _put(self, op: Op, out: Any) -> Any:
-        for ref, part in paired(op.result, out):
+        for ref, part in pair_refs(op.result, out):
             if part is not None:
                 self.now[ref.slot] = part
         return out
@@ -456,8 +456,10 @@ def by_rule(
     return args[0].copy_(out) if op.in_place and not apart else out
 
 
-def _reading(reading: Reading, value: Value) -> Value:
-    return lambda ref: reading.read(value(ref)) if ref.value == reading.value else value(ref)
+def _replaced(replacements: ValueReplacement, value: Value) -> Value:
+    return lambda ref: (
+        replacements.read(value(ref)) if ref.value == replacements.value else value(ref)
+    )
 
 
 def out_of_place(func: Any) -> Any:

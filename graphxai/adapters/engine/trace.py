@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
 
+from .decompositions import DECOMPOSITIONS
 from .vocabulary import name_of
-from .written_out import WRITTEN_OUT
 
 VALUELESS = {  # the result does not depend on the values of the arguments
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
@@ -52,16 +52,16 @@ class Ref(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningModule:
     """A module that runs: its path, the one that called it, and the first tensor it was given."""
 
     path: str
-    outer: "Running | None" = None
+    outer: "RunningModule | None" = None
     rows: Tensor | None = None
 
-    def outward(self) -> Iterator["Running"]:
+    def outward(self) -> Iterator["RunningModule"]:
         """This module, and those that it runs in, the innermost first."""
-        running: Running | None = self
+        running: RunningModule | None = self
         while running is not None:
             yield running
             running = running.outer
@@ -86,7 +86,7 @@ class Op:
     reads: tuple[Ref, ...]
     makes: tuple[Ref, ...]
     result: Any  # the results with a `Ref` for every tensor
-    within: Running
+    within: RunningModule
     in_place: bool
     graded: bool
     nested: bool
@@ -96,10 +96,10 @@ class Op:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Arguments with `put` of every `Ref`, and all else from those given, which are alike."""
         found = [
-            filled(k, g, put) if isinstance(k, NESTED) else g
+            fill_refs(k, g, put) if isinstance(k, NESTED) else g
             for k, g in zip(self.args, args, strict=True)
         ]
-        return found, filled(self.kwargs, kwargs, put) if self.kwargs else {}
+        return found, fill_refs(self.kwargs, kwargs, put) if self.kwargs else {}
 
     @property
     def place(self) -> str:
@@ -207,12 +207,12 @@ class Trace:
 # -- recording -------------------------------------------------------------------------------------
 
 
-def saves_elsewhere() -> bool:
+def saved_tensor_hooks_active() -> bool:
     """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do."""
     return _saving_hooks(True) is not None
 
 
-class Kind(NamedTuple):
+class OperationKind(NamedTuple):
     """What is fixed for an operation: its name, which argument it writes to, and so on."""
 
     name: str
@@ -224,7 +224,7 @@ class Kind(NamedTuple):
 
 
 @cache
-def kind_of(func: Any) -> Kind:
+def operation_kind(func: Any) -> OperationKind:
     """What is fixed for an operation."""
     schema = func._schema
     full = schema.name.removeprefix("aten::")
@@ -234,17 +234,17 @@ def kind_of(func: Any) -> Kind:
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
     )
-    return Kind(
+    return OperationKind(
         name,
         next(writes, None),
         bool(aliased),
         torch.Tag.nondeterministic_seeded in func.tags,
         name in VALUELESS,
-        WRITTEN_OUT.get(func) or (func.decompose if composite else None),
+        DECOMPOSITIONS.get(func) or (func.decompose if composite else None),
     )
 
 
-class _Python(TorchFunctionMode):
+class _PythonCalls(TorchFunctionMode):
     """Tells a mode of values that leave PyTorch, of random numbers, and of hooks on gradients.
 
     With it on, layers do without kernels for inference.
@@ -276,13 +276,13 @@ def is_recording() -> bool:
 
 
 @contextmanager
-def watched(mode: Any, graded: bool) -> Iterator[None]:
+def under_mode(mode: Any, graded: bool) -> Iterator[None]:
     """A pass runs within the block under this mode of the dispatcher; graded: with gradients."""
     if (draws := current_draws()) is not None:
         draws.begin()
     _recording.count = getattr(_recording, "count", 0) + 1
     try:
-        with torch.set_grad_enabled(graded), _Python(mode), mode:
+        with torch.set_grad_enabled(graded), _PythonCalls(mode), mode:
             yield
     finally:
         _recording.count -= 1
@@ -306,12 +306,12 @@ class Recording(TorchDispatchMode):
         self._any_input, self._graded = inputs is None, graded
         self._inputs = list(inputs or ())
         self._nested = 0
-        self._kept = kept_by(model.modules())
+        self._kept = tensors_kept_by(model.modules())
         self._memory: dict[int, int] = {}  # by address, the first slot before `_located`
         self._located = 0
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[nn.Module] = []
-        self._within = Running("")
+        self._within = RunningModule("")
         self._thread = threading.get_ident()
         self._open = ExitStack()
 
@@ -319,7 +319,7 @@ class Recording(TorchDispatchMode):
         """Start."""
         for k, tensor in enumerate(self._inputs):
             self._begin(self._slot(tensor), 1 << k)
-        self._open.enter_context(watched(self, self._graded))
+        self._open.enter_context(under_mode(self, self._graded))
 
     def end(self, output: Any) -> Trace:
         """Stop, and find out where gradients flow and which tensors were written to."""
@@ -359,13 +359,13 @@ class Recording(TorchDispatchMode):
         if threading.get_ident() == self._thread and id(module) in self._paths:
             self._stack.append(module)
             rows = next((arg for arg in args if isinstance(arg, Tensor)), None)
-            self._within = Running(self._paths[id(module)], self._within, rows)
+            self._within = RunningModule(self._paths[id(module)], self._within, rows)
 
     def leave(self, module: nn.Module, args: Any = (), output: Any = None) -> None:
         """A module ends."""
         if threading.get_ident() == self._thread and self._stack and self._stack[-1] is module:
             self._stack.pop()
-            self._within = self._within.outer or Running("")
+            self._within = self._within.outer or RunningModule("")
 
     def leaves(self, tensor: Any) -> None:
         """A value leaves PyTorch."""
@@ -391,7 +391,7 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs, kind = kwargs or {}, kind_of(func)
+        kwargs, kind = kwargs or {}, operation_kind(func)
         if kind.parts is not None:
             return self._in_parts(kind.parts, args, kwargs)
         reads: list[Ref] = []
@@ -418,7 +418,7 @@ class Recording(TorchDispatchMode):
             self.trace.before[slot] = target.detach().clone()
 
     def _add(
-        self, func: Any, kind: Kind, args: Any, kwargs: Any, reads: list[Ref], out: Any
+        self, func: Any, kind: OperationKind, args: Any, kwargs: Any, reads: list[Ref], out: Any
     ) -> None:
         """Add an operation to the list."""
         trace, number, called = self.trace, len(self.trace.ops), func
@@ -435,7 +435,7 @@ class Recording(TorchDispatchMode):
             trace.drawn[number] = out.detach().clone() if writes else out
         if writes and kwargs.pop("out", None) is not None:  # as if it made a new tensor
             func, writes = getattr(torch.ops.aten, kind.name), False
-        trace.hooked = trace.hooked or saves_elsewhere()
+        trace.hooked = trace.hooked or saved_tensor_hooks_active()
         trace.ops.append(
             Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(made), result,
                self._within, writes, torch.is_grad_enabled(), self._nested > 0)
@@ -617,33 +617,33 @@ def recording(
         yield pass_.end
 
 
-def filled(known: Any, given: Any, put: Callable[[Ref], Any]) -> Any:
+def fill_refs(known: Any, given: Any, put: Callable[[Ref], Any]) -> Any:
     """Nested arguments: `put` of every `Ref` in `known`, all else from `given`, which is alike."""
     if type(known) is Ref:
         return put(known)
     if isinstance(known, list | tuple):
-        parts = [filled(k, g, put) for k, g in zip(known, given, strict=True)]
+        parts = [fill_refs(k, g, put) for k, g in zip(known, given, strict=True)]
         return type(known)(*parts) if hasattr(known, "_fields") else type(known)(parts)
     if type(known) is dict:
-        return {key: filled(part, given[key], put) for key, part in known.items()}
+        return {key: fill_refs(part, given[key], put) for key, part in known.items()}
     return given
 
 
-def paired(known: Any, given: Any) -> Iterator[tuple[Ref, Any]]:
+def pair_refs(known: Any, given: Any) -> Iterator[tuple[Ref, Any]]:
     """Every `Ref` in nested arguments or results, and what takes its place in `given`."""
     if type(known) is Ref:
         yield known, given
     elif isinstance(known, dict):
         for key, part in known.items():
-            yield from paired(part, given[key])
+            yield from pair_refs(part, given[key])
     elif isinstance(known, NESTED):
         for part, own in zip(known, given, strict=False):  # a split may be into fewer parts
-            yield from paired(part, own)
+            yield from pair_refs(part, own)
 
 
 def refs_in(known: Any) -> list[Ref]:
     """All references in nested arguments."""
-    return [ref for ref, _ in paired(known, known)]
+    return [ref for ref, _ in pair_refs(known, known)]
 
 
 def _is_of_script(tensor: Tensor) -> bool:
@@ -656,7 +656,7 @@ def is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def kept_by(modules: Iterable[nn.Module]) -> dict[int, Tensor]:
+def tensors_kept_by(modules: Iterable[nn.Module]) -> dict[int, Tensor]:
     """The tensors that modules keep, as parameters, buffers or plain attributes, by id."""
     kept = (names for m in modules for names in (vars(m), m._parameters, m._buffers))
     return {id(t): t for names in kept for t in names.values() if isinstance(t, Tensor)}

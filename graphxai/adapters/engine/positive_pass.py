@@ -28,20 +28,28 @@ import torch
 from torch import Tensor
 
 from graphxai.rules import positive as rules_of
-from graphxai.rules.conservative import Rules as Constant
+from graphxai.rules.conservative import Rules as ConservativeRules
 from graphxai.rules.positive import Rules
 from graphxai.runtime.scope import Blocks
 
-from .attention import Placed, Read, Seen, entries, exposed, readings, shares_of_parallel
-from .marks import Marks
-from .nodes import NONE, RESHAPES, Nodes, Numbers, agree, compressed
-from .replay import Plan, out_of_place, plan, replay
-from .trace import WEIGHTS, Op, Ref, Trace, paired, refs_in
+from .attention import (
+    NodeAttention,
+    NodePairEntries,
+    Read,
+    attention_replacements,
+    entries,
+    exposed_attention,
+    shares_of_parallel,
+)
+from .node_ids import NONE, RESHAPES, EntryIds, NodeIds, agree, compressed
+from .replay import ReplayPlan, make_plan, out_of_place, replay
+from .roles import Roles
+from .trace import WEIGHTS, Op, Ref, Trace, pair_refs, refs_in
 from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
 
 Hand = Callable[[Tensor], tuple[Tensor, ...]]
 Heads = tuple[Tensor, Tensor, Tensor]  # graph and head of each entry, important heads (B, K, H)
-ALL_CONSTANT = Constant(attention=True, layernorm=True, activation="ratio")
+ALL_CONSTANT = ConservativeRules(attention=True, layernorm=True, activation="ratio")
 STATISTICS = SUMS | {"amax", "amin", "max", "min", "logsumexp", "std_mean", "var_mean"}
 ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub"}
 
@@ -81,7 +89,7 @@ class RelevancePass:
             below = rules_of.through_linear(x.detach()[:, None], row, relevance[:, None, None])
             return (below[:, 0],)
 
-        return handed(f, hand, x)
+        return with_backward_rule(f, hand, x)
 
 
 _passes: Blocks[RelevancePass | None] = Blocks("graphxai_relevance", None)
@@ -102,13 +110,13 @@ def current_relevance() -> RelevancePass | None:
     return _passes.get()
 
 
-def handed(value: Tensor, hand: Hand, *inputs: Tensor) -> Tensor:
+def with_backward_rule(value: Tensor, hand: Hand, *inputs: Tensor) -> Tensor:
     """`value` with a backward pass that gives the inputs the relevance computed by `hand`."""
-    out: Tensor = _Handed.apply([value.detach()], hand, *inputs)
+    out: Tensor = _BackwardByRule.apply([value.detach()], hand, *inputs)
     return out
 
 
-class _Handed(torch.autograd.Function):
+class _BackwardByRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: list[Tensor], hand: Hand, *inputs: Tensor) -> Tensor:
         ctx.hand = hand
@@ -124,7 +132,7 @@ class _Handed(torch.autograd.Function):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class PositiveCall:
     """An operation that runs again.
 
     args, kwargs: its arguments, as they were at the time, without gradients; inputs: the signals
@@ -137,7 +145,7 @@ class Call:
     inputs: dict[int, Tensor]
     kept: dict[int, Tensor]  # all of `args` and `kwargs` by value
     made: Tensor | None
-    over: "Positive"
+    over: "PositiveInterpreter"
 
     @cached_property
     def value(self) -> Tensor:
@@ -170,7 +178,7 @@ class Call:
         given = self.op.args[place] if place < len(self.op.args) else None
         return given.value if type(given) is Ref and given.value in self.inputs else None
 
-    def only(self, value: int) -> "Call":
+    def only(self, value: int) -> "PositiveCall":
         """The same, with all relevance to one of its signals."""
         return replace(self, inputs={value: self.inputs[value]})
 
@@ -178,20 +186,20 @@ class Call:
 # -- the rules -------------------------------------------------------------------------------------
 
 
-def unchanged(call: Call) -> Tensor:
+def unchanged(call: PositiveCall) -> Tensor:
     """All relevance to the first signal, summed where that was broadcast."""
     x, shape = next(iter(call.inputs.values())), call.value.shape
     x = x if x.shape == shape else x.expand(shape)
-    return handed(call.value, lambda relevance: (relevance,), x)
+    return with_backward_rule(call.value, lambda relevance: (relevance,), x)
 
 
-def by_entry(call: Call) -> Tensor:
+def by_entry(call: PositiveCall) -> Tensor:
     """Functions of one signal, entry by entry: unchanged. Eq. 2 for others, which are named."""
     (x, *others) = call.inputs.values()
     return in_proportion(call) if others or x.shape != call.value.shape else unchanged(call)
 
 
-def in_proportion(call: Call) -> Tensor:
+def in_proportion(call: PositiveCall) -> Tensor:
     """Eq. 2, for operations without a rule of their own."""
     if call.op.number not in call.over.made.marks.softmax:  # whose relevance is that of its scores
         call.over.unknown.add((call.op.place, call.op.name.strip("_").removesuffix("_forward")))
@@ -205,16 +213,16 @@ def in_proportion(call: Call) -> Tensor:
         pairs = zip(points, gradients, strict=True)
         return tuple(t.detach() * gradient / len(kept) for t, gradient in pairs)
 
-    return handed(value, hand, *call.inputs.values())
+    return with_backward_rule(value, hand, *call.inputs.values())
 
 
-def quotient(call: Call) -> Tensor:
+def quotient(call: PositiveCall) -> Tensor:
     """All relevance to the numerator."""
     above = call.signal(0)
     return call.value if above is None else unchanged(call.only(above))
 
 
-def summed(call: Call) -> Tensor:
+def summed(call: PositiveCall) -> Tensor:
     """Eq. 5 for sums, linear but for an offset; terms of a product of matrices share by Eq. 2."""
     if len(call.inputs) > 1:  # sums into a tensor that holds a signal
         return _plus(call, summed)
@@ -225,10 +233,10 @@ def summed(call: Call) -> Tensor:
         rule = rules_of.in_proportion
     f, kept = call.of(value), call.kept[value]
     offset = f(torch.zeros_like(kept))
-    return handed(call.value, lambda r: (rule(lambda z: f(z) - offset, kept, r),), x)
+    return with_backward_rule(call.value, lambda r: (rule(lambda z: f(z) - offset, kept, r),), x)
 
 
-def added(call: Call) -> Tensor:
+def added(call: PositiveCall) -> Tensor:
     """u + v or u - v, broadcast to one shape."""
     if (own := call.over.centred(call)) is not None:
         return unchanged(call.only(own))
@@ -246,7 +254,7 @@ def added(call: Call) -> Tensor:
     return unchanged(call)
 
 
-def _added(call: Call, inputs: list[Tensor], kept: list[Tensor]) -> Tensor:
+def _added(call: PositiveCall, inputs: list[Tensor], kept: list[Tensor]) -> Tensor:
     """The addition rule for two terms, of which the last may be a constant."""
     shape, rule = call.value.shape, call.over.rules.addition
     inputs = [x.expand(shape) for x in inputs]
@@ -257,7 +265,7 @@ def _added(call: Call, inputs: list[Tensor], kept: list[Tensor]) -> Tensor:
         u, v, r = (x.reshape(len(graph), -1) for x in (*kept, relevance))
         return tuple(x.view(shape) for x in rule(u, v, r, graph)[: len(inputs)])
 
-    return handed(call.value, hand, *inputs)
+    return with_backward_rule(call.value, hand, *inputs)
 
 
 def _finite(term: Tensor) -> Tensor:
@@ -265,7 +273,7 @@ def _finite(term: Tensor) -> Tensor:
     return term.masked_fill(term.isinf(), 0.0)
 
 
-def _plus(call: Call, rule: Callable[[Call], Tensor]) -> Tensor:
+def _plus(call: PositiveCall, rule: Callable[[PositiveCall], Tensor]) -> Tensor:
     """A first argument plus the result of an operation without it, in two steps."""
     own, term, beta = call.signal(0), call.args[0], call.kwargs.get("beta", 1)
     nothing = torch.zeros_like(term)
@@ -283,7 +291,7 @@ def _plus(call: Call, rule: Callable[[Call], Tensor]) -> Tensor:
     return rest + term * beta
 
 
-def multiplied(call: Call) -> Tensor:
+def multiplied(call: PositiveCall) -> Tensor:
     """Products: Eq. 5 with a constant matrix, unchanged with a constant, or the product rule."""
     first = int(call.op.name in PLUS_PRODUCT)
     factors = [call.signal(first), call.signal(first + 1)]
@@ -299,7 +307,7 @@ def multiplied(call: Call) -> Tensor:
     return _weighted(call, first, factors[0] is not None) if len(signals) == 1 else by_entry(call)
 
 
-def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
+def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
     """Eq. 5 for a map that is linear in a signal and in a weight, but for an offset.
 
     With a matrix that is none of the model's weights, such as an adjacency matrix, it is a sum.
@@ -311,12 +319,14 @@ def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
         return summed(call)
     if call.op.name in ("mm", "bmm", "addmm", "baddbmm"):
         if not in_front:
-            return handed(
+            return with_backward_rule(
                 call.value, lambda r: (rules_of.through_linear(kept.mT, weight, r.mT).mT,), x
             )
         if call.op.number == call.over.last:
             call.over.state.head = (x, weight.mT)
-        return handed(call.value, lambda r: (rules_of.through_linear(kept, weight.mT, r),), x)
+        return with_backward_rule(
+            call.value, lambda r: (rules_of.through_linear(kept, weight.mT, r),), x
+        )
     # a bias that is added, and taken away again, would leave rounding where hardly anything arrives
     biases = {r.value: torch.zeros_like(call.kept[r.value]) for r in refs_in(call.op.args[2:3])}
     plain = replace(call, kept=call.kept | biases) if call.op.name == "convolution" else call
@@ -326,10 +336,10 @@ def _weighted(call: Call, first: int, in_front: bool) -> Tensor:
     def hand(relevance: Tensor) -> tuple[Tensor, ...]:
         return (rules_of.through_weights(lambda z, w: f(z, w) - offset, kept, weight, relevance),)
 
-    return handed(call.value, hand, x)
+    return with_backward_rule(call.value, hand, x)
 
 
-def _product(call: Call, first: int) -> Tensor:
+def _product(call: PositiveCall, first: int) -> Tensor:
     """A product of two signals; of attention, the weights come first."""
     left, right = (call.op.args[place].value for place in (first, first + 1))
     weights, over = call.over.weights.get(call.op.number), call.over
@@ -349,7 +359,7 @@ def _product(call: Call, first: int) -> Tensor:
         found = rule(*kept, relevance, f)
         return tuple(found[k] for k in wanted)
 
-    return handed(call.value, hand, *(call.inputs[(a, v)[k]] for k in wanted))
+    return with_backward_rule(call.value, hand, *(call.inputs[(a, v)[k]] for k in wanted))
 
 
 BY_ENTRY = {
@@ -361,7 +371,7 @@ AVERAGES = {
     "avg_pool3d", "upsample_nearest2d", "upsample_bilinear2d", "col2im", "_embedding_bag",
 }  # fmt: skip
 # operation: its rule; None: the ordinary backward pass; any other acts by entry, or is named
-POSITIVE: dict[str, Callable[[Call], Tensor] | None] = {
+POSITIVE: dict[str, Callable[[PositiveCall], Tensor] | None] = {
     **dict.fromkeys(LINEAR - BY_ENTRY),
     **dict.fromkeys(SAME),
     **dict.fromkeys(SUMS | AVERAGES, summed),
@@ -374,7 +384,7 @@ POSITIVE: dict[str, Callable[[Call], Tensor] | None] = {
 # -- the whole list --------------------------------------------------------------------------------
 
 
-class Positive:
+class PositiveInterpreter:
     """What runs in place of each operation of a pass.
 
     unknown: operations without a rule, with the path of their module. products: values that are
@@ -383,11 +393,11 @@ class Positive:
 
     def __init__(
         self,
-        made: Plan,
-        nodes: Nodes,
+        made: ReplayPlan,
+        nodes: NodeIds,
         state: RelevancePass,
         size: int,
-        placed: Sequence[Seen],
+        placed: Sequence[NodeAttention],
     ) -> None:
         self.made, self.nodes, self.state, self.size = made, nodes, state, size
         self.rules, self.trace = state.rules, made.trace
@@ -406,7 +416,7 @@ class Positive:
         rule = POSITIVE.get(op.name, by_entry)
         if rule is None or any(isinstance(arg, str) and arg in ("amax", "amin") for arg in op.args):
             return op.func(*args, **kwargs)
-        given = paired((op.args, op.kwargs), (args, kwargs))
+        given = pair_refs((op.args, op.kwargs), (args, kwargs))
         reads = {ref.value: tensor for ref, tensor in given}
         inputs = {
             value: t for value, t in reads.items() if self.made.signal[value] and t.requires_grad
@@ -418,7 +428,7 @@ class Positive:
         kept |= {ref.value: kept[ref.value].clone() for ref in op.reads if ref.slot in unstable}
         made = None if slot in unstable else self.trace.tensors[slot].detach()
         frozen = op.with_tensors(lambda ref: kept[ref.value], args, kwargs)
-        out = rule(Call(op, *frozen, inputs, kept, made, self))
+        out = rule(PositiveCall(op, *frozen, inputs, kept, made, self))
         if op.in_place:
             return args[0].copy_(out) if out is not args[0] else out
         return [out, *[None] * len(op.result[1:])] if isinstance(op.result, list) else out
@@ -458,7 +468,7 @@ class Positive:
         signals = [ref for ref in op.reads if self.made.signal[ref.value]]
         return len(signals) == 1 and (op.name != "div" or op.args[0] == signals[0])
 
-    def centred(self, call: Call) -> int | None:
+    def centred(self, call: PositiveCall) -> int | None:
         """The value x of `x - m`, where m is a mean, or other statistic, of the entries of x.
 
         So a norm passes relevance on unchanged. A mean of other nodes, as in a Laplacian, is not
@@ -484,7 +494,7 @@ class Positive:
         summed_up = any(self.trace.name(value) in STATISTICS for value in between)
         return x if summed_up and all(map(fits, between)) else None
 
-    def _is_of(self, value: int, nodes: Numbers) -> bool:
+    def _is_of(self, value: int, nodes: EntryIds) -> bool:
         """Whether a value is of whole graphs, or row by row of the same nodes or pairs."""
         own = self.nodes.by_value.get(value)
         if own is None:
@@ -496,7 +506,7 @@ class Positive:
             return True
         return nodes.key is not None and agree(own.query, nodes.key)
 
-    def graphs_of(self, call: Call) -> Tensor:
+    def graphs_of(self, call: PositiveCall) -> Tensor:
         """The graph (R,) of each row of a result, or as many of its first axes as have several."""
         shape, numbers = call.value.shape, self.nodes.by_value.get(call.op.out)
         if numbers is None or not call.value.numel():
@@ -510,12 +520,14 @@ class Positive:
 
     # -- attention -----------------------------------------------------------------------------
 
-    def exposing(self, place: Placed) -> Read:
+    def exposing(self, place: NodePairEntries) -> Read:
         """Attention as (B, H, T, T), in the way of the relevance."""
 
         def read(weights: Tensor) -> Tensor:
             leaf = not self.rules.into_queries_and_keys
-            attention, _ = exposed(weights.detach(), place, self.size, self.nodes.tokens, leaf)
+            attention, _ = exposed_attention(
+                weights.detach(), place, self.size, self.nodes.tokens, leaf
+            )
             share = shares_of_parallel(place.inside(weights.detach()), attention, place)
             nothing = torch.zeros_like(weights)
 
@@ -529,9 +541,9 @@ class Positive:
                 return found, relevance.put(place.index, torch.zeros_like(each))
 
             if not leaf:
-                attention = handed(attention, to_weights, weights)
+                attention = with_backward_rule(attention, to_weights, weights)
             self.state.attention.append(attention)
-            return handed(weights, to_attention, attention, weights)
+            return with_backward_rule(weights, to_attention, attention, weights)
 
         return read
 
@@ -550,7 +562,7 @@ class Positive:
         return (graph / inside).round().long(), (head / inside).round().long(), chosen
 
 
-def _last_map(made: Plan) -> int | None:
+def _last_map(made: ReplayPlan) -> int | None:
     """The number of the affine map with constant weights that makes the output (B, C)."""
     trace, value = made.trace, made.trace.output.value
     op = trace.made(value)
@@ -564,12 +576,12 @@ def _last_map(made: Plan) -> int | None:
     return op.number if trace.shape(op.out) == trace.shape(value) else None
 
 
-def passed_back(
-    made: Plan,
-    nodes: Nodes,
+def run_by_positive_rules(
+    made: ReplayPlan,
+    nodes: NodeIds,
     inputs: Mapping[int, Tensor],
     size: int,
-    placed: Sequence[Seen],
+    placed: Sequence[NodeAttention],
     state: RelevancePass,
     name: str,
 ) -> Tensor:
@@ -577,9 +589,9 @@ def passed_back(
 
     inputs: by slot; placed: attention to read.
     """
-    positive = Positive(made, nodes, state, size, placed)
-    read = readings(placed, positive.exposing)
-    output: Tensor = replay(made, inputs, reading=read, apply=positive).output()
+    positive = PositiveInterpreter(made, nodes, state, size, placed)
+    read = attention_replacements(placed, positive.exposing)
+    output: Tensor = replay(made, inputs, replacements=read, apply=positive).output()
     if positive.unknown:
         lines = sorted(f"{place or name}: {what}" for place, what in positive.unknown)
         warnings.warn(
@@ -590,10 +602,10 @@ def passed_back(
     return output
 
 
-def plan_of(trace: Trace, marks: Marks, rules: Rules, bits: int) -> Plan:
+def make_positive_plan(trace: Trace, marks: Roles, rules: Rules, bits: int) -> ReplayPlan:
     """What runs again: gates and scales are constant, and attention where relevance ends there."""
     held = {number: dict(values) for number, values in marks.held.items()}
     if rules.into_queries_and_keys:
         for met in marks.attention:
             held[met.product.number].pop(met.weights, None)
-    return plan(trace, replace(marks, held=held, products=set()), ALL_CONSTANT, bits)
+    return make_plan(trace, replace(marks, held=held, products=set()), ALL_CONSTANT, bits)

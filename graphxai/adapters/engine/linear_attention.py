@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .nodes import RESHAPES, Nodes
+from .node_ids import RESHAPES, NodeIds
 from .trace import Op, Ref, Trace
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ MOVES = RESHAPES | {"expand", "transpose", "permute", "t"}
 
 
 @dataclass(eq=False)
-class _Found:
+class _LinearAttention:
     """The products `k^T v` and `q (k^T v)`; an addition of `c v`, the moves before it, and c."""
 
     inner: Op
@@ -31,9 +31,9 @@ class _Found:
     factor: float = 0.0
 
 
-def write_matrices(trace: Trace, nodes: Nodes) -> bool:
+def insert_attention_matrices(trace: Trace, nodes: NodeIds) -> bool:
     """Change the list; whether it has linear attention."""
-    found = list(_linear_attention(trace, nodes))
+    found = list(_find_linear_attention(trace, nodes))
     for one in found:
         _find_added(trace, one)
     _make_room(trace, {one.outer.number: 1 + (one.added is not None) for one in found})
@@ -43,7 +43,7 @@ def write_matrices(trace: Trace, nodes: Nodes) -> bool:
     return bool(found)
 
 
-def _linear_attention(trace: Trace, nodes: Nodes) -> Iterator[_Found]:
+def _find_linear_attention(trace: Trace, nodes: NodeIds) -> Iterator[_LinearAttention]:
     for outer in trace.ops:
         if outer.name not in PRODUCTS or not trace.live[outer.reads[0].value] & 1:
             continue
@@ -63,7 +63,7 @@ def _linear_attention(trace: Trace, nodes: Nodes) -> Iterator[_Found]:
             and trace.shape(value) == trace.shape(moments.value)
             and torch.equal(trace.tensor(value), trace.tensor(moments.value))
         ):
-            yield _Found(inner, outer)
+            yield _LinearAttention(inner, outer)
 
 
 def _stays(trace: Trace, ref: Ref, op: Op) -> bool:
@@ -72,7 +72,7 @@ def _stays(trace: Trace, ref: Ref, op: Op) -> bool:
     return ref.slot not in trace.unstable or written is None or trace.maker[written] < op.number
 
 
-def _find_added(trace: Trace, found: _Found) -> None:
+def _find_added(trace: Trace, found: _LinearAttention) -> None:
     """Find an addition of a multiple of the values to the product, or to a view of it."""
     value, moved = found.outer.out, trace.tensor(found.inner.reads[1].value)
     moves: list[Op] = []
@@ -115,7 +115,7 @@ def _make_room(trace: Trace, before: dict[int, int]) -> None:
     trace.left = None if trace.left is None else new[trace.left]
 
 
-def _write(trace: Trace, found: _Found) -> None:
+def _write(trace: Trace, found: _LinearAttention) -> None:
     inner, outer = found.inner, found.outer
     (query, _), (keys, values) = outer.reads, inner.reads
     q, k, v = (trace.tensor(ref.value) for ref in (query, keys, values))
@@ -132,7 +132,7 @@ def _write(trace: Trace, found: _Found) -> None:
     _reread(trace, outer, (ref, values))
 
 
-def _leave_out(trace: Trace, found: _Found, out: Tensor) -> None:
+def _leave_out(trace: Trace, found: _LinearAttention, out: Tensor) -> None:
     """Let the addition add nothing to the product, which has the sum already."""
     assert found.added is not None
     if not found.added.in_place:

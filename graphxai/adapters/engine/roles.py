@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from .trace import WEIGHTS, Op, Ref, Trace, filled
+from .trace import WEIGHTS, Op, Ref, Trace, fill_refs
 from .vocabulary import (
     ADDITIONS,
     GATES,
@@ -56,7 +56,7 @@ _OF_COMBINATIONS = OF_A_SUM | ADDITIONS | {"mul", "div"}
 _OF_PROJECTIONS = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
 
 
-class Meeting(NamedTuple):
+class AttentionProduct(NamedTuple):
     """Weights meet values in a product: the product, the weights, where they come from.
 
     origin: the operation that made the weights, such as the softmax, or that divides the result by
@@ -69,7 +69,7 @@ class Meeting(NamedTuple):
     divisor: int | None = None
 
 
-class Sizes(NamedTuple):
+class SizeComparison(NamedTuple):
     """Two values whose sizes were compared, and the answer."""
 
     test: Callable[[torch.Size, torch.Size], bool]
@@ -79,7 +79,7 @@ class Sizes(NamedTuple):
 
 
 @dataclass(eq=False)
-class Marks:
+class Roles:
     """Values held constant by the operations that read them, and products that are halved.
 
     held: by number of the operation, each value with its rule. attention: where weights that sum
@@ -95,12 +95,12 @@ class Marks:
     """
 
     held: dict[int, dict[int, Rule]] = field(default_factory=dict)
-    attention: list[Meeting] = field(default_factory=list)
+    attention: list[AttentionProduct] = field(default_factory=list)
     products: set[int] = field(default_factory=set)
     shares: dict[int, dict[int, float]] = field(default_factory=dict)
     softmax: set[int] = field(default_factory=set)
     shifts: set[int] = field(default_factory=set)
-    sizes: set[Sizes] = field(default_factory=set)
+    sizes: set[SizeComparison] = field(default_factory=set)
     alike: list[list[int]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
 
@@ -109,25 +109,25 @@ class Marks:
         self.held.setdefault(op.number, {}).setdefault(value, rule)
 
 
-def marked(trace: Trace) -> Marks:
+def find_roles(trace: Trace) -> Roles:
     """All marks of a pass, whatever the rules in force.
 
     What other inputs alone go into, such as an encoder of positions, is marked by itself: its
     attention is held constant, but is none between nodes.
     """
     first, alike = _first_of_equals(trace)
-    marks = Marks(alike=alike, first=first)
-    _Marking(trace, [bool(live & 1) for live in trace.live], marks)
+    marks = Roles(alike=alike, first=first)
+    _RoleFinder(trace, [bool(live & 1) for live in trace.live], marks)
     others = [bool(live & ~WEIGHTS) and not live & 1 for live in trace.live]
     if any(others):
-        _Marking(trace, others, replace(marks, attention=[]))  # all else is added to the same
+        _RoleFinder(trace, others, replace(marks, attention=[]))  # all else is added to the same
     return marks
 
 
-class _Marking:
+class _RoleFinder:
     """Finds the marks of operations on some values; live: which."""
 
-    def __init__(self, trace: Trace, live: Sequence[bool], marks: Marks) -> None:
+    def __init__(self, trace: Trace, live: Sequence[bool], marks: Roles) -> None:
         self.trace, self.live, self.marks = trace, live, marks
         self._first = marks.first
         self._behind: dict[tuple[int, int], set[int]] = {}
@@ -156,7 +156,7 @@ class _Marking:
     ) -> bool:
         """A question about the shapes of two values."""
         answer = test(self.trace.shape(first), self.trace.shape(second))
-        self.marks.sizes.add(Sizes(test, first, second, answer))
+        self.marks.sizes.add(SizeComparison(test, first, second, answer))
         return answer
 
     def factors(self, op: Op) -> list[int]:
@@ -341,7 +341,7 @@ class _Marking:
     def _mark_attention(self, op: Op) -> None:
         for product, value in self.meetings([op.out], ON_THE_WAY):
             self.marks.hold(product, value, "attention")
-            self.marks.attention.append(Meeting(product, value, op))
+            self.marks.attention.append(AttentionProduct(product, value, op))
 
     def _mark_softmax(self, weights: int) -> None:
         """Mark the exponentials that weights are made of, their sums' logarithms and inverses."""
@@ -430,7 +430,7 @@ class _Marking:
                 self.marks.shares[op.number] = {above: 1, below: 1 / 2}
                 self._mark_softmax(below)
                 if len(found) == 1:  # with a matrix
-                    self.marks.attention.append(Meeting(*found[0], op, below))
+                    self.marks.attention.append(AttentionProduct(*found[0], op, below))
                 else:
                     self._share_as_with_matrix(*found)
                 return True
@@ -554,7 +554,7 @@ def _same_numbers(one: Op, other: Op) -> bool:
 
 def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """All that is no tensor among an operation's arguments."""
-    return repr(filled((op.args, op.kwargs), (args, kwargs), lambda ref: "tensor"))
+    return repr(fill_refs((op.args, op.kwargs), (args, kwargs), lambda ref: "tensor"))
 
 
 def _is_smaller(first: torch.Size, second: torch.Size) -> bool:

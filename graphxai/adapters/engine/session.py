@@ -23,27 +23,42 @@ from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Arriving, Rules, Tape, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
 
-from ..isolation import uncompiled
-from ..layout import Layout
-from .attention import attention_between_nodes, current_layer_inputs, entering, exposing, readings
-from .marks import Marks, marked
-from .matrices import write_matrices
-from .nodes import NONE, Nodes, numbered
-from .program import NODES, Followed, Pass, Program, followed, give_up, keep, programmed
-from .relevance import RelevancePass, passed_back, plan_of
-from .remembering import once, versions_of
-from .replay import Plan, Reading, Replayed, curves, plan, replay
-from .shares import (
+from ..eval_replica import uncompiled
+from ..layout import NodeLayout
+from .attention import (
+    attention_between_nodes,
+    attention_replacements,
+    current_layer_inputs,
+    exposing,
+    layer_input_of,
+)
+from .constants import (
     BIASES,
     CUT_OFF,
-    Lines,
-    Shares,
+    ConstantShares,
+    LedgerLines,
     adds_up,
-    lines_in,
-    replayed_with,
-    rows_of_graphs,
-    share_along,
+    graph_axes,
+    modules_by_line,
+    replay_with_shares,
+    share_by_derivative,
 )
+from .linear_attention import insert_attention_matrices
+from .node_ids import NONE, NodeIds, track_nodes
+from .pass_cache import cached, weight_versions
+from .positive_pass import RelevancePass, make_positive_plan, run_by_positive_rules
+from .program import (
+    NODES,
+    FollowedPass,
+    PassRequest,
+    Program,
+    follow_program,
+    give_up_programs,
+    make_program,
+    store_program,
+)
+from .replay import Replay, ReplayPlan, ValueReplacement, make_plan, nonlinearities, replay
+from .roles import Roles, find_roles
 from .trace import Recording, Trace, is_real, is_recording, recording, refs_in
 from .vocabulary import ADDITIVE
 
@@ -51,98 +66,102 @@ from .vocabulary import ADDITIVE
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
 
 
-def explained_pass(given: Pass, rules: Rules, tape: Tape | None) -> Tensor:
+def pass_by_conservative_rules(given: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     """Outputs (B, C) of node rows under the rules, with what the tape asks for."""
     if tape is not None and not tape.with_biases:
-        return _read_pass(given, rules)
+        return _pass_with_attention(given, rules)
     inputs = {"": given.rows, **given.others}.items()
     kinds = tuple((key, t.dtype, t.dim(), t.device) for key, t in inputs)
     asked = (rules, tape is not None, kinds)
-    found = None if given.leaves else followed(given, asked)
+    found = None if given.leaves else follow_program(given, asked)
     if found is None:
-        program = _learned(given, rules, asked, tape is not None or bool(given.leaves))
+        program = _recorded_program(given, rules, asked, tape is not None or bool(given.leaves))
         # from here on as every later pass, so that the first one has the same last digits
-        found = None if given.leaves or tape is None else followed(given, asked)
+        found = None if given.leaves or tape is None else follow_program(given, asked)
     if found is None and not given.leaves and tape is not None:
-        found = _again(given, program)
+        found = _replayed_with_shares(given, program)
     if found is None:
         outputs = replay(program.made, {program.slot: given.rows}).output()
     else:
         program, outputs = found.program, found.outputs
     if program.curved:
-        warn_of_curves(given.name, program.wide)
-    outputs = _reaching(outputs, given)
+        warn_of_nonlinearities(given.name, program.wide)
+    outputs = _connected_to_nodes(outputs, given)
     if given.leaves:
-        of_leaves = _towards(program, given)
+        of_leaves = _outputs_of_leaves(program, given)
         outputs = outputs + of_leaves - of_leaves.detach()
     if tape is None:
         return outputs
     if found is None or found.shares is None:
-        tape.arriving = _derived(outputs, program, given)
+        tape.arriving = _shares_by_derivative(outputs, program, given)
     else:
-        tape.arriving = _arriving(found, found.shares, given, rules, asked)
+        tape.arriving = _shares_from_gradient(found, found.shares, given, rules, asked)
     return outputs
 
 
-def _read_pass(given: Pass, rules: Rules) -> Tensor:
+def _pass_with_attention(given: PassRequest, rules: Rules) -> Tensor:
     """Outputs of a pass whose attention is put on the tape."""
-    seen = seen_in(given)
-    warn_of_chance(given.name, seen.trace)
-    again = reading(seen, rules, seen.trace.slot_of(NODES), given.rows, given.layout, given.name)
-    return _reaching(again.output(), given)
+    seen = annotated_trace(given)
+    warn_of_random_numbers(given.name, seen.trace)
+    again = replay_reading_attention(
+        seen, rules, seen.trace.slot_of(NODES), given.rows, given.layout, given.name
+    )
+    return _connected_to_nodes(again.output(), given)
 
 
-def _learned(given: Pass, rules: Rules, asked: Hashable, biases: bool) -> Program:
+def _recorded_program(given: PassRequest, rules: Rules, asked: Hashable, biases: bool) -> Program:
     """The program of a pass, which is recorded, and kept for later ones."""
-    trace = recorded(given)
-    program = programmed(trace, rules, given.names, biases)
-    warn_of_chance(given.name, trace)
-    keep(given, asked, program, lambda: with_graphs(program, given))
+    trace = record_pass(given)
+    program = make_program(trace, rules, given.names, biases)
+    warn_of_random_numbers(given.name, trace)
+    store_program(given, asked, program, lambda: graph_ids(program, given))
     return program
 
 
-def relevant_pass(given: Pass, state: RelevancePass) -> Tensor:
+def pass_by_positive_rules(given: PassRequest, state: RelevancePass) -> Tensor:
     """Outputs (B, C) of node rows, from which relevance passes back by positive rules."""
     name, size = given.name, len(given.layout.mask)
-    trace, nodes, marks = seen_in(given)
+    trace, nodes, marks = annotated_trace(given)
     slot = trace.slot_of(NODES)
-    made = plan_of(trace, marks, state.rules, NODES)
+    made = make_positive_plan(trace, marks, state.rules, NODES)
     seen = attention_between_nodes(made, nodes, size, name) if state.reads_attention else []
-    warn_of_chance(name, trace)
-    return _reaching(passed_back(made, nodes, {slot: given.rows}, size, seen, state, name), given)
+    warn_of_random_numbers(name, trace)
+    return _connected_to_nodes(
+        run_by_positive_rules(made, nodes, {slot: given.rows}, size, seen, state, name), given
+    )
 
 
-class Seen(NamedTuple):
+class AnnotatedTrace(NamedTuple):
     """A list in which linear attention has its matrix, the numbers of its nodes, and its marks."""
 
     trace: Trace
-    nodes: Nodes
-    marks: Marks
+    nodes: NodeIds
+    marks: Roles
 
 
-def seen_in(given: Pass) -> Seen:
+def annotated_trace(given: PassRequest) -> AnnotatedTrace:
     """What methods that look into attention see of a pass."""
-    key = (given.module, versions_of(given.module), given.rows.detach(), *given.beside)
+    key = (given.module, weight_versions(given.module), given.rows.detach(), *given.beside)
 
-    def look() -> Seen:
-        trace = recorded(given)
-        return seen_of(trace, trace.slot_of(NODES), given.rows, given.layout)
+    def look() -> AnnotatedTrace:
+        trace = record_pass(given)
+        return annotate(trace, trace.slot_of(NODES), given.rows, given.layout)
 
     # what is drawn at random is drawn anew in every pass
-    return once(key, look, lambda seen: bool(given.beside) and not _is_random(seen.trace))
+    return cached(key, look, lambda seen: bool(given.beside) and not _is_random(seen.trace))
 
 
-def seen_of(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Seen:
+def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
     """The same of a recorded pass, the input in `slot` having the nodes' rows."""
-    nodes = with_numbers(trace, slot, rows, layout)
-    return Seen(trace, nodes, marked(trace))
+    nodes = node_ids_with_matrices(trace, slot, rows, layout)
+    return AnnotatedTrace(trace, nodes, find_roles(trace))
 
 
 def _is_random(trace: Trace) -> bool:
     return bool(trace.chance or trace.drawn)
 
 
-def recorded(given: Pass) -> Trace:
+def record_pass(given: PassRequest) -> Trace:
     """The list of one pass; the nodes have the bit `NODES`, each other input one of its own."""
 
     def run(leaf: Tensor, graded: bool) -> Trace:
@@ -158,7 +177,7 @@ def recorded(given: Pass) -> Trace:
     return run(given.rows.detach(), graded=False)
 
 
-def _reaching(outputs: Tensor, given: Pass) -> Tensor:
+def _connected_to_nodes(outputs: Tensor, given: PassRequest) -> Tensor:
     """The outputs, with a gradient of zero at the nodes if none reaches them."""
     return outputs if outputs.requires_grad else outputs + 0 * given.rows.sum()
 
@@ -166,12 +185,12 @@ def _reaching(outputs: Tensor, given: Pass) -> Tensor:
 # -- shares of constants, and relevance of other inputs --------------------------------------------
 
 
-def _again(given: Pass, program: Program) -> Followed | None:
+def _replayed_with_shares(given: PassRequest, program: Program) -> FollowedPass | None:
     """A recorded pass under the rules, with shares that come in on the way back, if they can."""
-    if (known := program.adding) is None:
+    if (known := program.additions) is None:
         return None
     single = len(given.layout.mask) == 1
-    rows = rows_of_graphs(known, None if single else with_graphs(program, given), given.layout)
+    rows = graph_axes(known, None if single else graph_ids(program, given), given.layout)
     if rows is None:
         return None
     trace, leaves = program.trace, dict[int, Tensor]()
@@ -179,16 +198,16 @@ def _again(given: Pass, program: Program) -> Followed | None:
         if bit != NODES and program.wide.signal[trace.slot_of_value.index(slot)]:
             came = trace.before.get(slot, trace.tensors[slot])
             leaves[slot] = came.detach().requires_grad_()
-    shares = Shares(known, rows, given.layout)
-    again = replayed_with(shares, {program.slot: given.rows, **leaves})
+    shares = ConstantShares(known, rows, given.layout)
+    again = replay_with_shares(shares, {program.slot: given.rows, **leaves})
     if again is None:
         return None
     inputs = {program.names[trace.inputs[slot]]: leaf for slot, leaf in leaves.items()}
-    return Followed(program, again.output(), shares, inputs)
+    return FollowedPass(program, again.output(), shares, inputs)
 
 
-def _arriving(
-    found: Followed, shares: Shares, given: Pass, rules: Rules, asked: Hashable
+def _shares_from_gradient(
+    found: FollowedPass, shares: ConstantShares, given: PassRequest, rules: Rules, asked: Hashable
 ) -> Arriving:
     """The shares of a pass that followed a program; those derived if they do not add up."""
     program, inputs = found.program, found.inputs
@@ -202,11 +221,11 @@ def _arriving(
         }
         of_line = shares.of_lines(own)
         if shares.known.affine and not adds_up(outputs, weights, relevance, of_line):
-            give_up(given.module, asked)
+            give_up_programs(given.module, asked)
             again = replace(given, rows=given.rows.detach())
             with rules_of.conservative(**vars(rules)):
-                derived = programmed(recorded(again), rules, program.names, True)
-                of_line = _weighted(_shares(derived, again), weights)
+                derived = make_program(record_pass(again), rules, program.names, True)
+                of_line = _weight_outputs(_shares_in_outputs(derived, again), weights)
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
             warn_of_cuts(given.name, program.places[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
@@ -214,22 +233,22 @@ def _arriving(
     return Arriving(list(inputs.values()), of_lines)
 
 
-def _derived(outputs: Tensor, program: Program, given: Pass) -> Arriving:
+def _shares_by_derivative(outputs: Tensor, program: Program, given: PassRequest) -> Arriving:
     """The shares of a recorded pass, which are known before the gradient has passed."""
     whole = program.whole
-    shares = _shares(program, given) if whole is None else {whole: outputs.detach()}
+    shares = _shares_in_outputs(program, given) if whole is None else {whole: outputs.detach()}
     shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
     if CUT_OFF in shares:
         warn_of_cuts(given.name, program.places[CUT_OFF] if whole is None else {""})
-    return Arriving([], lambda _gradients, _outputs, weights, _: _weighted(shares, weights))
+    return Arriving([], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights))
 
 
-def _weighted(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
     """The share (B,) of each line in the explained value, of its shares in the outputs (B, C)."""
     return {line: (share * weights).sum(-1) for line, share in shares.items()}
 
 
-def _shares(program: Program, given: Pass) -> dict[str, Tensor]:
+def _shares_in_outputs(program: Program, given: PassRequest) -> dict[str, Tensor]:
     """The share of each line in the outputs (B, C) of a recorded pass.
 
     The share of every constant c that enters by addition is `sum c * df/dc`: the directional
@@ -238,7 +257,9 @@ def _shares(program: Program, given: Pass) -> dict[str, Tensor]:
     found = {}
     for line in sorted(program.places):
         try:
-            found[line] = share_along(program.wide, {program.slot: given.rows}, line, program.lines)
+            found[line] = share_by_derivative(
+                program.wide, {program.slot: given.rows}, line, program.lines
+            )
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
             warnings.warn(
                 f"the share of {line} in {given.name} is unknown; the ledger lists it as"
@@ -248,7 +269,7 @@ def _shares(program: Program, given: Pass) -> dict[str, Tensor]:
     return found
 
 
-def _towards(program: Program, given: Pass) -> Tensor:
+def _outputs_of_leaves(program: Program, given: PassRequest) -> Tensor:
     """Outputs whose gradient leads to the leaves instead of the nodes.
 
     The leaf of an input of integers has one entry per row, a one that scales whatever the model
@@ -258,7 +279,7 @@ def _towards(program: Program, given: Pass) -> Tensor:
     slots = {program.names.get(bit): slot for slot, bit in trace.inputs.items()}
     real = {name: leaf for name, leaf in leaves.items() if is_real(trace.tensors[slots[name]])}
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
-    scaled: dict[int, Reading] = {}
+    scaled: dict[int, ValueReplacement] = {}
     for op in wide.passing if codes else ():
         added = [op.args[place : place + 1] for place in ADDITIVE.get(op.name, ())]
         for ref in refs_in(added):
@@ -266,11 +287,11 @@ def _towards(program: Program, given: Pass) -> Tensor:
             if name in codes and not wide.signal[ref.value] and is_real(trace.tensors[ref.slot]):
                 if op.number in scaled:
                     raise _not_by_row(name)
-                scaled[op.number] = Reading(ref.value, _by_row(name, codes[name]))
+                scaled[op.number] = ValueReplacement(ref.value, _by_row(name, codes[name]))
     found: Tensor = replay(
         wide,
         {slots[name]: leaf for name, leaf in real.items()} | {program.slot: given.rows.detach()},
-        reading=scaled,
+        replacements=scaled,
     ).output()
     return found
 
@@ -296,26 +317,30 @@ def _by_row(name: str, leaf: Tensor) -> Callable[[Tensor], Tensor]:
 # -- whose rows they are ---------------------------------------------------------------------------
 
 
-def with_numbers(trace: Trace, slot: int, rows: Tensor, layout: Layout) -> Nodes:
+def node_ids_with_matrices(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> NodeIds:
     """The numbers of a list in which linear attention has its matrix from here on."""
-    numbers = numbers_of_rows(layout, rows)
-    nodes = numbered(trace, slot, numbers, layout.tokens)
-    return numbered(trace, slot, numbers, layout.tokens) if write_matrices(trace, nodes) else nodes
+    numbers = ids_of_rows(layout, rows)
+    nodes = track_nodes(trace, slot, numbers, layout.tokens)
+    return (
+        track_nodes(trace, slot, numbers, layout.tokens)
+        if insert_attention_matrices(trace, nodes)
+        else nodes
+    )
 
 
-def with_graphs(program: Program, given: Pass) -> Nodes:
+def graph_ids(program: Program, given: PassRequest) -> NodeIds:
     """The numbers of a list in which all rows, those of other inputs too, are of whole graphs."""
     trace, others, layout = program.trace, {}, given.layout
     for slot, bit in trace.inputs.items():
         graphs = given.graphs_of(program.names[bit]) if bit != NODES else None
         if graphs is not None:
             others[slot] = -2 - graphs.view(-1, *[1] * (trace.tensors[slot].dim() - 1))
-    numbers = numbers_of_rows(layout, given.rows)
+    numbers = ids_of_rows(layout, given.rows)
     numbers = torch.where(numbers == NONE, NONE, -2 - numbers // layout.tokens)
-    return numbered(trace, program.slot, numbers, layout.tokens, others=others)
+    return track_nodes(trace, program.slot, numbers, layout.tokens, others=others)
 
 
-def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
+def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:
     """The number of each row (n, D) or (B, S, D) of the model's input, (n, 1) or (B, S, 1)."""
     own = layout.graph * layout.tokens + layout.slot + 1
     if rows.dim() == 2:
@@ -328,32 +353,32 @@ def numbers_of_rows(layout: Layout, rows: Tensor) -> Tensor:
     return numbers[:, first : first + rows.shape[1], None]
 
 
-def reading(
-    seen: Seen,
+def replay_reading_attention(
+    seen: AnnotatedTrace,
     rules: Rules,
     slot: int,
     rows: Tensor,
-    layout: Layout,
+    layout: NodeLayout,
     name: str,
     known: set[str] | None = None,
     together: bool = False,
-) -> Replayed:
+) -> Replay:
     """The pass again, with attention between nodes put on the tape in force.
 
     known: what was warned of before. together: the graphs cannot have a pass each.
     """
     trace, nodes, marks = seen
-    made = plan(trace, marks, rules, NODES)
-    warn_of_curves(name, made, known)
+    made = make_plan(trace, marks, rules, NODES)
+    warn_of_nonlinearities(name, made, known)
     attention = attention_between_nodes(made, nodes, len(layout.mask), name, together)
-    read = readings(attention, lambda place: exposing(place, layout, made.rules))
-    again = replay(made, {slot: rows}, reading=read)
+    read = attention_replacements(attention, lambda place: exposing(place, layout, made.rules))
+    again = replay(made, {slot: rows}, replacements=read)
     if (tape := current_tape()) is not None:
         first = len(tape.attention) - len(attention)  # after what the model recorded by itself
         tape.chunks += range(len(tape.chunks), first)
         tape.chunks += [first + one.chunk_of for one in attention]
     if (entered := current_layer_inputs()) is not None:
-        entered += [entering(trace, nodes, one.met, again, layout) for one in attention]
+        entered += [layer_input_of(trace, nodes, one.met, again, layout) for one in attention]
     return again
 
 
@@ -361,7 +386,7 @@ def reading(
 
 
 @contextmanager
-def intercepted(model: nn.Module, *, layout: Layout | None = None) -> Iterator[None]:
+def intercepted(model: nn.Module, *, layout: NodeLayout | None = None) -> Iterator[None]:
     """Rules and recordings of this thread act on `model`, or parts of it, within the block.
 
     A call of the model is recorded as a list of PyTorch's basic operations, and the list runs again
@@ -371,13 +396,13 @@ def intercepted(model: nn.Module, *, layout: Layout | None = None) -> Iterator[N
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
-    watch = _Watch(model, layout)
+    watch = _Interceptor(model, layout)
     handles = (
         register_module_forward_pre_hook(watch.before),
         register_module_forward_hook(watch.after, always_call=True),
     )
     try:
-        with uncompiled(model), _watching.block(watch):
+        with uncompiled(model), _interceptors.block(watch):
             yield
     finally:
         for handle in handles:
@@ -407,22 +432,22 @@ def conservative(
         yield in_force
 
 
-_watching: "Blocks[_Watch | None]" = Blocks("graphxai_watching", None)
+_interceptors: "Blocks[_Interceptor | None]" = Blocks("graphxai_watching", None)
 
 
-def _innermost(module: nn.Module) -> "_Watch | None":
+def _innermost_interceptor(module: nn.Module) -> "_Interceptor | None":
     """The innermost block of this thread that acts on a module."""
-    watch = _watching.get()
+    watch = _interceptors.get()
     while watch is not None and not watch.covers(module):
         watch = watch.outer
     return watch
 
 
-class _Watch:
+class _Interceptor:
     """Records each call of the model, or of a part of it, and replays it."""
 
-    def __init__(self, model: nn.Module, layout: Layout | None) -> None:
-        self.outer = _watching.get()
+    def __init__(self, model: nn.Module, layout: NodeLayout | None) -> None:
+        self.outer = _interceptors.get()
         self._model, self._layout = model, layout
         self._parts = {id(module) for module in model.modules()}
         self._thread = threading.get_ident()
@@ -443,7 +468,7 @@ class _Watch:
         if self._recording is not None:
             self._recording.enter(module)
             return
-        if is_recording() or self is not _innermost(module):
+        if is_recording() or self is not _innermost_interceptor(module):
             return
         floats = [t for t in tree_flatten(args)[0] if isinstance(t, Tensor)]
         floats = [t for t in floats if t.is_floating_point() and not isinstance(t, nn.Parameter)]
@@ -472,16 +497,18 @@ class _Watch:
             for tensor in lent:
                 tensor.requires_grad_(False)
         name, tape = type(self._model).__name__, current_tape()
-        warn_of_chance(name, trace)
+        warn_of_random_numbers(name, trace)
         if tape is not None and not tape.with_biases and trace.inputs:
             slot = next(iter(trace.inputs))
             rows = trace.tensors[slot]
-            layout = self._layout or _layout(rows)
-            seen = seen_of(trace, slot, rows, layout)
-            again = reading(seen, current_rules(), slot, rows, layout, name, self._warned, True)
+            layout = self._layout or _layout_of_input(rows)
+            seen = annotate(trace, slot, rows, layout)
+            again = replay_reading_attention(
+                seen, current_rules(), slot, rows, layout, name, self._warned, True
+            )
             return again.output()
-        made = plan(trace, marked(trace), current_rules())
-        warn_of_curves(name, made, self._warned)
+        made = make_plan(trace, find_roles(trace), current_rules())
+        warn_of_nonlinearities(name, made, self._warned)
         return replay(made, {slot: trace.tensors[slot] for slot in trace.inputs}).output()
 
     def end(self) -> None:
@@ -491,20 +518,20 @@ class _Watch:
             self._recording = None
 
 
-def _layout(rows: Tensor) -> Layout:
+def _layout_of_input(rows: Tensor) -> NodeLayout:
     """Rows (n, D) of one graph, or (B, S, D), of which the first has the graph token's place."""
     if rows.dim() != 3:
-        return Layout.of(rows.new_ones(1, rows[..., 0].numel(), dtype=torch.bool))
-    return Layout.of(rows.new_ones(len(rows), rows.shape[1] - 1, dtype=torch.bool), True)
+        return NodeLayout.of(rows.new_ones(1, rows[..., 0].numel(), dtype=torch.bool))
+    return NodeLayout.of(rows.new_ones(len(rows), rows.shape[1] - 1, dtype=torch.bool), True)
 
 
 # -- warnings --------------------------------------------------------------------------------------
 
 
-def warn_of_curves(name: str, made: Plan, known: set[str] | None = None) -> None:
+def warn_of_nonlinearities(name: str, made: ReplayPlan, known: set[str] | None = None) -> None:
     """Warn once of what no rule covers, but for what is `known`, which is added to."""
     known = set() if known is None else known
-    lines = {f"{curve.place or name}: {curve.what}" for curve in curves(made)} - known
+    lines = {f"{curve.place or name}: {curve.what}" for curve in nonlinearities(made)} - known
     known |= lines
     if lines:
         warnings.warn(
@@ -514,7 +541,7 @@ def warn_of_curves(name: str, made: Plan, known: set[str] | None = None) -> None
         )
 
 
-def warn_of_chance(name: str, trace: Trace) -> None:
+def warn_of_random_numbers(name: str, trace: Trace) -> None:
     """Warn of random numbers that affect the output."""
     if trace.chance:
         drawn = sorted(f"{place or name}: {what}" for place, what in trace.chance)
@@ -526,10 +553,10 @@ def warn_of_chance(name: str, trace: Trace) -> None:
         )
 
 
-def places_of_cuts(made: Plan) -> set[str]:
+def modules_with_cuts(made: ReplayPlan) -> set[str]:
     """Modules in which a signal without its gradient is added, or becomes the output."""
-    lines = Lines(made.trace, {})
-    found = lines_in(made, lines).get(CUT_OFF, set())
+    lines = LedgerLines(made.trace, {})
+    found = modules_by_line(made, lines).get(CUT_OFF, set())
     (output,) = refs_in(made.trace.output)
     whole = not made.signal[output.value] and lines.of(output.value) == CUT_OFF
     return found | {""} if whole else found

@@ -154,7 +154,7 @@ def lstm_layer(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return stacked, h.view_as(hidden), c.view_as(cell), x.new_zeros(0)
 
 
-WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.glu.default: glu,
     aten.lerp.Scalar: lerp,
     aten.lerp.Tensor: lerp,

@@ -1,13 +1,13 @@
 """The shares of constants in an output: biases, numbers in the code, other inputs, cut signals.
 
-The share of a constant c that is added to a signal is `sum c df/dc`. `share_along` differentiates
+The share of a constant c that is added to a signal is `sum c df/dc`. `share_by_derivative` differentiates
 along all constants of one line of the ledger, whatever the network is.
 
-Mostly there is a faster way (`Shares`): the gradient passes by all constants on its way from the
+Mostly there is a faster way (`ConstantShares`): the gradient passes by all constants on its way from the
 outputs to the nodes; it only has to be known to which graph each of its rows belongs. In a batch of
 one that is no question. Otherwise it is seen in the recorded pass, by the numbers of the nodes. If
 the network is affine, it is put down as a place where the same can be read in other batches
-(`Rows`). Nobody checks the numbers again, but the sum: with attention, scales and ratios held at
+(`GraphAxis`). Nobody checks the numbers again, but the sum: with attention, scales and ratios held at
 what they were, the output is `J x + c` and the parts have to add up to it.
 """
 
@@ -20,10 +20,10 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 
-from ..layout import Layout
-from .nodes import NONE, Nodes
-from .replay import Plan, Replayed, Value, by_rule, out_of_place, replay, ruled
-from .trace import WEIGHTS, Op, Ref, Trace, filled, is_real, paired, refs_in
+from ..layout import NodeLayout
+from .node_ids import NONE, NodeIds
+from .replay import Replay, ReplayPlan, Value, by_rule, has_rule, out_of_place, replay
+from .trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
 from .vocabulary import (
     ADDITIONS,
     ADDITIVE,
@@ -54,7 +54,7 @@ FAR = 1e4  # machine epsilons of the terms' size: more is no rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class LedgerLines:
     """To which line of the ledger each constant belongs; names: of the inputs by bit."""
 
     trace: Trace
@@ -81,7 +81,7 @@ class Lines:
         """The line of numbers in the model's code."""
         return CONSTANTS if self.trace.left is None else CUT_OFF
 
-    def added_by(self, plan: Plan, op: Op) -> Iterator[tuple[str, Ref | None]]:
+    def added_by(self, plan: ReplayPlan, op: Op) -> Iterator[tuple[str, Ref | None]]:
         """The constants that an operation adds to signals, with their lines; None: a number."""
         for place in _places(plan, op):
             for ref in refs_in(op.args[place : place + 1]):
@@ -93,12 +93,12 @@ class Lines:
             yield self.of_numbers(), None
 
 
-def _places(plan: Plan, op: Op) -> tuple[int, ...]:
+def _places(plan: ReplayPlan, op: Op) -> tuple[int, ...]:
     """The places of arguments that are added; what shifts a softmax's argument cancels."""
     return () if op.number in plan.marks.shifts else ADDITIVE.get(op.name, ())
 
 
-def lines_in(plan: Plan, lines: Lines) -> dict[str, set[str]]:
+def modules_by_line(plan: ReplayPlan, lines: LedgerLines) -> dict[str, set[str]]:
     """The lines that a pass has constants of, each with the modules where they are added."""
     found: dict[str, set[str]] = {}
     for op in plan.ops:
@@ -110,7 +110,9 @@ def lines_in(plan: Plan, lines: Lines) -> dict[str, set[str]]:
 # -- in forward mode -------------------------------------------------------------------------------
 
 
-def share_along(plan: Plan, inputs: Mapping[int, Tensor], line: str, lines: Lines) -> Tensor:
+def share_by_derivative(
+    plan: ReplayPlan, inputs: Mapping[int, Tensor], line: str, lines: LedgerLines
+) -> Tensor:
     """The directional derivative of the output along the constants of one line."""
     with torch.no_grad(), _forward_mode, forward_ad.dual_level():
         signals = {}
@@ -120,13 +122,15 @@ def share_along(plan: Plan, inputs: Mapping[int, Tensor], line: str, lines: Line
                 own = bit != 1 and lines.names.get(bit) == line
                 tangent = tensor if own else torch.zeros_like(tensor)
                 signals[slot] = forward_ad.make_dual(tensor, tangent)
-        return _tangent(replay(plan, signals, apply=_Along(plan, line, lines)).output()).clone()
+        return _tangent(
+            replay(plan, signals, apply=_ConstantDerivative(plan, line, lines)).output()
+        ).clone()
 
 
-class _Along:
+class _ConstantDerivative:
     """Runs operations so that the constants of one line have themselves as tangents."""
 
-    def __init__(self, plan: Plan, line: str, lines: Lines) -> None:
+    def __init__(self, plan: ReplayPlan, line: str, lines: LedgerLines) -> None:
         self.plan, self.line, self.lines = plan, line, lines
         self.counts_numbers = lines.of_numbers() == line
         self.passing = {op.number for op in plan.passing}
@@ -140,11 +144,11 @@ class _Along:
             self._put_constants(op, args)
         if op.name in SUMMED:
             _fill_tangents(args, SUMMED[op.name], op.in_place)
-        has_rule = ruled(self.plan, op, along=True)
-        if op.name in LINEAR_IN and not (has_rule or op.in_place or kwargs):
+        by_its_rule = has_rule(self.plan, op, along=True)
+        if op.name in LINEAR_IN and not (by_its_rule or op.in_place or kwargs):
             return _linear(op, args)
-        out = by_rule(op, args, kwargs, has_rule)
-        if op.name == "_log_softmax" and has_rule and self.counts_numbers:
+        out = by_rule(op, args, kwargs, by_its_rule)
+        if op.name == "_log_softmax" and by_its_rule and self.counts_numbers:
             constant = (out - args[0]).detach()  # log-probabilities are x and a constant
             out = out + _along_itself(constant) - constant
         return out
@@ -181,9 +185,9 @@ class _Along:
             places = (1,)  # its constant is the product
         for k in places:
             if k < len(args):
-                target, now = args[k], dict(paired(op.args[k], args[k]))
+                target, now = args[k], dict(pair_refs(op.args[k], args[k]))
                 now = {ref: self._constant(ref, tensor) for ref, tensor in now.items()}
-                args[k] = filled(op.args[k], target, now.__getitem__)
+                args[k] = fill_refs(op.args[k], target, now.__getitem__)
                 if k == 0 and op.in_place and args[0] is not target:
                     args[0] = target
                     self._fill_with_constants(op.args[0], target)
@@ -269,7 +273,7 @@ def _tangent(value: Tensor) -> Tensor:
 # -- in the backward pass --------------------------------------------------------------------------
 
 
-class Rows(NamedTuple):
+class GraphAxis(NamedTuple):
     """Where the graph of each entry can be read: along which axis, and how.
 
     by: "graphs" or "nodes" in their order, the graphs over and over ("tiled") or each several times
@@ -281,19 +285,19 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Adding:
+class ConstantAdditions:
     """A plan in which constants are added by operations known here.
 
     own: by the number of an operation and line, the constants that are added there. affine: whether
     the output is an affine function of the nodes, so that relevance and shares add up to it.
     """
 
-    plan: Plan
+    plan: ReplayPlan
     own: dict[int, dict[str, list[Ref]]]
     affine: bool
 
 
-def adding(plan: Plan, lines: Lines) -> Adding | None:
+def find_additions(plan: ReplayPlan, lines: LedgerLines) -> ConstantAdditions | None:
     """What is known of the plan, if every operation that adds constants is."""
     last, joined = plan.trace.output, plan.trace.joined.keys()
     if type(last) is not Ref or last.value in joined:
@@ -314,10 +318,10 @@ def adding(plan: Plan, lines: Lines) -> Adding | None:
                 own.setdefault(op.number, {}).setdefault(line, []).append(ref)
             elif ref is None and op.name in ADDITIONS:
                 own.setdefault(op.number, {}).setdefault(line, [])
-    return Adding(plan, own, affine)
+    return ConstantAdditions(plan, own, affine)
 
 
-def _is_affine(plan: Plan, op: Op) -> bool:
+def _is_affine(plan: ReplayPlan, op: Op) -> bool:
     flag = FLAG.get(op.name)
     if op.name == "masked_fill" and op.args[2] not in (0, -torch.inf):
         return False
@@ -331,9 +335,9 @@ def _is_affine(plan: Plan, op: Op) -> bool:
 # -- which rows are whose --------------------------------------------------------------------------
 
 
-def rows_of_graphs(
-    known: Adding, nodes: Nodes | None, layout: Layout
-) -> dict[int, Rows | None] | None:
+def graph_axes(
+    known: ConstantAdditions, nodes: NodeIds | None, layout: NodeLayout
+) -> dict[int, GraphAxis | None] | None:
     """By operation that adds constants, whose the rows of its result are; None: that is unclear.
 
     It need not be clear where nothing but zeros may be added, as in padding. nodes: the numbers of
@@ -343,7 +347,7 @@ def rows_of_graphs(
     rows_of = _of_the_only_graph if nodes is None else _by_numbers(known, nodes, layout)
     if rows_of is None:
         return None
-    found: dict[int, Rows | None] = {}
+    found: dict[int, GraphAxis | None] = {}
     for number, lines in known.own.items():
         op, out = trace.ops[number], trace.ops[number].makes[0]
         found[number] = None
@@ -356,13 +360,13 @@ def rows_of_graphs(
     return found
 
 
-def _of_the_only_graph(trace: Trace, op: Op) -> Rows | None:
-    return Rows(0, "repeated") if trace.shape(op.out) else None
+def _of_the_only_graph(trace: Trace, op: Op) -> GraphAxis | None:
+    return GraphAxis(0, "repeated") if trace.shape(op.out) else None
 
 
 def _by_numbers(
-    known: Adding, nodes: Nodes, layout: Layout
-) -> Callable[[Trace, Op], Rows | None] | None:
+    known: ConstantAdditions, nodes: NodeIds, layout: NodeLayout
+) -> Callable[[Trace, Op], GraphAxis | None] | None:
     """A look at the numbers of a result; None: those of an input are not known."""
     trace = known.plan.trace
     for slot in trace.inputs:
@@ -371,7 +375,7 @@ def _by_numbers(
             return None
     indices = _indices(trace, len(layout.graph))
 
-    def rows_of(trace: Trace, op: Op) -> Rows | None:
+    def rows_of(trace: Trace, op: Op) -> GraphAxis | None:
         numbers = nodes.by_value.get(op.out)
         if numbers is None:
             return None
@@ -396,8 +400,8 @@ def _indices(trace: Trace, count: int) -> dict[int, tuple[int, Tensor]]:
 
 
 def _fitting(
-    graph: Tensor, shape: torch.Size, layout: Layout, indices: Mapping[int, Tensor]
-) -> Iterator[Rows]:
+    graph: Tensor, shape: torch.Size, layout: NodeLayout, indices: Mapping[int, Tensor]
+) -> Iterator[GraphAxis]:
     """Places where the graphs of a tensor's entries can be read."""
     for axis, length in enumerate(shape):
         ways: tuple[str | int, ...] = ("graphs", "nodes", *indices, "tiled", "repeated")
@@ -407,11 +411,11 @@ def _fitting(
             if own is not None:
                 own = own.view(-1, *(1,) * (len(shape) - axis - 1))
                 if bool(((graph == own) | (graph == NONE)).all()):
-                    yield Rows(axis, by)
+                    yield GraphAxis(axis, by)
 
 
 def graphs_of_rows(
-    by: str | int, length: int, layout: Layout, index: Tensor | None
+    by: str | int, length: int, layout: NodeLayout, index: Tensor | None
 ) -> Tensor | None:
     """The graph of each row; None if there are more or fewer of them."""
     if not _fits(by, length, layout, index):
@@ -426,7 +430,7 @@ def graphs_of_rows(
     return graphs.repeat(times) if by == "tiled" else graphs.repeat_interleave(times)
 
 
-def _fits(by: str | int, length: int, layout: Layout, index: Tensor | None) -> bool:
+def _fits(by: str | int, length: int, layout: NodeLayout, index: Tensor | None) -> bool:
     size = len(layout.mask)
     if by in ("tiled", "repeated"):
         return length % size == 0
@@ -437,10 +441,12 @@ def _fits(by: str | int, length: int, layout: Layout, index: Tensor | None) -> b
 # -- on the way back -------------------------------------------------------------------------------
 
 
-class Shares:
+class ConstantShares:
     """The share of each line in the outputs of a pass, known once the gradient has passed."""
 
-    def __init__(self, known: Adding, rows: Mapping[int, Rows | None], layout: Layout) -> None:
+    def __init__(
+        self, known: ConstantAdditions, rows: Mapping[int, GraphAxis | None], layout: NodeLayout
+    ) -> None:
         self.known, self.layout = known, layout
         self._rows = rows
         self._indices: dict[int, Tensor] = {}
@@ -505,13 +511,13 @@ class Shares:
         return shares
 
 
-def replayed_with(shares: Shares, inputs: Mapping[int, Tensor]) -> Replayed | None:
+def replay_with_shares(shares: ConstantShares, inputs: Mapping[int, Tensor]) -> Replay | None:
     """A recorded pass again from `inputs` by slot, whose gradient brings the shares with it.
 
     None: it does not reach all constants, or their rows are not what they were.
     """
     plan = shares.known.plan
-    again = Replayed(plan, plan.trace.tensors)
+    again = Replay(plan, plan.trace.tensors)
     for slot, tensor in inputs.items():
         again.begin(slot, tensor)
     for op in plan.ops:

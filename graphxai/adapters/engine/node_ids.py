@@ -44,23 +44,23 @@ GATHERED = {"scatter_add", "index_add", "scatter_reduce", "index_reduce"}
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class EntryIds:
     """Numbers of a tensor's entries; key: of the second node of each pair, if these are pairs."""
 
     query: Tensor
     key: Tensor | None = None
 
-    def map(self, f: Callable[[Tensor], Tensor]) -> "Numbers":
+    def map(self, f: Callable[[Tensor], Tensor]) -> "EntryIds":
         """The same for the numbers of both nodes."""
-        return Numbers(f(self.query), None if self.key is None else f(self.key))
+        return EntryIds(f(self.query), None if self.key is None else f(self.key))
 
 
 @dataclass(eq=False)
-class Nodes:
+class NodeIds:
     """Numbers by value; tokens: T."""
 
     tokens: int
-    by_value: dict[int, Numbers] = field(default_factory=dict)
+    by_value: dict[int, EntryIds] = field(default_factory=dict)
 
     def are_pairs(self, value: int) -> bool | None:
         """Whether a value's entries are of two nodes each; None: it has no numbers."""
@@ -74,37 +74,37 @@ class Nodes:
         return torch.where((numbers == NONE) | (numbers == MIXED), numbers, found)
 
 
-def numbered(
+def track_nodes(
     trace: Trace,
     slot: int,
     rows: Tensor,
     tokens: int,
     others: Mapping[int, Tensor] | None = None,
-) -> Nodes:
+) -> NodeIds:
     """The numbers of all values, the input in `slot` having the numbers `rows`.
 
     rows: of shape (n, 1) or (B, S, 1), as the input's rows. others: numbers of other inputs by
     slot; by default these are constants.
     """
-    walk = _Walk(trace, rows, tokens)
-    walk.nodes.by_value[trace.slot_of_value.index(slot)] = Numbers(rows)
+    walk = _NodeTracker(trace, rows, tokens)
+    walk.nodes.by_value[trace.slot_of_value.index(slot)] = EntryIds(rows)
     for other, numbers in (others or {}).items():
-        walk.nodes.by_value[trace.slot_of_value.index(other)] = Numbers(numbers)
+        walk.nodes.by_value[trace.slot_of_value.index(other)] = EntryIds(numbers)
         walk.bits |= trace.inputs[other]
     for op in trace.ops:
         walk.step(op)
     return walk.nodes
 
 
-class _Walk:
+class _NodeTracker:
     def __init__(self, trace: Trace, rows: Tensor, tokens: int) -> None:
         self.trace, self.rows = trace, rows.flatten()
-        self.nodes = Nodes(tokens)
+        self.nodes = NodeIds(tokens)
         self.bits = 1  # of the inputs that have numbers
 
     def step(self, op: Op) -> None:
         """Number the results of an operation, if it is foreseen."""
-        known: dict[int, Numbers] = {}
+        known: dict[int, EntryIds] = {}
         for ref in op.reads:
             if (of := self._of(ref.value)) is not None:
                 known[ref.value] = of
@@ -120,13 +120,13 @@ class _Walk:
                     short = op.name in TURNS or any(numbers is one for one in known.values())
                     self.nodes.by_value[ref.value] = numbers if short else numbers.map(compressed)
 
-    def _of(self, value: int) -> Numbers | None:
+    def _of(self, value: int) -> EntryIds | None:
         """Numbers of a value; after a write to another view of it, of both together."""
         while value not in self.nodes.by_value and value in self.trace.joined:
             value, _ = self.trace.joined[value]
         return self.nodes.by_value.get(value)
 
-    def _result(self, op: Op, made: list[Ref], known: dict[int, Numbers]) -> list[Numbers | None]:
+    def _result(self, op: Op, made: list[Ref], known: dict[int, EntryIds]) -> list[EntryIds | None]:
         shape = self.trace.shape(made[0].value)
         if op.name in MOVES:
             return self._moved(op, known, len(made))
@@ -146,7 +146,7 @@ class _Walk:
         if op.name == "_cdist_forward":  # between rows (..., P, D) and (..., R, D)
             both = (known.get(ref.value) for ref in op.reads[:2])
             a, b = (None if n is None or n.key is not None else n.query for n in both)
-            return [None if a is None or b is None else Numbers(a, b.mT)]
+            return [None if a is None or b is None else EntryIds(a, b.mT)]
         if op.name in ("view_as_real", "view_as_complex"):
             (numbers,) = known.values()
             part = op.name == "view_as_complex"
@@ -162,13 +162,13 @@ class _Walk:
 
     # -- moves ---------------------------------------------------------------------------------
 
-    def _moved(self, op: Op, known: dict[int, Numbers], count: int) -> list[Numbers | None]:
+    def _moved(self, op: Op, known: dict[int, EntryIds], count: int) -> list[EntryIds | None]:
         parts = [self._move(op, {v: n.query for v, n in known.items()})]
         if any(numbers.key is not None for numbers in known.values()):
             keys = {v: n.query if n.key is None else n.key for v, n in known.items()}
             parts.append(self._move(op, keys))
         several = (part if isinstance(part, tuple | list) else [part] * count for part in parts)
-        return [Numbers(*both) for both in zip(*several, strict=False)]
+        return [EntryIds(*both) for both in zip(*several, strict=False)]
 
     def _move(self, op: Op, numbers: dict[int, Tensor]) -> Any:
         """The operation on numbers in place of the values, with `NONE` for constants."""
@@ -194,7 +194,7 @@ class _Walk:
 
     # -- sums ----------------------------------------------------------------------------------
 
-    def _reduced(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers:
+    def _reduced(self, op: Op, shape: torch.Size, known: dict[int, EntryIds]) -> EntryIds:
         (numbers,) = known.values()
         full = self.trace.shape(op.reads[0].value)
         dims = next((a for a in op.args[1:] if isinstance(a, list | tuple)), None)
@@ -212,25 +212,25 @@ class _Walk:
 
         return self._of_one(numbers, reduced)
 
-    def _transformed(self, numbers: Numbers, dims: Sequence[int], count: int) -> Numbers | None:
+    def _transformed(self, numbers: EntryIds, dims: Sequence[int], count: int) -> EntryIds | None:
         """Numbers after a transform along some of `count` axes, which mixes their entries."""
         if numbers.key is not None:
             return None
         own = _aligned(numbers.query, count)
-        return Numbers(self._settled(self._sum(own, [dim % count for dim in dims])))
+        return EntryIds(self._settled(self._sum(own, [dim % count for dim in dims])))
 
-    def _of_one(self, numbers: Numbers, reduced: Callable[[Tensor], Tensor]) -> Numbers:
+    def _of_one(self, numbers: EntryIds, reduced: Callable[[Tensor], Tensor]) -> EntryIds:
         """Numbers after a sum: of pairs, the node that stays the same."""
         query = reduced(numbers.query)
         if numbers.key is None:
-            return Numbers(self._settled(query))
+            return EntryIds(self._settled(query))
         key = reduced(numbers.key)
         if query.numel() and bool((query == NONE).all()) and bool((key == NONE).all()):
-            return Numbers(query)  # as of a graph without edges
+            return EntryIds(query)  # as of a graph without edges
         stays = [bool((numbers >= NONE).all()) for numbers in (query, key)]
         if all(stays):
-            return Numbers(query, key)
-        return Numbers(self._settled(key if stays[1] else query))
+            return EntryIds(query, key)
+        return EntryIds(self._settled(key if stays[1] else query))
 
     def _sum(self, values: Tensor, axes: list[int]) -> Tensor:
         """Numbers of sums over axes: one node, one graph, or mixed."""
@@ -267,7 +267,7 @@ class _Walk:
                 return own
         return torch.where(numbers >= 0, -2 - self.nodes.graph(numbers), numbers)
 
-    def _gathered(self, op: Op, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+    def _gathered(self, op: Op, shape: torch.Size, known: dict[int, EntryIds]) -> EntryIds | None:
         """Entries summed into groups by an index along one axis."""
         dim, index, src = op.args[1] % len(shape), op.args[2], op.args[3]
         numbers = known.get(src.value)
@@ -294,14 +294,14 @@ class _Walk:
         own = self.rows.view(-1, *(1,) * (found.query.dim() - 1))
         if found.key is None:  # what a node gets from its only neighbour is a sum over neighbours
             lone = (found.query >= 0) & (found.query != own)
-            return Numbers(torch.where(lone, -2 - self.nodes.graph(found.query), found.query))
+            return EntryIds(torch.where(lone, -2 - self.nodes.graph(found.query), found.query))
         if agree(found.query, own) or agree(found.key, own):
-            return Numbers(own)  # each node has one edge at most
+            return EntryIds(own)  # each node has one edge at most
         return found
 
     # -- products ------------------------------------------------------------------------------
 
-    def _multiplied(self, op: Op, known: dict[int, Numbers]) -> Numbers | None:
+    def _multiplied(self, op: Op, known: dict[int, EntryIds]) -> EntryIds | None:
         """A product of matrices (..., Q, K) and (..., K, D), or of a matrix and a vector."""
         if op.name in ("_trilinear", "addr"):
             return None
@@ -315,8 +315,8 @@ class _Walk:
         return self._matrices(a, b, left, right)
 
     def _matrices(
-        self, a: Numbers | None, b: Numbers | None, left: Tensor, right: Tensor
-    ) -> Numbers | None:
+        self, a: EntryIds | None, b: EntryIds | None, left: Tensor, right: Tensor
+    ) -> EntryIds | None:
         if a is None:
             return None if b is None else self._mixed_by_constants(b, left)
         if b is None:
@@ -328,20 +328,20 @@ class _Walk:
             return None
         for query, key in ((a.query, a.key), (a.key, a.query)):
             if query.shape[-1] == 1 and agree(key, b.query.mT):
-                return Numbers(query)
+                return EntryIds(query)
         return None
 
-    def _of_two(self, a: Tensor, b: Tensor) -> Numbers | None:
+    def _of_two(self, a: Tensor, b: Tensor) -> EntryIds | None:
         """A product of signals of single nodes: of pairs, or summed over the nodes."""
         if a.shape[-1] == 1 and b.shape[-2] == 1:
             of_graph = [bool((numbers <= NONE).all()) for numbers in (a, b)]
-            return Numbers(a, b) if not any(of_graph) else Numbers(b if of_graph[0] else a)
+            return EntryIds(a, b) if not any(of_graph) else EntryIds(b if of_graph[0] else a)
         if a.shape[-1] > 1 and b.shape[-2] > 1 and not agree(a, b.mT):
             return None
         summed = self._sum(a, [a.dim() - 1]) if a.shape[-1] > 1 else self._sum(b, [b.dim() - 2])
-        return Numbers(self._settled(summed[..., :1, :1]))
+        return EntryIds(self._settled(summed[..., :1, :1]))
 
-    def _mixed_by_constants(self, nodes: Numbers, matrix: Tensor) -> Numbers | None:
+    def _mixed_by_constants(self, nodes: EntryIds, matrix: Tensor) -> EntryIds | None:
         """Rows of nodes mixed by a constant matrix, such as a Laplacian: by its nonzero entries.
 
         nodes: of (..., K, D), alike for all D; matrix (..., Q, K).
@@ -351,9 +351,9 @@ class _Walk:
         if nodes.key is not None or nodes.query.shape[-1] != 1:
             return None
         mixed = torch.where(matrix != 0, nodes.query.mT, NONE)  # (..., Q, K)
-        return Numbers(self._settled(self._sum(mixed, [mixed.dim() - 1])))
+        return EntryIds(self._settled(self._sum(mixed, [mixed.dim() - 1])))
 
-    def _of_channels(self, rows: Numbers, matrix: Tensor) -> Numbers | None:
+    def _of_channels(self, rows: EntryIds, matrix: Tensor) -> EntryIds | None:
         """Channels mixed by a constant matrix; of a node, its graph and constants, the node.
 
         rows: of (..., Q, K); matrix (..., K, D). A single row may have a column for each node.
@@ -367,11 +367,11 @@ class _Walk:
         whole = self._sum(rows.query, last)
         single = self._sum(torch.where(rows.query >= 0, rows.query, NONE), last)
         own = (single >= 0) & (self.nodes.graph(single) == self.nodes.graph(whole))
-        return Numbers(torch.where(own, single, whole))
+        return EntryIds(torch.where(own, single, whole))
 
     # -- entry by entry ------------------------------------------------------------------------
 
-    def _entrywise(self, shape: torch.Size, known: dict[int, Numbers]) -> Numbers | None:
+    def _entrywise(self, shape: torch.Size, known: dict[int, EntryIds]) -> EntryIds | None:
         if len(known) == 1:
             (value,) = known
             before = self.trace.shape(value)
@@ -385,15 +385,15 @@ class _Walk:
         if len(known) == 2 and self._are_two_ends(known):
             first, second = known.values()
             if first.key is None and second.key is None:
-                return Numbers(first.query, second.query)
-        found: Numbers | None = None
+                return EntryIds(first.query, second.query)
+        found: EntryIds | None = None
         for numbers in known.values():
             found = numbers if found is None else self._combined(found, numbers)
             if found is None:
                 return None
         return found
 
-    def _are_two_ends(self, known: dict[int, Numbers]) -> bool:
+    def _are_two_ends(self, known: dict[int, EntryIds]) -> bool:
         """Whether rows were gathered by two indices, as for the two ends of edges.
 
         In a graph with nothing but self-loops the numbers alone do not tell. An index of the graphs
@@ -421,7 +421,7 @@ class _Walk:
             (value,) = reads
         return None
 
-    def _combined(self, a: Numbers, b: Numbers) -> Numbers | None:
+    def _combined(self, a: EntryIds, b: EntryIds) -> EntryIds | None:
         """Numbers of an entrywise operation on signals of one or two nodes each."""
         if a.key is None and b.key is None:
             equal = a.query.shape == b.query.shape and torch.equal(a.query, b.query)
@@ -439,7 +439,7 @@ class _Walk:
         if agree(pair.key, one.query) or self._is_graph_of(one.query, pair.query):
             return pair
         if agree(pair.query, one.query):  # the key is the other one
-            return Numbers(pair.key, pair.query)
+            return EntryIds(pair.key, pair.query)
         return None
 
     def _is_graph_of(self, several: Tensor, nodes: Tensor) -> bool:
@@ -449,20 +449,20 @@ class _Walk:
         fits = (several < NONE) & (graph == self.nodes.graph(nodes))
         return bool((fits | (several == NONE) | (nodes == NONE)).all())
 
-    def _combined_singles(self, a: Tensor, b: Tensor) -> Numbers | None:
+    def _combined_singles(self, a: Tensor, b: Tensor) -> EntryIds | None:
         wide_a, wide_b = torch.broadcast_tensors(a, b)
         if torch.equal(wide_a, wide_b):
-            return Numbers(wide_a)
+            return EntryIds(wide_a)
         absent = (wide_a == NONE) | (wide_b == NONE)
         either = torch.maximum(wide_a, wide_b)  # of a node and its graph, the node
         same_graph = self.nodes.graph(wide_a) == self.nodes.graph(wide_b)
         graph_wide = (wide_a < NONE) | (wide_b < NONE)
         fits = (wide_a == wide_b) | absent | (graph_wide & same_graph)
         if bool(fits.all()):
-            return Numbers(either)
+            return EntryIds(either)
         if bool((graph_wide & ~same_graph & ~absent).any()):
-            return Numbers(torch.where(wide_a >= 0, wide_a, either))
-        return Numbers(a, b)
+            return EntryIds(torch.where(wide_a >= 0, wide_a, either))
+        return EntryIds(a, b)
 
 
 def _transposed(numbers: Tensor) -> Tensor:
@@ -478,7 +478,7 @@ def agree(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a == NONE) | (b == NONE)).all())
 
 
-def _is_wider(wide: Numbers, narrow: Numbers) -> bool:
+def _is_wider(wide: EntryIds, narrow: EntryIds) -> bool:
     """Whether some axis has several entries in one, while the other has none of its own."""
     shapes = [
         torch.broadcast_shapes(n.query.shape, n.key.shape)

@@ -32,7 +32,7 @@ _lock = threading.Lock()
 _users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # how many, and what they undo at last
 
 
-def parts_of(module: nn.Module) -> list[nn.Module]:
+def all_modules(module: nn.Module) -> list[nn.Module]:
     """The module and all within it, as `modules` lists them, in a third of the time."""
     found: dict[int, nn.Module] = {}
 
@@ -48,7 +48,7 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _from_first_to_last(what: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+def _shared_block(what: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
     """A block that several threads may be in: the first calls `begin`, the last what it returns."""
     with _lock:
         count, undo = _users[what] if what in _users else (0, begin())
@@ -71,23 +71,23 @@ class _Unreachable(Exception):
     """A reference to a module that cannot be led to its copy."""
 
 
-def evaluated(module: nn.Module) -> nn.Module:
+def eval_replica_of(module: nn.Module) -> nn.Module:
     """What runs in place of a module within `in_eval_mode`: itself, or its replica."""
     return _evaluated.get().get(module, module)
 
 
 @contextmanager
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
-    """Within the block `evaluated` returns the module in eval mode; its own mode stays.
+    """Within the block `eval_replica_of` returns the module in eval mode; its own mode stays.
 
     If no replica can be made, the module itself is in eval mode within the block, with a warning.
     """
-    in_training = any(part.training for part in parts_of(module)) or id(module) in _users
+    in_training = any(part.training for part in all_modules(module)) or id(module) in _users
     if module in _evaluated.get() or not in_training:
         yield
         return
     try:
-        replica = replicated(module)
+        replica = replicate(module)
     except _Unreachable as error:
         warnings.warn(
             f"{type(module).__name__} is in eval mode while it is explained, in other threads too:"
@@ -101,14 +101,14 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def replicated(module: nn.Module) -> nn.Module:
+def replicate(module: nn.Module) -> nn.Module:
     """A copy of a module in eval mode that shares everything but its mode."""
     copies: dict[int, nn.Module] = {}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise _Unreachable("it has scripted modules, which have only one mode")
         copies[id(part)] = object.__new__(type(part))
-    leading = _Leading(copies)
+    leading = _ReferenceRedirector(copies)
     for part in module.modules():
         made = copies[id(part)]
         vars(made).update(
@@ -123,7 +123,7 @@ def replicated(module: nn.Module) -> nn.Module:
     return copies[id(module)]
 
 
-class _Leading:
+class _ReferenceRedirector:
     """Leads references to modules to their copies."""
 
     def __init__(self, copies: Mapping[int, nn.Module]) -> None:
@@ -202,7 +202,7 @@ def _switched_to_eval(module: nn.Module) -> Iterator[None]:
 
         return restore
 
-    with _from_first_to_last(id(module), begin):
+    with _shared_block(id(module), begin):
         for part in module.modules():
             part.training = False
         yield
@@ -211,12 +211,12 @@ def _switched_to_eval(module: nn.Module) -> Iterator[None]:
 # -- uncompiled ------------------------------------------------------------------------------------
 
 
-def as_written(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside `torch.compile`'s, or inside `DataParallel`; the weights are the same."""
     inner = getattr(model, "_orig_mod", model)
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         inner = model.module
-    return as_written(inner) if isinstance(inner, nn.Module) and inner is not model else model
+    return unwrapped(inner) if isinstance(inner, nn.Module) and inner is not model else model
 
 
 @contextmanager
@@ -232,14 +232,14 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
         stances.enter_context(torch.compiler.set_stance("force_eager"))
         return stances.close
 
-    compiled = any(map(_is_compiled, parts_of(model)))
-    with _from_first_to_last("eager", begin) if compiled else nullcontext():
+    compiled = any(map(_is_compiled, all_modules(model)))
+    with _shared_block("eager", begin) if compiled else nullcontext():
         yield
 
 
 def _is_compiled(module: nn.Module) -> bool:
     in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or as_written(module) is not module
+    return in_place or unwrapped(module) is not module
 
 
 # -- unchanged -------------------------------------------------------------------------------------
@@ -271,9 +271,9 @@ def copied(model: Model) -> Model:
 
 
 @contextmanager
-def leaving_no_trace(module: nn.Module) -> Iterator[None]:
+def restoring_attributes(module: nn.Module) -> Iterator[None]:
     """Undo what passes within the block assign to the module, such as weights kept to be read."""
-    before = [(part, dict(vars(part))) for part in parts_of(module)]
+    before = [(part, dict(vars(part))) for part in all_modules(module)]
     try:
         yield
     finally:

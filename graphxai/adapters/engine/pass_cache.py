@@ -1,7 +1,7 @@
 """What several methods need of one pass, worked out once within a block.
 
 Transformer attribution needs the same pass twice, and methods that are tried on a batch one after
-another all begin by recording it. Within `remembering` it is recorded once. Weights and inputs may
+another all begin by recording it. Within `cached_passes` it is recorded once. Weights and inputs may
 change in between: they are compared. Whatever else the model reads must stay as it is.
 """
 
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from graphxai.runtime.scope import Blocks
 
-from ..isolation import parts_of
+from ..eval_replica import all_modules
 
 Found = TypeVar("Found")
 
 
-class _Memory:
+class _PassCache:
     """What was found last, for at most `most` keys."""
 
     def __init__(self, most: int) -> None:
@@ -27,20 +27,20 @@ class _Memory:
         self.found: list[tuple[tuple[Any, ...], Any]] = []
 
 
-_memory: Blocks[_Memory | None] = Blocks("graphxai_memory", None)
+_memory: Blocks[_PassCache | None] = Blocks("graphxai_memory", None)
 
 
 @contextmanager
-def remembering(most: int) -> Iterator[None]:
-    """Within the block, and blocks inside it, `once` keeps its last results, at most so many."""
+def cached_passes(most: int) -> Iterator[None]:
+    """Within the block, and blocks inside it, `cached` keeps its last results, at most so many."""
     if _memory.get() is not None:
         yield
         return
-    with _memory.block(_Memory(most)):
+    with _memory.block(_PassCache(most)):
         yield
 
 
-def once(
+def cached(
     key: tuple[Any, ...],
     find: Callable[[], Found],
     keep: Callable[[Found], bool] = lambda found: True,
@@ -73,8 +73,8 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, int | float | str) and type(one) is type(other) and one == other
 
 
-def versions_of(module: nn.Module) -> tuple[int, ...]:
+def weight_versions(module: nn.Module) -> tuple[int, ...]:
     """Numbers that change when weights or buffers are written to."""
-    kept = (names for part in parts_of(module) for names in (part._parameters, part._buffers))
+    kept = (names for part in all_modules(module) for names in (part._parameters, part._buffers))
     tensors = (t for names in kept for t in names.values() if t is not None)
     return tuple(-1 if t.is_inference() else t._version for t in tensors)

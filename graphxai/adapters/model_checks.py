@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from .batches import WrappedBatch, as_rows, is_real
-from .engine.marks import marked
-from .engine.passing import NODES, Pass, places_of_cuts, recorded
-from .engine.relevance import ALL_CONSTANT
-from .engine.replay import plan
-from .isolation import copied, leaving_no_trace, parts_of, uncompiled
+from .engine.positive_pass import ALL_CONSTANT
+from .engine.replay import make_plan
+from .engine.roles import find_roles
+from .engine.session import NODES, PassRequest, modules_with_cuts, record_pass
+from .eval_replica import all_modules, copied, restoring_attributes, uncompiled
 
 Wrapped = Any  # a WrappedModel
 Run = Callable[[Tensor], Tensor]
@@ -39,7 +39,7 @@ FARTHEST = 0.05  # of the largest output, in half precision
 NEAREST = 1e-9  # of it, in double precision: outputs near zero are differences of larger numbers
 
 
-class Survey:
+class ModelChecks:
     """What is known about a model in one form, and its copies; other parts begin another survey.
 
     mixing: the module in which it mixes the graphs of a batch, "" if that is unclear, or None.
@@ -52,7 +52,7 @@ class Survey:
         self._cuts: set[str] | None = None
         self._told: set[str] = set()
 
-    def __deepcopy__(self, _: Any) -> "Survey":
+    def __deepcopy__(self, _: Any) -> "ModelChecks":
         return self
 
     def is_of(self, module: nn.Module) -> bool:
@@ -87,7 +87,7 @@ class Survey:
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
     """What a module is made of."""
-    parts = parts_of(module)  # walked through once, where `parameters` would do so again
+    parts = all_modules(module)  # walked through once, where `parameters` would do so again
     own = (p for part in parts for p in part._parameters.values() if p is not None)
     return *map(type, parts), *(p.shape for p in own)
 
@@ -113,8 +113,8 @@ def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
     one = batch.of_rows(len(batch) - 1)
     with model.evaluating():
         rows, run = as_rows(model.embed(one), one), model.rows_to_outputs(one, one.mask)
-        trace = recorded(Pass(model.running, run, rows, one.layout))
-    return places_of_cuts(plan(trace, marked(trace), ALL_CONSTANT, NODES))
+        trace = record_pass(PassRequest(model.running, run, rows, one.layout))
+    return modules_with_cuts(make_plan(trace, find_roles(trace), ALL_CONSTANT, NODES))
 
 
 def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
@@ -133,7 +133,7 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
             for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
                 if torch.equal(other, rows):  # the first are values that the model knows
                     other[moved] = values
-            apart = _Entries(two, graph[~moved].unique())
+            apart = _GraphEntries(two, graph[~moved].unique())
             if apart.differ(whole, _seeded(run, other)):
                 if apart.differ(whole, _seeded(run, rows)):
                     return None  # random numbers
@@ -142,28 +142,28 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
     return None
 
 
-class _Output(NamedTuple):
+class _ModuleOutput(NamedTuple):
     """What a module returned, with its path."""
 
     path: str
     tensor: Tensor
 
 
-def _seeded(run: Run, rows: Tensor) -> _Output:
+def _seeded(run: Run, rows: Tensor) -> _ModuleOutput:
     """The output of a pass that begins with the same random numbers as every other."""
     torch.default_generator.manual_seed(0)
-    return _Output("", run(rows))
+    return _ModuleOutput("", run(rows))
 
 
-def _watched(module: nn.Module, run: Run, rows: Tensor) -> list[_Output]:
+def _watched(module: nn.Module, run: Run, rows: Tensor) -> list[_ModuleOutput]:
     """The outputs of all modules in a pass, and last that of the pass."""
-    thread, seen = threading.get_ident(), list[_Output]()
+    thread, seen = threading.get_ident(), list[_ModuleOutput]()
 
     def keep(path: str, output: Any) -> None:
         if isinstance(output, tuple | list) and output:
             output = output[0]  # as multi-head attention returns
         if threading.get_ident() == thread and is_real(output):
-            seen.append(_Output(path, output.clone()))
+            seen.append(_ModuleOutput(path, output.clone()))
 
     with ExitStack() as hooks:
         for path, part in list(module.named_modules())[1:]:
@@ -173,14 +173,14 @@ def _watched(module: nn.Module, run: Run, rows: Tensor) -> list[_Output]:
     return seen
 
 
-class _Entries:
+class _GraphEntries:
     """The entries of some graphs in tensors that have an axis of nodes or of graphs."""
 
     def __init__(self, batch: WrappedBatch, graphs: Tensor) -> None:
         nodes = torch.isin(batch.layout.graph, graphs)
         self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
 
-    def differ(self, first: _Output, second: _Output) -> bool:
+    def differ(self, first: _ModuleOutput, second: _ModuleOutput) -> bool:
         """Whether entries of these graphs differ by more than rounding."""
         a, b = first.tensor, second.tensor
         axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
@@ -195,7 +195,7 @@ class _Entries:
 # -- padding ---------------------------------------------------------------------------------------
 
 
-class Padding:
+class PaddingCheck:
     """Whether a model counts padding, as small passes showed; kept by copies.
 
     The more padding, the more an output changes. So the question is asked anew where a batch has
@@ -206,7 +206,7 @@ class Padding:
         self._asked = 0.0  # how many times larger the second graph of the question was
         self._counts = False
 
-    def __deepcopy__(self, _: Any) -> "Padding":
+    def __deepcopy__(self, _: Any) -> "PaddingCheck":
         return self
 
     def counts(self, model: Wrapped, batch: Any) -> bool:
@@ -263,7 +263,7 @@ def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) ->
         model.module.double()
     state = torch.get_rng_state()
     changed = False
-    with leaving_no_trace(model.module), model.evaluating(), torch.no_grad():
+    with restoring_attributes(model.module), model.evaluating(), torch.no_grad():
         for one in [graph] if in_double else _with_other_features(graph):
             beside, alone = (model(model.collate(g))[:1] for g in ([one, larger], [one]))
             if bool(alone.isfinite().all()):
