@@ -1,4 +1,4 @@
-"""Explain any PyTorch model: apply rules and make recordings without changing its code."""
+"""Explain any PyTorch model without changing its code."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,9 @@ from graphxai.runtime.lazy import lazily
 from .engine.session import intercepted
 from .layout import NodeLayout
 
-if TYPE_CHECKING:  # loaded when they are used: PyG takes longer to import than torch
-    from .wrapped import WrappedModel, wrap
+if TYPE_CHECKING:  # loaded on first use, because PyG takes longer to import than torch
+    from .wrapped import WrappedModel
+    from .wrapping import wrap
 
 __all__ = ["NodeLayout", "WrappedModel", "intercepted", "wrap"]
 

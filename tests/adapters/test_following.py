@@ -390,7 +390,7 @@ def test_sequences_of_another_length_are_explained_as_alone(kind, batch_first, b
     """A recurrent layer splits a longer sequence into more steps than the list has."""
     model = gx.wrap(
         Recurrent(kind, batch_first, both_ways).eval(), kind="regression", inputs="tokens",
-        at="embed",
+        embedding="embed",
     )  # fmt: skip
     sequences = [torch.tensor([1, 2, 3]), torch.tensor([4, 5]), torch.tensor([6, 7, 8, 9])]
     together = gx.explain(model, sequences)

@@ -15,8 +15,9 @@ from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
 import graphxai.explainers.pyg
+from graphxai.adapters.attribute_roles import attribute_roles
 from graphxai.adapters.removal import outputs_of_parts
-from graphxai.adapters.subgraphs import attribute_roles, restricted
+from graphxai.adapters.subgraphs import restricted
 from graphxai.evaluation.testing import check_batching
 from graphxai.explainers.heads import head_statistics
 from small_graphs import SIZES, graph, random, started, wrapped
