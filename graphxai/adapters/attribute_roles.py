@@ -216,6 +216,7 @@ def _may_name_nodes(value: Any, n: int) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
+    """Whether an attribute is a tensor."""
     return isinstance(value, Tensor)
 
 

@@ -203,7 +203,11 @@ class Algorithm(ExplainerAlgorithm):
 
         names = [str(f) for f in range(x.shape[-1])] if x.dim() == 2 else []
         wrapped = wrap(
-            model, kind="regression", embedding=self.embedding, forward=Call(kwargs, read), features=names
+            model,
+            kind="regression",
+            embedding=self.embedding,
+            forward=Call(kwargs, read),
+            features=names,
         )
         # what passes show about the model holds for all calls of this form
         known = self._padding.setdefault(model, {})

@@ -255,7 +255,7 @@ def attention_between_nodes(
             if read and first[read.met.weights] == first[met.weights]:
                 read.products[met.product.number] = met.weights
             elif read and nodes.are_pairs(met.weights):
-                unread.add(met.product.place or "the model")
+                unread.add(met.product.path or "the model")
             continue
         known.add(met.origin.number)
         if any(met.product.number in one.products for one in found):
@@ -267,8 +267,8 @@ def attention_between_nodes(
         elif met.divisor is not None and size > 1 and not together:
             raise GraphsNeedOwnPass  # padding may be among what it is divided by
         elif not _pools(made.trace, nodes, met):
-            left_out.add(met.product.place or "the model")
-    left_out |= {op.place or "the model" for op in products_without_softmax(made, nodes)}
+            left_out.add(met.product.path or "the model")
+    left_out |= {op.path or "the model" for op in products_without_softmax(made, nodes)}
     if left_out:
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
@@ -327,10 +327,10 @@ def _put_beside(trace: Trace, nodes: NodeIds, value: int) -> set[tuple[str, int]
     found, seen, todo = set[tuple[str, int]](), {value}, [value]
     own = nodes.by_value.get(value)
     while todo and own is not None:
-        for number in trace.uses[todo.pop()]:
+        for number in trace.flow.uses[todo.pop()]:
             op = trace.ops[number]
             if op.name in JOINING:
-                memory = trace.storage[op.makes[0].slot]
+                memory = trace.memory.storage[op.makes[0].slot]
                 found.add(("memory", memory) if op.in_place else ("operation", number))
                 continue
             for ref in op.makes:
@@ -382,7 +382,7 @@ def products_without_softmax(made: ReplayPlan, nodes: NodeIds) -> Iterator[Op]:
 
 def _signals(made: ReplayPlan, op: Op) -> list[int]:
     """The factors of a product that depend on the nodes."""
-    return [value for value in factors_of(op) if made.trace.live[value] & 1]
+    return [value for value in factors_of(op) if made.trace.flow.live[value] & 1]
 
 
 def _widens(made: ReplayPlan, op: Op, factor: int) -> bool:
@@ -399,10 +399,10 @@ def _reaches(
     def further(value: int, op: Op) -> Iterator[int]:
         own = None if op.name in SOFTMAX else nodes.are_pairs(value)
         for ref in op.reads if own is not None else ():
-            if made.trace.live[ref.value] & 1 and nodes.are_pairs(ref.value) is own:
+            if made.trace.flow.live[ref.value] & 1 and nodes.are_pairs(ref.value) is own:
                 yield ref.value
 
-    ops = map(made.trace.made, made.trace.back(value, further))
+    ops = map(made.trace.op_of, made.trace.ancestors(value, further))
     return any(op and op.name not in SOFTMAX and kind(made, nodes, op) for op in ops)
 
 
@@ -483,12 +483,12 @@ def layer_input_of(
 ) -> LayerInput | None:
     """The first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
-    for running in met.product.within.outward():
-        slot = None if running.rows is None else trace.slots.get(id(running.rows))
+    for running in met.product.running.outward():
+        slot = None if running.rows is None else trace.memory.slots.get(id(running.rows))
         rows = None if slot is None else again.now[slot]
         if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):
             continue
-        numbers = nodes.by_value.get(trace.latest[slot])
+        numbers = nodes.by_value.get(trace.memory.latest[slot])
         if numbers is None or numbers.key is not None or numbers.query.shape[-1] != 1:
             continue
         single = numbers.query.expand((*rows.shape[:-1], 1))

@@ -68,7 +68,7 @@ class LedgerLines:
         return self._known[value]
 
     def _of(self, value: int) -> str:
-        depends, live = self.trace.depends[value], self.trace.live[value]
+        depends, live = self.trace.flow.depends[value], self.trace.flow.live[value]
         if depends & 1:
             return BIASES if live & 1 else CUT_OFF
         found = [name for bit, name in self.names.items() if depends & bit]
@@ -79,13 +79,13 @@ class LedgerLines:
 
     def of_numbers(self) -> str:
         """The line of numbers in the model's code."""
-        return CONSTANTS if self.trace.left is None else CUT_OFF
+        return CONSTANTS if self.trace.first_exit is None else CUT_OFF
 
     def added_by(self, plan: ReplayPlan, op: Op) -> Iterator[tuple[str, Ref | None]]:
         """The constants that an operation adds to signals, with their lines; None: a number."""
         for place in _places(plan, op):
             for ref in refs_in(op.args[place : place + 1]):
-                if not plan.signal[ref.value] and is_real(self.trace.tensors[ref.slot]):
+                if not plan.signal[ref.value] and is_real(self.trace.memory.tensors[ref.slot]):
                     yield self.of(ref.value), ref
         numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
         filled_in = op.name in FILLS | ADDITIONS | {"scatter"} and any(numbers)
@@ -103,7 +103,7 @@ def modules_by_line(plan: ReplayPlan, lines: LedgerLines) -> dict[str, set[str]]
     found: dict[str, set[str]] = {}
     for op in plan.ops:
         for line, _ in lines.added_by(plan, op):
-            found.setdefault(line, set()).add(op.place)
+            found.setdefault(line, set()).add(op.path)
     return found
 
 
@@ -117,7 +117,7 @@ def share_by_derivative(
     with torch.no_grad(), _forward_mode, forward_ad.dual_level():
         signals = {}
         for slot, bit in plan.trace.inputs.items():
-            tensor = inputs.get(slot, plan.trace.tensors[slot]).detach()
+            tensor = inputs.get(slot, plan.trace.memory.tensors[slot]).detach()
             if is_real(tensor):
                 own = bit != 1 and lines.names.get(bit) == line
                 tangent = tensor if own else torch.zeros_like(tensor)
@@ -205,7 +205,7 @@ class _ConstantDerivative:
 
     def _fill_with_constants(self, ref: Ref, target: Tensor) -> None:
         """Give a tangent to all that is in a storage to which a signal is written first now."""
-        storage = self.plan.trace.storage[ref.slot]
+        storage = self.plan.trace.memory.storage[ref.slot]
         if storage not in self.with_signal:
             self.with_signal.add(storage)
             whole = target if target._base is None else target._base
@@ -213,7 +213,7 @@ class _ConstantDerivative:
 
     def _writes_to_signal(self, op: Op) -> bool:
         """Whether an operation writes constants to a tensor that holds a signal already."""
-        return op.in_place and self.plan.trace.storage[op.args[0].slot] in self.with_signal
+        return op.in_place and self.plan.trace.memory.storage[op.args[0].slot] in self.with_signal
 
 
 def _fill_tangents(args: list[Any], count: int, in_place: bool) -> None:
@@ -299,7 +299,7 @@ class ConstantAdditions:
 
 def find_additions(plan: ReplayPlan, lines: LedgerLines) -> ConstantAdditions | None:
     """What is known of the plan, if every operation that adds constants is."""
-    last, joined = plan.trace.output, plan.trace.joined.keys()
+    last, joined = plan.trace.output, plan.trace.flow.merged.keys()
     if type(last) is not Ref or last.value in joined:
         return None
     affine, own = not plan.shares, dict[int, dict[str, list[Ref]]]()
@@ -314,7 +314,7 @@ def find_additions(plan: ReplayPlan, lines: LedgerLines) -> ConstantAdditions | 
         if op.name in PLUS_PRODUCT and taken.isdisjoint(ref.value for ref in op.reads[1:]):
             return None  # a product of constants is added
         for line, ref in added:
-            if ref is not None and plan.trace.name(ref.value) not in ZEROS:
+            if ref is not None and plan.trace.op_name(ref.value) not in ZEROS:
                 own.setdefault(op.number, {}).setdefault(line, []).append(ref)
             elif ref is None and op.name in ADDITIONS:
                 own.setdefault(op.number, {}).setdefault(line, [])
@@ -352,8 +352,8 @@ def graph_axes(
         op, out = trace.ops[number], trace.ops[number].makes[0]
         found[number] = None
         # gradients arrive at what a tensor that is written to is a view of
-        written = op.in_place and trace.storage[out.slot] != out.slot
-        if trace.tensors[out.slot].dtype in (torch.float32, torch.float64) and not written:
+        written = op.in_place and trace.memory.storage[out.slot] != out.slot
+        if trace.memory.tensors[out.slot].dtype in (torch.float32, torch.float64) and not written:
             found[number] = rows_of(trace, op)
         if found[number] is None and (BIASES in lines or not all(lines.values())):
             return None
@@ -370,7 +370,7 @@ def _by_numbers(
     """A look at the numbers of a result; None: those of an input are not known."""
     trace = known.plan.trace
     for slot in trace.inputs:
-        first = trace.slot_of_value.index(slot)
+        first = trace.flow.slot_of_value.index(slot)
         if known.plan.signal[first] and first not in nodes.by_value:
             return None
     indices = _indices(trace, len(layout.graph))
@@ -391,10 +391,10 @@ def _indices(trace: Trace, count: int) -> dict[int, tuple[int, Tensor]]:
     found: dict[int, tuple[int, Tensor]] = {}
     for op in trace.ops:
         for ref in op.reads[1:] if op.name in ("index_select", "index") else ():
-            index = trace.tensors[ref.slot]
+            index = trace.memory.tensors[ref.slot]
             if index.dim() != 1 or index.dtype != torch.long or not index.numel():
                 continue
-            if ref.slot not in trace.unstable and 0 <= index.min() <= index.max() < count:
+            if ref.slot not in trace.memory.unstable and 0 <= index.min() <= index.max() < count:
                 found.setdefault(ref.slot, (op.number, index))
     return found
 
@@ -517,7 +517,7 @@ def replay_with_shares(shares: ConstantShares, inputs: Mapping[int, Tensor]) -> 
     None: it does not reach all constants, or their rows are not what they were.
     """
     plan = shares.known.plan
-    again = Replay(plan, plan.trace.tensors)
+    again = Replay(plan, plan.trace.memory.tensors)
     for slot, tensor in inputs.items():
         again.begin(slot, tensor)
     for op in plan.ops:
@@ -527,7 +527,7 @@ def replay_with_shares(shares: ConstantShares, inputs: Mapping[int, Tensor]) -> 
         if not terms:
             continue
         first = out[0] if isinstance(out, tuple | list) else out
-        now = plan.trace.tensors.__getitem__
+        now = plan.trace.memory.tensors.__getitem__
         if not first.requires_grad or not shares.watch(op, first, terms, now):
             return None
     return again

@@ -1,8 +1,8 @@
-"""What several methods need of one pass, worked out once within a block.
+"""A cache for what several methods need of the same pass.
 
-Transformer attribution needs the same pass twice, and methods that are tried on a batch one after
-another all begin by recording it. Within `cached_passes` it is recorded once. Weights and inputs may
-change in between: they are compared. Whatever else the model reads must stay as it is.
+Transformer attribution needs the same pass twice, and methods that run on the same batch all begin
+by recording the same pass. Within `cached_passes` it is recorded once. Weights and inputs may
+change in between, because they are compared. Whatever else the model reads must stay as it is.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,65 +16,66 @@ from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import all_modules
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class _PassCache:
-    """What was found last, for at most `most` keys."""
+    """The last values that were computed, for at most `most` keys, the newest first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.found: list[tuple[tuple[Any, ...], Any]] = []
+        self.entries: list[tuple[tuple[Any, ...], Any]] = []
 
 
-_memory: Blocks[_PassCache | None] = Blocks("graphxai_memory", None)
+_cache: Blocks[_PassCache | None] = Blocks("graphxai_pass_cache", None)
 
 
 @contextmanager
 def cached_passes(most: int) -> Iterator[None]:
-    """Within the block, and blocks inside it, `cached` keeps its last results, at most so many."""
-    if _memory.get() is not None:
+    """Let `cached` keep its last results, at most so many, within this block and blocks inside."""
+    if _cache.get() is not None:
         yield
         return
-    with _memory.block(_PassCache(most)):
+    with _cache.block(_PassCache(most)):
         yield
 
 
 def cached(
     key: tuple[Any, ...],
-    find: Callable[[], Found],
-    keep: Callable[[Found], bool] = lambda found: True,
-) -> Found:
-    """What `find` returns, or returned before for the same key within the block.
+    compute: Callable[[], Value],
+    keep: Callable[[Value], bool] = lambda value: True,
+) -> Value:
+    """Return what `compute` returns, or what it returned for the same key within the block.
 
-    key: dense tensors, numbers and text in it are the same if they are equal, all else if it is the
-    same object. keep: whether the result serves later calls.
+    key: dense tensors, numbers and text in it are compared by value, everything else by identity.
+    keep: whether a value may serve later calls.
     """
-    memory = _memory.get()
-    if memory is None:
-        return find()
-    for known, found in memory.found:
-        if _same(known, key):
-            return found
-    made = find()
-    if keep(made):
-        memory.found = [(key, made), *memory.found][: memory.most]
-    return made
+    cache = _cache.get()
+    if cache is None:
+        return compute()
+    for cached_key, value in cache.entries:
+        if _are_same(cached_key, key):
+            return value
+    value = compute()
+    if keep(value):
+        cache.entries = [(key, value), *cache.entries][: cache.most]
+    return value
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
+def _are_same(a: Any, b: Any) -> bool:
+    """Whether two keys, or two parts of keys, are the same."""
+    if a is b:
         return True
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        kinds = ((t.shape, t.dtype, t.device, t.layout) for t in (one, other))
-        return len(set(kinds)) == 1 and one.layout == torch.strided and torch.equal(one, other)
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, int | float | str) and type(one) is type(other) and one == other
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        kinds = ((t.shape, t.dtype, t.device, t.layout) for t in (a, b))
+        return len(set(kinds)) == 1 and a.layout == torch.strided and torch.equal(a, b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_are_same, a, b))
+    return isinstance(a, int | float | str) and type(a) is type(b) and a == b
 
 
 def weight_versions(module: nn.Module) -> tuple[int, ...]:
-    """Numbers that change when weights or buffers are written to."""
-    kept = (names for part in all_modules(module) for names in (part._parameters, part._buffers))
-    tensors = (t for names in kept for t in names.values() if t is not None)
+    """Return numbers that change whenever weights or buffers are written to."""
+    named = (names for part in all_modules(module) for names in (part._parameters, part._buffers))
+    tensors = (t for names in named for t in names.values() if t is not None)
     return tuple(-1 if t.is_inference() else t._version for t in tensors)

@@ -202,7 +202,7 @@ def by_entry(call: PositiveCall) -> Tensor:
 def in_proportion(call: PositiveCall) -> Tensor:
     """Eq. 2, for operations without a rule of their own."""
     if call.op.number not in call.over.made.marks.softmax:  # whose relevance is that of its scores
-        call.over.unknown.add((call.op.place, call.op.name.strip("_").removesuffix("_forward")))
+        call.over.unknown.add((call.op.path, call.op.name.strip("_").removesuffix("_forward")))
     f, kept, value = call.of(*call.inputs), [call.kept[v] for v in call.inputs], call.value
 
     def hand(relevance: Tensor) -> tuple[Tensor, ...]:
@@ -315,7 +315,7 @@ def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
     ((value, x),) = call.inputs.items()
     kept, other = call.kept[value], call.op.args[first + in_front].value
     weight = call.kept[other]
-    if not (call.over.trace.depends[other] & WEIGHTS or bool((weight < 0).any())):
+    if not (call.over.trace.flow.depends[other] & WEIGHTS or bool((weight < 0).any())):
         return summed(call)
     if call.op.name in ("mm", "bmm", "addmm", "baddbmm"):
         if not in_front:
@@ -423,10 +423,10 @@ class PositiveInterpreter:
         }
         if not inputs or not any(self.made.signal[ref.value] for ref in op.makes):
             return op.func(*args, **kwargs)
-        unstable, slot = self.trace.unstable, op.makes[0].slot
+        unstable, slot = self.trace.memory.unstable, op.makes[0].slot
         kept = {value: t.detach() for value, t in reads.items()}
         kept |= {ref.value: kept[ref.value].clone() for ref in op.reads if ref.slot in unstable}
-        made = None if slot in unstable else self.trace.tensors[slot].detach()
+        made = None if slot in unstable else self.trace.memory.tensors[slot].detach()
         frozen = op.with_tensors(lambda ref: kept[ref.value], args, kwargs)
         out = rule(PositiveCall(op, *frozen, inputs, kept, made, self))
         if op.in_place:
@@ -449,17 +449,17 @@ class PositiveInterpreter:
         def further(value: int, op: Op) -> set[int]:
             if value in self.products:
                 return set()
-            reads = self.trace.joined.get(value) or self.made.taken[op.number]
+            reads = self.trace.flow.merged.get(value) or self.made.taken[op.number]
             return {read for read in reads if self.made.signal[read]}
 
         def fits(value: int) -> bool:
-            op = self.trace.made(value)
+            op = self.trace.op_of(value)
             if value in self.products or op is None:
                 return value in self.products
-            moved = value in self.trace.joined or op.name in SAME
+            moved = value in self.trace.flow.merged or op.name in SAME
             return moved or (op.name in {"mul", "div", "neg"} and self._scales(op))
 
-        return all(map(fits, self.trace.back(value, further)))
+        return all(map(fits, self.trace.ancestors(value, further)))
 
     def _scales(self, op: Op) -> bool:
         """Whether an operation multiplies or divides by constants, or by a sum of weights."""
@@ -484,14 +484,14 @@ class PositiveInterpreter:
             return None
 
         def fits(value: int) -> bool:
-            return self.trace.name(value) in ON_THE_WAY and self._is_of(value, numbers)
+            return self.trace.op_name(value) in ON_THE_WAY and self._is_of(value, numbers)
 
         def further(value: int, op: Op) -> set[int]:
             reads = {ref.value for ref in op.reads if self.made.signal[ref.value]}
             return reads - {x} if fits(value) else set()
 
-        between = list(self.trace.back(mean, further))
-        summed_up = any(self.trace.name(value) in STATISTICS for value in between)
+        between = list(self.trace.ancestors(mean, further))
+        summed_up = any(self.trace.op_name(value) in STATISTICS for value in between)
         return x if summed_up and all(map(fits, between)) else None
 
     def _is_of(self, value: int, nodes: EntryIds) -> bool:
@@ -565,12 +565,12 @@ class PositiveInterpreter:
 def _last_map(made: ReplayPlan) -> int | None:
     """The number of the affine map with constant weights that makes the output (B, C)."""
     trace, value = made.trace, made.trace.output.value
-    op = trace.made(value)
+    op = trace.op_of(value)
     while op is not None and op.name in RESHAPES | {"add", "_to_copy", "alias"}:
         signals = [ref.value for ref in op.reads if made.signal[ref.value]]
         if len(signals) != 1 or trace.shape(op.out).numel() != trace.shape(signals[0]).numel():
             return None
-        op = trace.made(signals[0])
+        op = trace.op_of(signals[0])
     if op is None or op.name not in ("mm", "addmm"):
         return None
     return op.number if trace.shape(op.out) == trace.shape(value) else None

@@ -145,7 +145,7 @@ class Program:
     @cached_property
     def viewed(self) -> set[int]:
         """The storages that several tensors of the pass share."""
-        storages = enumerate(self.trace.storage)
+        storages = enumerate(self.trace.memory.storage)
         return {storage for slot, storage in storages if storage != slot}
 
 
@@ -156,14 +156,14 @@ def make_program(trace: Trace, rules: Rules, names: Mapping[int, str], biases: b
     if not biases:
         return Program(made, made, names)
     known = 0
-    for live in trace.live:
+    for live in trace.flow.live:
         known |= live
     wide = make_plan(trace, marks, rules) if known & ~(NODES | WEIGHTS) else made
     program = Program(made, wide, names)
     program.places.update(modules_by_line(wide, program.lines))
     read = {ref.value for op in wide.ops for ref in op.reads}
     for bit, name in names.items():
-        if any(trace.live[value] & bit for value in read):
+        if any(trace.flow.live[value] & bit for value in read):
             program.places.setdefault(name, set())
     return program
 
@@ -245,7 +245,7 @@ def store_program(
         rows = graph_axes(adds, None if single else nodes(), given.layout)
     if rows is None:
         return
-    graded = [tensor.requires_grad for tensor in trace.tensors]
+    graded = [tensor.requires_grad for tensor in trace.memory.tensors]
     alike = (trace.ops[number] for group in program.made.marks.alike for number in group)
     numbers = {op.number: numbers_among(op, op.args, op.kwargs) for op in alike}
     done = _last_uses(
@@ -253,7 +253,7 @@ def store_program(
     )
     passing = {op.number for op in program.wide.passing}
     steps = (*(_step(program, op, rows, numbers, done, passing) for op in trace.ops), _END)
-    size = trace.tensors[program.slot].shape[:-1].numel()
+    size = trace.memory.tensors[program.slot].shape[:-1].numel()
     made = _StoredProgram(
         asked, size, single, _without_tensors(program), graded, numbers, steps, rows
     )
@@ -291,13 +291,13 @@ def _step(
 def _has_own_way_back(plan: ReplayPlan, op: Op) -> bool:
     """Whether relevance passes through an operation otherwise than its gradient does."""
     trace, taken = plan.trace, plan.taken[op.number]
-    if not op.graded or op.nested or op.number in plan.shares or has_rule(plan, op):
+    if not op.grad_enabled or op.decomposed or op.number in plan.shares or has_rule(plan, op):
         return True
-    if not any(trace.tensors[ref.slot].requires_grad for ref in op.makes):
+    if not any(trace.memory.tensors[ref.slot].requires_grad for ref in op.makes):
         return True  # as what is made of other inputs alone
     return any(
-        ref.value not in taken and trace.depends[ref.value] & ~WEIGHTS
-        and trace.tensors[ref.slot].requires_grad
+        ref.value not in taken and trace.flow.depends[ref.value] & ~WEIGHTS
+        and trace.memory.tensors[ref.slot].requires_grad
         for ref in op.reads
     )  # fmt: skip
 
@@ -306,32 +306,37 @@ def _can_be_checked(program: Program) -> bool:
     """Whether all that matters in such a pass is seen while it runs."""
     trace = program.trace
     if any(
-        kept is None and slot not in trace.inputs and trace.tensors[slot].requires_grad
-        for slot, kept in trace.outside.items()
+        kept is None and slot not in trace.inputs and trace.memory.tensors[slot].requires_grad
+        for slot, kept in trace.memory.external.items()
     ):
         return False  # a tensor of the user's, such as a hook's, to which gradients are to lead
-    if trace.drawn or trace.chance or trace.left is not None or type(trace.output) is not Ref:
+    if (
+        trace.random_results
+        or trace.random_calls
+        or trace.first_exit is not None
+        or type(trace.output) is not Ref
+    ):
         return False
-    if trace.hooked or not any(op.graded for op in trace.ops):
+    if trace.uses_autograd or not any(op.grad_enabled for op in trace.ops):
         return False
     if any(torch.Tag.inplace_view in op.called.tags for op in trace.ops):
         return False
     if any(op.called is not op.func for op in (*program.made.ops, *program.wide.passing)):
         return False
-    first = dict(reversed(list(zip(trace.slot_of_value, trace.depends, strict=True))))
+    first = dict(reversed(list(zip(trace.flow.slot_of_value, trace.flow.depends, strict=True))))
     return all(
-        trace.storage[slot] == slot and (slot in trace.inputs or first[slot] in (0, WEIGHTS))
-        for slot in trace.outside
+        trace.memory.storage[slot] == slot and (slot in trace.inputs or first[slot] in (0, WEIGHTS))
+        for slot in trace.memory.external
     )
 
 
 def _without_tensors(program: Program) -> Program:
     """The program with outlines of tensors, so that it keeps none of the pass alive."""
     trace = program.trace
-    for running in {running for op in trace.ops for running in op.within.outward()}:
+    for running in {running for op in trace.ops for running in op.running.outward()}:
         running.rows = None
-    outlines = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in trace.tensors]
-    bare = replace(trace, tensors=outlines, slots={}, before={})
+    outlines = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in trace.memory.tensors]
+    bare = replace(trace, memory=replace(trace.memory, tensors=outlines, slots={}, initial={}))
     made = replace(program.made, trace=bare)
     wide = made if program.wide is program.made else replace(program.wide, trace=bare)
     return Program(made, wide, program.names, program.places)
@@ -344,12 +349,12 @@ def _last_uses(trace: Trace, needed: set[int]) -> dict[int, list[int]]:
     """
     literal = {ref.slot for op in trace.ops if op.name == "lift_fresh" for ref in op.reads}
     apart = trace.inputs.keys() | literal
-    compared = {slot for slot, kept in trace.outside.items() if kept is None} - apart
+    compared = {slot for slot, kept in trace.memory.external.items() if kept is None} - apart
     coming = (op.number for op in trace.ops for ref in op.reads if ref.slot in compared)
     begin = max(coming, default=-1)
     stays = (
-        {slot for _, slot in trace.leaving}
-        | trace.unstable
+        {slot for _, slot in trace.exits}
+        | trace.memory.unstable
         | {trace.output.slot, *trace.inputs, *needed}
     )
     latest = {ref.slot: op for op in trace.ops for ref in (*op.reads, *op.makes)}
@@ -433,7 +438,7 @@ class _ProgramFollower(TorchDispatchMode):
         self.shares = None if known is None else ConstantShares(known, kept.rows, given.layout)
         if plan is not self._program.made and not self._lost:
             for slot, bit in trace.inputs.items():
-                if bit != NODES and plan.signal[trace.slot_of_value.index(slot)]:
+                if bit != NODES and plan.signal[trace.flow.slot_of_value.index(slot)]:
                     leaf = distinct[slot].detach().requires_grad_()
                     self.inputs[self._program.names[bit]] = self.again.now[slot] = leaf
 
@@ -517,7 +522,7 @@ class _ProgramFollower(TorchDispatchMode):
 
     def leaves(self, tensor: Any) -> None:
         """A value leaves PyTorch."""
-        expected = self._program.trace.leaving[self._left :]
+        expected = self._program.trace.exits[self._left :]
         number, slot = expected[0] if expected else (-1, None)
         same = slot is None or self._tensors[slot] is tensor
         self._lost |= number != self._next or not same
@@ -538,11 +543,7 @@ class _ProgramFollower(TorchDispatchMode):
         trace, marks, tensors = self._program.trace, self._program.made.marks, self._tensors
         if self._waiting is not None:
             self._watch()
-        if (
-            self._lost
-            or self._steps[self._next].func is not None
-            or self._left != len(trace.leaving)
-        ):
+        if self._lost or self._steps[self._next].func is not None or self._left != len(trace.exits):
             return False
         if output is not tensors[trace.output.slot]:
             return False
@@ -554,7 +555,7 @@ class _ProgramFollower(TorchDispatchMode):
                 return False
             shapes[slot] = tensor.shape
         for test, *values, answer in marks.sizes:
-            if test(*(shapes[trace.slot_of_value[value]] for value in values)) != answer:
+            if test(*(shapes[trace.flow.slot_of_value[value]] for value in values)) != answer:
                 return False
         return all(
             _pattern([self._numbers[number] for number in group])
@@ -568,7 +569,7 @@ class _ProgramFollower(TorchDispatchMode):
         """Whether these are the arguments of the operation that comes next."""
         op, tensors = step.op, self._tensors
         if (
-            op.graded is not is_grad_enabled()
+            op.grad_enabled is not is_grad_enabled()
             or saved_tensor_hooks_active()
             or len(args) != len(op.args)
         ):
@@ -609,10 +610,10 @@ class _ProgramFollower(TorchDispatchMode):
 
     def _comes_in(self, slot: int, tensor: Any) -> bool:
         """Whether a tensor that no operation made, first seen here, is as the known one was."""
-        if slot not in self._program.trace.outside or not isinstance(tensor, Tensor):
+        if slot not in self._program.trace.memory.external or not isinstance(tensor, Tensor):
             return False
         kept, literal = (
-            self._program.trace.outside[slot],
+            self._program.trace.memory.external[slot],
             self._steps[self._next].op.name == "lift_fresh",
         )
         if kept is not None and kept() is not tensor:
@@ -646,7 +647,10 @@ class _ProgramFollower(TorchDispatchMode):
 
     def _by_rule(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation by the rules; the model gets the result without its way back."""
-        if op.in_place and self._program.trace.storage[op.makes[0].slot] in self._program.viewed:
+        if (
+            op.in_place
+            and self._program.trace.memory.storage[op.makes[0].slot] in self._program.viewed
+        ):
             self._lost = True  # other tensors share the memory
             return op.func(*args, **kwargs)
         given = self.again.arguments(op, args, kwargs)
@@ -654,7 +658,7 @@ class _ProgramFollower(TorchDispatchMode):
         with (
             torch._C._RestorePythonTLSSnapshot(),  # type: ignore[attr-defined]
             torch._C._ExcludeDispatchKeyGuard(_PYTHON),
-            nullcontext() if op.graded else torch.enable_grad(),
+            nullcontext() if op.grad_enabled else torch.enable_grad(),
         ):
             out = self.again.applied(op, *given)
         if op.in_place:

@@ -185,15 +185,15 @@ class _Planner:
 
     def __init__(self, trace: Trace, marks: Roles, rules: Rules, bits: int) -> None:
         self.trace, self.marks, self.rules = trace, marks, rules
-        self.signal = bytearray(len(trace.maker))
+        self.signal = bytearray(len(trace.flow.maker))
         self.taken: dict[int, frozenset[int]] = {}
         self.ops: set[int] = set()
         self.passing: set[int] = set()
         self._touching: dict[int, list[int]] | None = None
         self._todo: list[tuple[int, bool]] = []
         # in the order of the operations, which a matrix that was written in later has a place in
-        for value in sorted(range(len(trace.maker)), key=trace.maker.__getitem__):
-            self.signal[value] = bool(trace.live[value] & bits) and self._is_signal(value)
+        for value in sorted(range(len(trace.flow.maker)), key=trace.flow.maker.__getitem__):
+            self.signal[value] = bool(trace.flow.live[value] & bits) and self._is_signal(value)
         for ref in refs_in(trace.output):
             self._want(ref.slot, ref.value, True)
         while self._todo:
@@ -204,9 +204,9 @@ class _Planner:
 
     def _is_signal(self, value: int) -> bool:
         """Whether a gradient flows to a value, if one flows to those before it as is known."""
-        if value in self.trace.joined:
-            return any(self.signal[part] for part in self.trace.joined[value])
-        op = self.trace.made(value)
+        if value in self.trace.flow.merged:
+            return any(self.signal[part] for part in self.trace.flow.merged[value])
+        op = self.trace.op_of(value)
         return op is None or bool(self._taken_by(op))
 
     def _taken_by(self, op: Op) -> frozenset[int]:
@@ -222,7 +222,7 @@ class _Planner:
         read -= {value for value, rule in held.items() if getattr(self.rules, rule)}
         if len(read) > 1 and op.name in PRODUCTS:
             factors = [value for value in factors_of(op) if value in read]
-            of_nodes = [value for value in factors if self.trace.live[value] & 1]
+            of_nodes = [value for value in factors if self.trace.flow.live[value] & 1]
             if 0 < len(of_nodes) < len(factors):
                 read -= {*factors} - {*of_nodes}
         self.taken[op.number] = frozenset(read)
@@ -251,13 +251,13 @@ class _Planner:
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
         passing = passing and bool(self.signal[value])
-        if slot in self.trace.unstable:
+        if slot in self.trace.memory.unstable:
             for number in self._all_that_touch(slot):
                 self._add(number, False)
         if passing:
-            for part in self.trace.joined.get(value, ()):
+            for part in self.trace.flow.merged.get(value, ()):
                 self._want(slot, part, True)
-            if (number := self.trace.maker[value]) >= 0:
+            if (number := self.trace.flow.maker[value]) >= 0:
                 self._add(number, True)
 
     def _add(self, number: int, passing: bool) -> None:
@@ -272,9 +272,9 @@ class _Planner:
         if self._touching is None:
             self._touching = {}
             for op in self.trace.ops:
-                for storage in {self.trace.storage[ref.slot] for ref in op.makes}:
+                for storage in {self.trace.memory.storage[ref.slot] for ref in op.makes}:
                     self._touching.setdefault(storage, []).append(op.number)
-        return self._touching.get(self.trace.storage[slot], [])
+        return self._touching.get(self.trace.memory.storage[slot], [])
 
 
 class Nonlinearity(NamedTuple):
@@ -296,36 +296,36 @@ def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
 
 def _curve(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
     if op.name in SOFTMAX:
-        return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
+        return Nonlinearity("attention", "a softmax whose result enters no product", op.path)
     if op.number in plan.marks.softmax and not plan.rules.attention:
         return None
     if op.name in PRODUCTS:
         factors = [value for value in factors_of(op) if value in taken]
         if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
             what = "a quotient (div) with the input in the denominator"
-            return Nonlinearity("activation", what, op.place)
+            return Nonlinearity("activation", what, op.path)
         if len(factors) < 2:
             return None
         kind = "quotient" if op.name == "div" else "product"
         what = f"a {kind} ({op.name}) of two quantities that depend on the input"
         held = plan.marks.held.get(op.number, {})
         off = (held[value] for value in factors if value in held)
-        return Nonlinearity(next(off, "attention"), what, op.place)
+        return Nonlinearity(next(off, "attention"), what, op.path)
     if op.name in ("std_mean", "var_mean") and not _passes_first(plan, op):
         return None
     if is_root(op):
-        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
+        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.path)
     if "prod" in op.args:  # as a way to scatter
-        return Nonlinearity("activation", "prod", op.place)
+        return Nonlinearity("activation", "prod", op.path)
     has_ratio = op.name in RATIO and vanishes_at_zero(op)
     if has_ratio or op.name in KNOWN | NORMS | {"_log_softmax"}:
         return None
-    return Nonlinearity("activation", op.name, op.place)
+    return Nonlinearity("activation", op.name, op.path)
 
 
 def _passes_first(plan: ReplayPlan, op: Op) -> bool:
     """Whether a gradient passes through the first of several results, and not only the mean."""
-    passing = {one.number for one in plan.passing}.intersection(plan.trace.uses[op.out])
+    passing = {one.number for one in plan.passing}.intersection(plan.trace.flow.uses[op.out])
     taken = any(op.out in plan.taken[number] for number in passing)
     return taken or op.out in {ref.value for ref in refs_in(plan.trace.output)}
 
@@ -341,7 +341,7 @@ def replay(
     reading: by number of an operation, which value to replace there, and by what. apply: runs an
     operation, in place of the conservative rules.
     """
-    again = Replay(plan, plan.trace.tensors, replacements, apply)
+    again = Replay(plan, plan.trace.memory.tensors, replacements, apply)
     for slot, tensor in inputs.items():
         again.begin(slot, tensor)
     for op in plan.ops:
@@ -371,13 +371,13 @@ class Replay:
     ) -> None:
         self.plan, self.trace, self.tensors = plan, plan.trace, tensors
         self.replacements = replacements or {}
-        self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
+        self.follows = tensors is not plan.trace.memory.tensors  # runs beside the pass itself
         self.apply = apply  # not `_by_rule`: a circle would keep the tensors of the pass alive
-        self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
+        self.now: list[Tensor | None] = [None] * len(self.trace.memory.tensors)
 
     def begin(self, slot: int, tensor: Tensor) -> None:
         """Put an input into its slot."""
-        self.now[slot] = tensor.clone() if slot in self.trace.unstable else tensor
+        self.now[slot] = tensor.clone() if slot in self.trace.memory.unstable else tensor
 
     def output(self) -> Any:
         """What the model returned, with the new values."""
@@ -392,15 +392,15 @@ class Replay:
             if self.follows:
                 signal = self.plan.signal[ref.value] or not tensor.requires_grad
                 tensor = tensor if signal else tensor.detach()
-            elif ref.slot in self.trace.unstable and ref.slot in self.trace.before:
-                tensor = self.now[ref.slot] = self.trace.before[ref.slot].clone()
-            elif tensor.requires_grad and self.trace.depends[ref.value] & ~WEIGHTS:
+            elif ref.slot in self.trace.memory.unstable and ref.slot in self.trace.memory.initial:
+                tensor = self.now[ref.slot] = self.trace.memory.initial[ref.slot].clone()
+            elif tensor.requires_grad and self.trace.flow.depends[ref.value] & ~WEIGHTS:
                 tensor = tensor.detach()
         return tensor
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation again, with the numbers among these arguments."""
-        drawn = self.trace.drawn.get(op.number)
+        drawn = self.trace.random_results.get(op.number)
         if drawn is None:
             return self.applied(op, *self.arguments(op, args, kwargs))
         if op.in_place:
@@ -433,7 +433,7 @@ class Replay:
 
         def value(ref: Ref) -> Tensor:
             tensor = self.value(ref)
-            held = self.trace.live[ref.value] and ref.value not in signals
+            held = self.trace.flow.live[ref.value] and ref.value not in signals
             return tensor.detach() if held else tensor
 
         return value

@@ -117,8 +117,8 @@ def find_roles(trace: Trace) -> Roles:
     """
     first, alike = _first_of_equals(trace)
     marks = Roles(alike=alike, first=first)
-    _RoleFinder(trace, [bool(live & 1) for live in trace.live], marks)
-    others = [bool(live & ~WEIGHTS) and not live & 1 for live in trace.live]
+    _RoleFinder(trace, [bool(live & 1) for live in trace.flow.live], marks)
+    others = [bool(live & ~WEIGHTS) and not live & 1 for live in trace.flow.live]
     if any(others):
         _RoleFinder(trace, others, replace(marks, attention=[]))  # all else is added to the same
     return marks
@@ -179,12 +179,12 @@ class _RoleFinder:
         return self._roots[value]
 
     def _find_root(self, value: int) -> int:
-        op = self.trace.made(value)
+        op = self.trace.op_of(value)
         while op is not None and op.name in ("mul", "div", "neg", "clone", "view", "_to_copy"):
             reads = self.live_reads(op)
             if len(reads) != 1 or (op.name == "div" and op.reads[0].value != reads[0]):
                 break
-            value, op = reads[0], self.trace.made(reads[0])
+            value, op = reads[0], self.trace.op_of(reads[0])
         return self._first[value]
 
     def behind(self, value: int, through: set[str]) -> set[int]:
@@ -196,13 +196,13 @@ class _RoleFinder:
 
     def makers(self, value: int, through: set[str]) -> list[Op]:
         """The operations that made the values behind one."""
-        found = map(self.trace.made, self.behind(value, through))
+        found = map(self.trace.op_of, self.behind(value, through))
         return [op for op in found if op is not None]
 
     def is_made_of(self, value: int, ends: Callable[[int], bool], through: set[str]) -> bool:
         """Whether all ways back from a value lead to such an end by operations in `through`."""
         back = self._back(value, through, ends)
-        return all(ends(value) or self.trace.name(value) in through for value in back)
+        return all(ends(value) or self.trace.op_name(value) in through for value in back)
 
     def _back(self, value: int, through: set[str], ends: Callable[[int], bool]) -> Iterator[int]:
         """The values behind one as far as the ends; the first of equals stands for all of them."""
@@ -211,13 +211,13 @@ class _RoleFinder:
             goes_on = op.name in through and not ends(value)
             return map(self._first.__getitem__, self.live_reads(op) if goes_on else ())
 
-        return self.trace.back(self._first[value], further)
+        return self.trace.ancestors(self._first[value], further)
 
     def _users(self, value: int, through: set[str]) -> Iterator[tuple[Op, set[int]]]:
         """Operations that read a value, or what those in `through` make of it, and these values."""
         seen, todo = {value}, [value]
         while todo:
-            for number in self.trace.uses[todo.pop()]:
+            for number in self.trace.flow.uses[todo.pop()]:
                 op = self.trace.ops[number]
                 if op.name in through:
                     new = {ref.value for ref in op.makes} - seen
@@ -238,7 +238,7 @@ class _RoleFinder:
         queued: set[int] = set()
 
         def follow(value: int) -> None:
-            for number in self.trace.uses[value]:
+            for number in self.trace.flow.uses[value]:
                 if number not in queued:
                     queued.add(number)
                     heappush(todo, number)
@@ -298,7 +298,7 @@ class _RoleFinder:
         if len(factors) != 2 or sum(value in weights for value in factors) != 1:
             return False
         (values,) = (value for value in factors if value not in weights)
-        behind = self.trace.back(values, lambda _, op: self.live_reads(op))
+        behind = self.trace.ancestors(values, lambda _, op: self.live_reads(op))
         return values not in self.marks.held.get(op.number, ()) and weights.isdisjoint(behind)
 
     # -- attention and gates -------------------------------------------------------------------
@@ -319,7 +319,7 @@ class _RoleFinder:
         return any(self._are_summed_in(below, [above]) is not None for above, below in pairs)
 
     def _is_inverse(self, value: int) -> bool:
-        return self.trace.name(value) == "reciprocal"
+        return self.trace.op_name(value) == "reciprocal"
 
     def _are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """The first of the candidates whose own entries are summed in a divisor."""
@@ -368,7 +368,7 @@ class _RoleFinder:
 
     def _maximum_of(self, value: int) -> tuple[object, int] | None:
         """The groups of which a value, put beside their members, is the maximum."""
-        op, index = self.trace.made(value), _KEPT
+        op, index = self.trace.op_of(value), _KEPT
         while op is not None and op.name in _BESIDE:
             if op.name in ("index_select", "index"):
                 by = op.args[2] if op.name == "index_select" else op.args[1]
@@ -376,7 +376,7 @@ class _RoleFinder:
                 if type(by) is not Ref:
                     return None
                 index = self.trace.origin(by.value, _WHOLE)
-            op = self.trace.made(op.reads[0].value)
+            op = self.trace.op_of(op.reads[0].value)
         found = None if op is None else self._group(op, {"amax", "max", "scatter_reduce"})
         return found if found is not None and found[1] == index else None
 
@@ -408,11 +408,11 @@ class _RoleFinder:
         if op.name != "mul" or len(self.factors(op)) != 1 or len(op.reads) != 2:
             return False
         (other,) = (ref.value for ref in op.reads if ref.value not in own)
-        return self.trace.maker[other] >= 0 and self.sizes(torch.Size.__eq__, other, gate)
+        return self.trace.flow.maker[other] >= 0 and self.sizes(torch.Size.__eq__, other, gate)
 
     def _is_of_gates(self, value: int) -> bool:
         """Whether a value is made of gates alone."""
-        return self.is_made_of(value, lambda v: self.trace.name(v) in GATES, ON_THE_WAY)
+        return self.is_made_of(value, lambda v: self.trace.op_name(v) in GATES, ON_THE_WAY)
 
     def _mark_linear_attention(self, op: Op) -> bool:
         """Mark attention that is divided by its sums after it has met the values.
@@ -506,7 +506,7 @@ class _RoleFinder:
         back = self._back(g, ENTRYWISE, lambda value: self.root(value) == root)
         return self.root(g) != root and all(
             self.root(value) == root
-            or (self.trace.name(value) in ENTRYWISE and self.sizes(torch.Size.__eq__, value, g))
+            or (self.trace.op_name(value) in ENTRYWISE and self.sizes(torch.Size.__eq__, value, g))
             for value in back
         )
 
@@ -527,13 +527,13 @@ def _first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
 
     Also groups of operations that are the same but for their numbers.
     """
-    first = list(range(len(trace.maker)))
+    first = list(range(len(trace.flow.maker)))
     alike: dict[object, list[Op]] = {}
     for op in trace.ops:
         if (
             op.in_place
-            or op.number in trace.drawn
-            or not any(trace.live[r.value] for r in op.reads)
+            or op.number in trace.random_results
+            or not any(trace.flow.live[r.value] for r in op.reads)
         ):
             continue
         key = (op.func, tuple(first[ref.value] for ref in op.reads))

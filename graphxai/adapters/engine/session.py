@@ -158,7 +158,7 @@ def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> Annot
 
 
 def _is_random(trace: Trace) -> bool:
-    return bool(trace.chance or trace.drawn)
+    return bool(trace.random_calls or trace.random_results)
 
 
 def record_pass(given: PassRequest) -> Trace:
@@ -195,8 +195,8 @@ def _replayed_with_shares(given: PassRequest, program: Program) -> FollowedPass 
         return None
     trace, leaves = program.trace, dict[int, Tensor]()
     for slot, bit in trace.inputs.items():
-        if bit != NODES and program.wide.signal[trace.slot_of_value.index(slot)]:
-            came = trace.before.get(slot, trace.tensors[slot])
+        if bit != NODES and program.wide.signal[trace.flow.slot_of_value.index(slot)]:
+            came = trace.memory.initial.get(slot, trace.memory.tensors[slot])
             leaves[slot] = came.detach().requires_grad_()
     shares = ConstantShares(known, rows, given.layout)
     again = replay_with_shares(shares, {program.slot: given.rows, **leaves})
@@ -277,14 +277,20 @@ def _outputs_of_leaves(program: Program, given: PassRequest) -> Tensor:
     """
     wide, trace, lines, leaves = program.wide, program.trace, program.lines, given.leaves
     slots = {program.names.get(bit): slot for slot, bit in trace.inputs.items()}
-    real = {name: leaf for name, leaf in leaves.items() if is_real(trace.tensors[slots[name]])}
+    real = {
+        name: leaf for name, leaf in leaves.items() if is_real(trace.memory.tensors[slots[name]])
+    }
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
     scaled: dict[int, ValueReplacement] = {}
     for op in wide.passing if codes else ():
         added = [op.args[place : place + 1] for place in ADDITIVE.get(op.name, ())]
         for ref in refs_in(added):
             name = lines.of(ref.value)
-            if name in codes and not wide.signal[ref.value] and is_real(trace.tensors[ref.slot]):
+            if (
+                name in codes
+                and not wide.signal[ref.value]
+                and is_real(trace.memory.tensors[ref.slot])
+            ):
                 if op.number in scaled:
                     raise _not_by_row(name)
                 scaled[op.number] = ValueReplacement(ref.value, _by_row(name, codes[name]))
@@ -334,7 +340,7 @@ def graph_ids(program: Program, given: PassRequest) -> NodeIds:
     for slot, bit in trace.inputs.items():
         graphs = given.graphs_of(program.names[bit]) if bit != NODES else None
         if graphs is not None:
-            others[slot] = -2 - graphs.view(-1, *[1] * (trace.tensors[slot].dim() - 1))
+            others[slot] = -2 - graphs.view(-1, *[1] * (trace.memory.tensors[slot].dim() - 1))
     numbers = ids_of_rows(layout, given.rows)
     numbers = torch.where(numbers == NONE, NONE, -2 - numbers // layout.tokens)
     return track_nodes(trace, program.slot, numbers, layout.tokens, others=others)
@@ -500,7 +506,7 @@ class _Interceptor:
         warn_of_random_numbers(name, trace)
         if tape is not None and not tape.with_biases and trace.inputs:
             slot = next(iter(trace.inputs))
-            rows = trace.tensors[slot]
+            rows = trace.memory.tensors[slot]
             layout = self._layout or _layout_of_input(rows)
             seen = annotate(trace, slot, rows, layout)
             again = replay_reading_attention(
@@ -509,7 +515,7 @@ class _Interceptor:
             return again.output()
         made = make_plan(trace, find_roles(trace), current_rules())
         warn_of_nonlinearities(name, made, self._warned)
-        return replay(made, {slot: trace.tensors[slot] for slot in trace.inputs}).output()
+        return replay(made, {slot: trace.memory.tensors[slot] for slot in trace.inputs}).output()
 
     def end(self) -> None:
         """Stop, in case a call is still running."""
@@ -543,8 +549,8 @@ def warn_of_nonlinearities(name: str, made: ReplayPlan, known: set[str] | None =
 
 def warn_of_random_numbers(name: str, trace: Trace) -> None:
     """Warn of random numbers that affect the output."""
-    if trace.chance:
-        drawn = sorted(f"{place or name}: {what}" for place, what in trace.chance)
+    if trace.random_calls:
+        drawn = sorted(f"{place or name}: {what}" for place, what in trace.random_calls)
         warnings.warn(
             f"{name} draws random numbers: {'; '.join(drawn)}. The explanation is of one random"
             " draw, and every call explains a different one. Call model.eval(), and pass"
