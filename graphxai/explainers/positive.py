@@ -1,8 +1,8 @@
 """Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation: `rules.positive` has the rules, `adapters.engine.positive_pass` applies them to a model's
-operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear
+by operation: `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
+model's operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear
 maps take no part. Padding gets no attention, hence no relevance.
 
 Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
@@ -134,7 +134,7 @@ def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Releva
         return model.encode(tokens, batch)
     layout = NodeLayout.of(batch.mask, graph_token=True)
     beside = tuple(vars(batch).values())
-    request = PassRequest(module, lambda x: model.encode(x, batch), tokens, layout, beside=beside)
+    request = PassRequest(module, lambda x: model.encode(x, batch), tokens, layout, key=beside)
     return pass_by_positive_rules(request, passed)
 
 
