@@ -2,8 +2,8 @@
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
 by operation: `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
-model's operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear
-maps take no part. Padding gets no attention, hence no relevance.
+model's operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of
+linear maps take no part. Padding gets no attention, hence no relevance.
 
 Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
 order of summation, so the pass runs on a copy of the model in double precision. A model whose code

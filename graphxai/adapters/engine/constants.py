@@ -457,7 +457,7 @@ def _fits(by: str | int, length: int, layout: NodeLayout, index: Tensor | None) 
     return length == (counts[by] if isinstance(by, str) else -1 if index is None else len(index))
 
 
-# -- in the gradient ---------------------------------------------------------------------------------
+# -- in the gradient --------------------------------------------------------------------------------
 
 
 class ConstantShares:

@@ -110,6 +110,24 @@ class Roles:
         """Note that `op` may hold a value constant, under a rule. The first rule stays."""
         self.held.setdefault(op.number, {}).setdefault(value, rule)
 
+    def notes(self) -> dict[int, str]:
+        """Say the role of operations in words, by number, for `Trace.listing`."""
+        notes: dict[int, list[str]] = {}
+        for numbers, text in (
+            (self.softmax, "part of a softmax"),
+            (self.shifts, "shift of a softmax"),
+            (self.products - self.held.keys(), "product of two signals"),
+        ):
+            for number in sorted(numbers):
+                notes.setdefault(number, []).append(text)
+        weights = {(product.op.number, product.weights) for product in self.attention}
+        for number, rules in self.held.items():
+            for value, rule in rules.items():
+                name = "attention weights" if (number, value) in weights else "value"
+                text = f"{name} %{value} constant under the rule {rule}"
+                notes.setdefault(number, []).append(text)
+        return {number: "; ".join(words) for number, words in notes.items()}
+
 
 def find_roles(trace: Trace) -> Roles:
     """Find all roles in a pass, whatever rules are in force.

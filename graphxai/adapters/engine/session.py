@@ -141,6 +141,9 @@ class AnnotatedTrace(NamedTuple):
     nodes: NodeIds
     roles: Roles
 
+    def __repr__(self) -> str:
+        return self.trace.listing(self.roles.notes())
+
 
 def annotated_trace(request: PassRequest) -> AnnotatedTrace:
     """Record and annotate a pass, for methods that read attention."""

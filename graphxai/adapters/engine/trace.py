@@ -248,6 +248,49 @@ class Trace:
                 visited |= new
                 todo.extend(new)
 
+    def listing(self, notes: Mapping[int, str] | None = None) -> str:
+        """Write the operations as text, one in a line.
+
+        A line has the number of the operation, the values that it makes, the operation with the
+        values that it reads, the shape of the first result, and the module. A star says that the
+        gradient of a result flows back to an input. notes: text for the end of some lines, by the
+        number of the operation.
+        """
+        rows = []
+        for op in self.ops:
+            live = any(self.flow.live[ref.value] & ~WEIGHTS for ref in op.makes)
+            arguments = [*map(_as_text, op.args)]
+            arguments += [f"{name}={_as_text(value)}" for name, value in op.kwargs.items()]
+            rows.append(
+                (
+                    f"{op.number}",
+                    "*" if live else "",
+                    " ".join(f"%{ref.value}" for ref in op.makes),
+                    f"= {op.name}({', '.join(arguments)})",
+                    "x".join(map(str, self.shape(op.out))) if op.makes else "",
+                    op.path,
+                    (notes or {}).get(op.number, ""),
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    def __repr__(self) -> str:
+        return self.listing()
+
+
+def _as_text(argument: Any) -> str:
+    """Write an argument of an operation as text."""
+    if type(argument) is Ref:
+        return f"%{argument.value}"
+    if isinstance(argument, list | tuple):
+        return f"[{', '.join(map(_as_text, argument))}]"
+    return str(argument).removeprefix("torch.")
+
 
 # -- recording -------------------------------------------------------------------------------------
 
