@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.typing import SparseTensor
 
-NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups; an index is one by its own name
+NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups, as is an index by its name
 EVIDENCE = 64  # how many graphs decide what an attribute belongs to
 
 OF_NODES = {"x", "mask", "pos", "z", "batch", "pe", "node", "feat", "tf", "id", "degree", "deg"}

@@ -19,7 +19,14 @@ from .attribute_roles import attribute_roles
 from .layout import NodeLayout
 from .subgraphs import restricted, same_without_nodes
 
-NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}  # are no further inputs
+NOT_FURTHER = {
+    "x",
+    "y",
+    "edge_index",
+    "batch",
+    "ptr",
+    "num_nodes",
+}  # attributes that are no further inputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from graphxai.contract.inputs import InputError
 from .calling import CHOSEN, TYPE
 
 SCHEMA = "schema"  # the attribute of a graph that describes its types
-OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE)  # are no inputs of the model
+OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE)  # they are no inputs of the model
 EdgeType = tuple[str, str, str]
 
 

@@ -35,7 +35,7 @@ Run = Callable[[Tensor], Tensor]
 Answer = TypeVar("Answer")
 ROUNDING = 10  # machine epsilons of the largest value; a smaller difference is rounding
 OUTPUT_ROUNDING = 500  # machine epsilons of the largest output
-MOST_ROUNDING = 0.05  # of the largest output, which half precision reaches
+MOST_ROUNDING = 0.05  # of the largest output, as half precision may need
 # of the largest output, because outputs near zero are differences of larger numbers
 LEAST_ROUNDING = 1e-9
 
@@ -52,7 +52,7 @@ class ModelChecks:
         self._form = _form(module)
         self._looked_for_mixing = False
         self._cuts: set[str] | None = None
-        self._warned: set[str] = set()  # methods
+        self._warned: set[str] = set()  # the methods that were warned of
 
     def __deepcopy__(self, _: Any) -> "ModelChecks":
         return self

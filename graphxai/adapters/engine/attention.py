@@ -28,7 +28,7 @@ from .trace import Op, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 
 TensorFunction = Callable[[Tensor], Tensor]
-SMALL = 1e-6  # attention to padding
+SMALL = 1e-6  # attention to padding is not larger
 MIXING = PRODUCTS - {"div"}
 JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # they join rows
 
@@ -503,13 +503,13 @@ def layer_inputs() -> Iterator[list[LayerInput | None]]:
 
 
 def layer_input_of(
-    trace: Trace, nodes: NodeIds, product: AttentionProduct, again: Replay, layout: NodeLayout
+    trace: Trace, nodes: NodeIds, product: AttentionProduct, replayed: Replay, layout: NodeLayout
 ) -> LayerInput | None:
     """Return the first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
     for running in product.op.running.outward():
         slot = None if running.rows is None else trace.memory.slots.get(id(running.rows))
-        rows = None if slot is None else again.now[slot]
+        rows = None if slot is None else replayed.now[slot]
         if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):
             continue
         ids = nodes.by_value.get(trace.memory.latest[slot])

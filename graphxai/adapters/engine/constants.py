@@ -48,7 +48,10 @@ LINEAR = (SAME | MATRIX_PRODUCTS | {
 }) - {"masked_scatter", "_addmm_activation", "constant_pad_nd", "scatter", "sort"}  # fmt: skip
 FLAG = {"native_layer_norm": "layernorm"} | dict.fromkeys(RATIO, "activation")
 ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
-SIGN = {("sub", 1): -1, ("rsub", 0): -1}  # of the constant at this place of an operation
+SIGN = {
+    ("sub", 1): -1,
+    ("rsub", 0): -1,
+}  # the constant at this place of the operation is subtracted
 ROUNDING = 1e4  # machine epsilons of the terms' size; a larger difference is no rounding
 
 
@@ -457,7 +460,7 @@ def _fits(by: str | int, length: int, layout: NodeLayout, index: Tensor | None) 
     return length == (counts[by] if isinstance(by, str) else -1 if index is None else len(index))
 
 
-# -- in the gradient --------------------------------------------------------------------------------
+# -- in the gradient -------------------------------------------------------------------------------
 
 
 class ConstantShares:
@@ -475,7 +478,9 @@ class ConstantShares:
         self.additions, self.layout = additions, layout
         self._axes = axes
         self._indices: dict[int, Tensor] = {}
-        self._sums: dict[tuple[str, str | int, int], Tensor] = {}  # by line and kind of rows
+        self._sums: dict[
+            tuple[str, str | int, int], Tensor
+        ] = {}  # by the line, and by what the rows are
 
     def terms(
         self, op: Op, tensor_of: TensorOf, arguments: tuple[Any, Any]
@@ -551,20 +556,20 @@ def replay_with_shares(shares: ConstantShares, inputs: Mapping[int, Tensor]) -> 
     of them.
     """
     plan = shares.additions.plan
-    again = Replay(plan, plan.trace.memory.tensors)
+    replayed = Replay(plan, plan.trace.memory.tensors)
     for slot, tensor in inputs.items():
-        again.begin(slot, tensor)
+        replayed.begin(slot, tensor)
     for op in plan.ops:
         adds, arguments = op.number in shares.additions.added, (op.args, op.kwargs)
-        terms = shares.terms(op, again.value, arguments) if adds else []
-        out = again.run(op, *arguments)
+        terms = shares.terms(op, replayed.value, arguments) if adds else []
+        out = replayed.run(op, *arguments)
         if not terms:
             continue
         first = out[0] if isinstance(out, tuple | list) else out
         tensor_in = plan.trace.memory.tensors.__getitem__
         if not first.requires_grad or not shares.collect_from(op, first, terms, tensor_in):
             return None
-    return again
+    return replayed
 
 
 def adds_up(

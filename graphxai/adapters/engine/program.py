@@ -54,7 +54,7 @@ _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.Dispat
     torch._C.DispatchKey.PythonTLSSnapshot
 )
 MOST_PER_REQUEST = 4  # programs under the same rules, for as many branches of a model's code
-MOST_PER_MODEL = 32  # programs
+MOST_PER_MODEL = 32  # programs under all rules
 
 
 @dataclass(frozen=True, eq=False)

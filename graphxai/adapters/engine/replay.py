@@ -32,7 +32,7 @@ def layer_norm(
     func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """RunOp LayerNorm over the last axes of x (..., *shape), with a constant scale."""
+    """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale."""
     axes = tuple(range(-len(shape), 0))
     mean, centred = _centred(x, axes)
     scale = _scale(centred, axes, eps)
@@ -50,7 +50,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, None, None]:
-    """RunOp GroupNorm to x (B, C, ...), with constant scales."""
+    """Apply GroupNorm to x (B, C, ...), with constant scales."""
     y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
     return _per_channel(y, weight, bias), None, None
 
@@ -58,7 +58,7 @@ def group_norm(
 def batch_norm(
     func: Function, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
 ) -> tuple[Tensor, None, None]:
-    """RunOp BatchNorm to x (n, C, ...), with running statistics or with constant scales."""
+    """Apply BatchNorm to x (n, C, ...), with running statistics or with constant scales."""
     training, _, eps = rest
     if training or mean is None:  # InstanceNorm has no running statistics, either
         y = _standardised(x, (0, *range(2, x.dim())), eps)
@@ -78,14 +78,14 @@ def batch_norm_running(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, None, None]:
-    """RunOp BatchNorm with running statistics."""
+    """Apply BatchNorm with running statistics."""
     return batch_norm(func, x, weight, bias, mean, var, False, momentum, eps)
 
 
 def rms_norm(
     func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> tuple[Tensor, None]:
-    """RunOp RMSNorm over the last axes of x (..., *shape), with a constant scale."""
+    """Apply RMSNorm over the last axes of x (..., *shape), with a constant scale."""
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return rules_of.rms_norm(x, weight, eps, tuple(range(-len(shape), 0))), None
 

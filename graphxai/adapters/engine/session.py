@@ -105,10 +105,10 @@ def _pass_with_attention(request: PassRequest, rules: Rules) -> Tensor:
     annotated = annotated_trace(request)
     warn_of_random_numbers(request.name, annotated.trace)
     slot = annotated.trace.slot_of(NODES)
-    again = replay_reading_attention(
+    replayed = replay_reading_attention(
         annotated, rules, slot, request.rows, request.layout, request.name
     )
-    return _connected_to_nodes(again.output(), request)
+    return _connected_to_nodes(replayed.output(), request)
 
 
 def _recorded_program(request: PassRequest, rules: Rules, key: Hashable, biases: bool) -> Program:
@@ -157,7 +157,7 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
 
     # every pass draws its own random numbers
     return cached(
-        key, record, lambda made: bool(request.key) and not _draws_random_numbers(made.trace)
+        key, record, lambda new: bool(request.key) and not _draws_random_numbers(new.trace)
     )
 
 
@@ -212,11 +212,11 @@ def _replayed_with_shares(request: PassRequest, program: Program) -> FollowedPas
             initial = trace.memory.initial.get(slot, trace.memory.tensors[slot])
             leaves[slot] = initial.detach().requires_grad_()
     shares = ConstantShares(additions, axes, request.layout)
-    again = replay_with_shares(shares, {program.slot: request.rows, **leaves})
-    if again is None:
+    replayed = replay_with_shares(shares, {program.slot: request.rows, **leaves})
+    if replayed is None:
         return None
     inputs = {program.names[trace.inputs[slot]]: leaf for slot, leaf in leaves.items()}
-    return FollowedPass(program, again.output(), shares, inputs)
+    return FollowedPass(program, replayed.output(), shares, inputs)
 
 
 def _shares_from_gradient(
@@ -239,10 +239,10 @@ def _shares_from_gradient(
         of_line = shares.of_lines(of_inputs)
         if shares.additions.affine and not adds_up(outputs, weights, relevance, of_line):
             give_up_programs(request.module, key)
-            again = replace(request, rows=request.rows.detach())
+            detached = replace(request, rows=request.rows.detach())
             with rules_of.conservative(**vars(rules)):
-                new_program = make_program(record_pass(again), rules, program.names, True)
-                of_line = _weight_outputs(_shares_in_outputs(new_program, again), weights)
+                new_program = make_program(record_pass(detached), rules, program.names, True)
+                of_line = _weight_outputs(_shares_in_outputs(new_program, detached), weights)
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
             warn_of_cuts(request.name, program.modules[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
@@ -402,16 +402,16 @@ def replay_reading_attention(
     replacements = attention_replacements(
         attention, lambda entries: exposing(entries, layout, plan.rules)
     )
-    again = replay(plan, {slot: rows}, replacements=replacements)
+    replayed = replay(plan, {slot: rows}, replacements=replacements)
     if (tape := current_tape()) is not None:
         first = len(tape.attention) - len(attention)  # what the model recorded itself comes first
         tape.chunks += range(len(tape.chunks), first)
         tape.chunks += [first + layer.chunk_of for layer in attention]
     if (layer_inputs := current_layer_inputs()) is not None:
         layer_inputs += [
-            layer_input_of(trace, nodes, layer.product, again, layout) for layer in attention
+            layer_input_of(trace, nodes, layer.product, replayed, layout) for layer in attention
         ]
-    return again
+    return replayed
 
 
 # -- passes of a block's module --------------------------------------------------------------------
@@ -536,10 +536,10 @@ class _Interceptor:
             rows = trace.memory.tensors[slot]
             layout = self._layout or _layout_of_input(rows)
             annotated = annotate(trace, slot, rows, layout)
-            again = replay_reading_attention(
+            replayed = replay_reading_attention(
                 annotated, current_rules(), slot, rows, layout, name, self._warned, True
             )
-            return again.output()
+            return replayed.output()
         plan = make_plan(trace, find_roles(trace), current_rules())
         warn_of_nonlinearities(name, plan, self._warned)
         return replay(plan, {slot: trace.memory.tensors[slot] for slot in trace.inputs}).output()

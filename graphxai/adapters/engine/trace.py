@@ -400,7 +400,7 @@ class Recording(TorchDispatchMode):
         self._any_input, self._graded = inputs is None, graded
         self._inputs = list(inputs or ())
         self._nested = 0
-        self._kept = tensors_kept_by(model.modules())
+        self._weights = tensors_kept_by(model.modules())
         self._slot_at: dict[int, int] = {}  # by address, the first slot there, up to `_located`
         self._located = 0
         self._paths = {id(module): path for path, module in model.named_modules()}
@@ -601,10 +601,10 @@ class Recording(TorchDispatchMode):
         if (slot := trace.memory.slots.get(id(tensor))) is not None:
             return slot
         slot = trace.memory.add(tensor, self._slot_sharing_memory(tensor))
-        kept = id(tensor) in self._kept or isinstance(tensor, nn.Parameter)
-        trace.memory.external[slot] = weakref.ref(tensor) if kept else None
-        came_back = not kept and is_real(tensor) and self._may_come_back(tensor)
-        trace.new_value(slot, depends=WEIGHTS if kept else int(came_back))
+        is_weight = id(tensor) in self._weights or isinstance(tensor, nn.Parameter)
+        trace.memory.external[slot] = weakref.ref(tensor) if is_weight else None
+        came_back = not is_weight and is_real(tensor) and self._may_come_back(tensor)
+        trace.new_value(slot, depends=WEIGHTS if is_weight else int(came_back))
         if self._any_input and tensor.requires_grad and not isinstance(tensor, nn.Parameter):
             self._begin(slot, 1)
         return slot
@@ -659,7 +659,9 @@ class Recording(TorchDispatchMode):
                 passes = tensor.requires_grad
             if passes:
                 trace.flow.live[ref.value] = arriving & depends
-            elif is_real(tensor) and op.name not in CUTS:  # of inputs that need no gradient
+            elif (
+                is_real(tensor) and op.name not in CUTS
+            ):  # the gradient of inputs, which may need none, is cut
                 trace.flow.live[ref.value] = arriving & depends & ~1
 
     def _settles_a_flag(self, op: Op) -> bool:
@@ -771,8 +773,8 @@ def is_real(tensor: Tensor) -> bool:
 
 def tensors_kept_by(modules: Iterable[nn.Module]) -> dict[int, Tensor]:
     """Return the tensors that modules keep as parameters, buffers or attributes, by `id`."""
-    kept = (names for m in modules for names in (vars(m), m._parameters, m._buffers))
-    return {id(t): t for names in kept for t in names.values() if isinstance(t, Tensor)}
+    attributes = (names for m in modules for names in (vars(m), m._parameters, m._buffers))
+    return {id(t): t for names in attributes for t in names.values() if isinstance(t, Tensor)}
 
 
 def memory_of(tensor: Tensor) -> int:
