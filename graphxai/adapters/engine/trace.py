@@ -659,9 +659,7 @@ class Recording(TorchDispatchMode):
                 passes = tensor.requires_grad
             if passes:
                 trace.flow.live[ref.value] = arriving & depends
-            elif (
-                is_real(tensor) and op.name not in CUTS
-            ):  # the gradient of inputs, which may need none, is cut
+            elif is_real(tensor) and op.name not in CUTS:  # other inputs need no gradient
                 trace.flow.live[ref.value] = arriving & depends & ~1
 
     def _settles_a_flag(self, op: Op) -> bool:
