@@ -306,8 +306,10 @@ def _plus(call: PositiveCall, rule: Callable[[PositiveCall], Tensor]) -> Tensor:
 
 
 def multiplied(call: PositiveCall) -> Tensor:
-    """Pass relevance through a product: with a constant matrix by Eq. 5, with another constant
-    unchanged, and of two signals by the product rule.
+    """Pass relevance through a product.
+
+    The rule is Eq. 5 for a constant matrix, and the product rule for two signals. Another constant
+    lets relevance pass unchanged.
     """
     first = int(call.op.name in PLUS_PRODUCT)
     factors = [call.signal(first), call.signal(first + 1)]
@@ -582,9 +584,9 @@ class PositiveInterpreter:
     def heads_of(
         self, op: Op, weights: Tensor, values: Tensor, f: Callable[[Tensor, Tensor], Tensor]
     ) -> ImportantHeads | None:
-        """Return the graph and the head of every entry of f(weights, values), with the heads.
+        """Return the graph and the head of every entry of f(weights, values).
 
-        The important heads of the layer come last. Returns None if all heads are important.
+        With them comes which heads of the layer are important. Returns None if all are.
         """
         important = self.state.important
         if important is None or op.number not in self._entries:

@@ -356,8 +356,8 @@ def _without_tensors(program: Program) -> Program:
 def _last_uses(trace: Trace, needed: set[int]) -> dict[int, list[int]]:
     """Return the slots that each operation is the last to use, without those needed at the end.
 
-    As long as tensors come in from outside, whose memory is compared with that of all others, no
-    slot counts as used for the last time.
+    The memory of a tensor that comes in from outside is compared with that of all other tensors.
+    So no slot counts as used for the last time as long as such tensors come in.
     """
     literal = {ref.slot for op in trace.ops if op.name == "lift_fresh" for ref in op.reads}
     not_compared = trace.inputs.keys() | literal

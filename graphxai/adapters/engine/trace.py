@@ -154,11 +154,11 @@ class TensorMemory:
 class DataFlow:
     """How the values of a pass depend on each other. A tensor that is written to has several.
 
-    By value: slot_of_value, where it is kept; maker, the number of the operation that made it, or
-    -1 if it came from outside; uses, the numbers of the operations that read it; depends, a bit for
-    each input that data flows from; live, a bit for each input that a gradient flows to. merged:
-    for a value that was read after a write to another view of it, the value before and the value
-    that was written.
+    slot_of_value, maker, uses: for each value the slot that holds it, the number of the operation
+    that made it (-1 for a value from outside), and the numbers of the operations that read it.
+    depends, live: for each value the bits of the inputs that it depends on, and of those that its
+    gradient flows to. merged: for a value that was read after a write to another view of it, the
+    value before and the value that was written.
     """
 
     slot_of_value: list[int] = field(default_factory=list)
