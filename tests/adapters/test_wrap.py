@@ -249,6 +249,7 @@ def test_biases_that_cannot_be_distinguished_are_unexplained(graphs):
 
 
 def test_the_ledger_closes_over_the_steps_of_a_recurrent_readout(graphs):
+    torch.manual_seed(0)  # an output near zero would be all rounding
     model = wrapped(Set2Set(9, 2), forward=lambda m, b: m(b.x, b.batch)[:, :1])
     ledger = gx.explain(model, graphs[0]).ledger
     assert abs(ledger.unexplained) < 1e-5 * abs(ledger.output)
