@@ -79,8 +79,8 @@ def wrapped(module: EdgeGps, name: str) -> WrappedModel:
         kind="binary" if name == "bace" else "multiclass",
         classes=CLASSES[name],
         task="BACE-1" if name == "bace" else "digit",
-        at="nodes",
-        read=molecule_to_data if name == "bace" else digit_graph,
+        embedding="nodes",
+        featurize=molecule_to_data if name == "bace" else digit_graph,
         name=f"gps-{name}",
     )
 

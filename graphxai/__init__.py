@@ -13,8 +13,8 @@ from graphxai.runtime.lazy import lazily
 from graphxai.runtime.source_tree import folders_beside
 
 if TYPE_CHECKING:  # the list of public names
-    from graphxai.adapters.engine.passing import conservative as conservative
-    from graphxai.adapters.wrapped import wrap as wrap
+    from graphxai.adapters.engine.session import conservative as conservative
+    from graphxai.adapters.wrapping import wrap as wrap
     from graphxai.api import compare as compare
     from graphxai.api import explain as explain
     from graphxai.api import load as load

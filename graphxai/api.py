@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from graphxai.adapters.engine.remembering import remembering
+from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.contract.inputs import as_list
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
@@ -187,7 +187,7 @@ def compare(
         raise ValueError("compare shows one input under several methods; use grid for several.")
     if isinstance(methods, str):
         methods = [methods]
-    with remembering(most=3):  # a copy in double precision, its pass, and the model's own
+    with cached_passes(most=3):  # a copy in double precision, its pass, and the model's own
         explanations = [explain(model, value, method, target=target) for method in methods]
     return side_by_side(explanations, columns=columns, **options)
 

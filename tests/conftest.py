@@ -115,9 +115,9 @@ def recorded_once() -> Iterator[None]:
 
     For tests that compare what each of many methods says of the same graphs.
     """
-    from graphxai.adapters.engine.remembering import remembering
+    from graphxai.adapters.engine.pass_cache import cached_passes
 
-    with remembering(most=16):
+    with cached_passes(most=16):
         yield
 
 

@@ -1,15 +1,16 @@
-"""Explain any PyTorch model: apply rules and make recordings without changing its code."""
+"""Explain any PyTorch model without changing its code."""
 
 from typing import TYPE_CHECKING
 
 from graphxai.runtime.lazy import lazily
 
-from .engine.passing import intercepted
-from .layout import Layout
+from .engine.session import intercepted
+from .layout import NodeLayout
 
-if TYPE_CHECKING:  # loaded when they are used: PyG takes longer to import than torch
-    from .wrapped import WrappedModel, wrap
+if TYPE_CHECKING:  # loaded on first use, because PyG takes longer to import than torch
+    from .wrapped import WrappedModel
+    from .wrapping import wrap
 
-__all__ = ["Layout", "WrappedModel", "intercepted", "wrap"]
+__all__ = ["NodeLayout", "WrappedModel", "intercepted", "wrap"]
 
 __getattr__, __dir__, _ = lazily(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Turn a user's inputs into batches for a wrapped model: PyG graphs, or dense rows of tokens."""
+"""Batches of a wrapped model, made from PyG graphs or from dense rows of tokens."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -15,21 +15,30 @@ from torch_geometric.data import Batch, Data
 from graphxai.contract.inputs import Input, InputError, check_edges
 from graphxai.contract.shortest_paths import IntArray, shortest_paths
 
-from .layout import Layout
-from .subgraphs import part, roles_of, same_without_nodes
+from .attribute_roles import attribute_roles
+from .layout import NodeLayout
+from .subgraphs import restricted, same_without_nodes
 
-NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}  # no further inputs
+NOT_FURTHER = {
+    "x",
+    "y",
+    "edge_index",
+    "batch",
+    "ptr",
+    "num_nodes",
+}  # attributes that are no further inputs
 
 
 @dataclass(frozen=True, eq=False)
 class WrappedBatch:
     """B inputs of at most N nodes.
 
-    mask (B, N), True at nodes; x (B, N, ...): each node's input; graphs: the PyG batch, for graph
-    models; dense: the model's input (B, ...), for token models. `has_graph_token`: whether the
-    model's sequence begins with one; if not, attention methods start from `readout` (B, N), the
-    weights with which nodes enter the output. singles: the graphs one by one. leaves: attributes of
-    the graphs that are to be explained, with gradients.
+    mask (B, N): True at nodes. x (B, N, ...): each node's input. num_nodes (B,). graphs: the PyG
+    batch, for models of graphs. dense: the model's input (B, ...), for models of tokens.
+    has_graph_token: whether the model's sequence begins with a graph token; if it does not,
+    attention methods start from `readout` (B, N), the weights with which nodes enter the output.
+    singles: the graphs one by one. leaves: the attributes of the graphs that are explained, as
+    tensors that require a gradient.
     """
 
     mask: Tensor
@@ -51,20 +60,20 @@ class WrappedBatch:
         return self.mask.shape[0]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NodeLayout:
         """The positions of the nodes."""
-        return Layout.of(self.mask, self.has_graph_token)
+        return NodeLayout.of(self.mask, self.has_graph_token)
 
-    def parts(self) -> tuple[Any, ...]:
-        """All that makes up the batch; batches of which these are equal are alike."""
+    def contents(self) -> tuple[Any, ...]:
+        """Return all that makes up the batch. Batches with equal contents are alike."""
         graphs = () if self.graphs is None else sorted(self.graphs.to_dict().items())
         return self.has_graph_token, self.mask, self.readout, self.dense, *chain(*graphs)
 
     def distances(self) -> list[IntArray]:
-        """Distances (n, n) between the nodes of each input, -1 where there is no path.
+        """Return the distances (n, n) between the nodes of each input, -1 where there is no path.
 
-        For graphs the number of edges on the shortest path from column to row, the direction of
-        messages; for tokens |i - j|.
+        In a graph a distance is the number of edges on the shortest path from column to row, which
+        is the direction of messages. Between tokens it is |i - j|.
         """
         if self.graphs is None:
             places = [np.arange(n) for n in self.num_nodes.tolist()]
@@ -72,12 +81,12 @@ class WrappedBatch:
         return [_path_lengths(graph) for graph in self.examples()]
 
     def examples(self) -> list[Data]:
-        """The graphs one by one, on the batch's device. PyG cannot split sparse matrices."""
+        """Return the graphs one by one on the batch's device. PyG cannot split sparse matrices."""
         device = self.mask.device
         return [g if g.x.device == device else copy(g).to(device) for g in self.singles]
 
     def data_of(self, row: int) -> Data:
-        """One input as it was collated; a row of tokens without its padding."""
+        """Return one input as it was collated, or a row of tokens without its padding."""
         if self.graphs is not None:
             return self.examples()[row]
         assert self.dense is not None
@@ -87,31 +96,32 @@ class WrappedBatch:
         return Data(dense=values, num_nodes=n)
 
     def of_rows(self, *rows: int) -> "WrappedBatch":
-        """Some of the inputs as a batch, with their readout weights."""
+        """Make a batch of some of the inputs, with their readout weights."""
         data = [self.data_of(row) for row in rows]
         if self.graphs is not None:
-            made = collate_graphs(data)
+            batch = collate_graphs(data)
         else:
-            made = collate_tokens(data, None, self.has_graph_token)
+            batch = collate_tokens(data, None, self.has_graph_token)
         if self.readout is None:
-            return made
-        return replace(made, readout=self.readout[list(rows), : made.mask.shape[1]])
+            return batch
+        return replace(batch, readout=self.readout[list(rows), : batch.mask.shape[1]])
 
     def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
-        """The same batch, with gradients at these attributes of its graphs.
+        """Return the batch with gradients at these attributes of its graphs.
 
-        codes: whether they may be integers, such as types of bonds; their leaf (rows,) is of ones.
+        codes: whether the attributes may be integers, such as types of bonds. The leaf (rows,) of
+        such an attribute consists of ones.
         Raises ValueError for an attribute that the graphs do not have, or that has no gradient.
         """
         if self.graphs is None:
             raise ValueError(f"rows of tokens have no inputs beside x, and so no {names[0]}.")
         graphs = self.graphs
-        known = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
+        inputs = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
         for name in names:
-            if name not in known:
+            if name not in inputs:
                 raise ValueError(
                     f"the graphs have no input {name!r}; beside x they have"
-                    f" {', '.join(known) or 'none'}."
+                    f" {', '.join(inputs) or 'none'}."
                 )
             if not (codes or is_real(graphs[name])):
                 raise ValueError(
@@ -128,17 +138,17 @@ class WrappedBatch:
         return leaf.requires_grad_()
 
     def with_values(self, values: Mapping[str, Tensor]) -> "WrappedBatch":
-        """The same batch with other values of some attributes, of the same shapes."""
+        """Replace some attributes by other values of the same shapes."""
         graphs, singles = copy(self.graphs), [copy(graph) for graph in self.examples()]
         assert graphs is not None
         for name, value in values.items():
             graphs[name] = value
-            for graph, own in zip(singles, self.split(name, value), strict=True):
-                graph[name] = own
+            for graph, rows in zip(singles, self.split(name, value), strict=True):
+                graph[name] = rows
         return replace(self, graphs=graphs, singles=tuple(singles))
 
     def without_gradients(self) -> "WrappedBatch":
-        """The same batch, its leaves constant."""
+        """Return the batch with constants in place of its leaves."""
         if not self.leaves:
             return self
         assert self.graphs is not None
@@ -147,14 +157,14 @@ class WrappedBatch:
         return replace(constant, leaves={})
 
     def split(self, name: str, values: Tensor) -> list[Tensor]:
-        """The rows of each graph, of an attribute of the batch or of what belongs to it."""
+        """Split an attribute of the batch, or its relevance, into the rows of each graph."""
         return list(values.split(self._counts(name)))
 
     def _counts(self, name: str) -> list[int]:
         return [g[name].shape[0] if g[name].dim() else 1 for g in self.singles]
 
     def graphs_of(self, name: str) -> Tensor | None:
-        """The graph of each row of an attribute of the batch; None if it has other rows."""
+        """Return the graph of each row of an attribute, or None if its rows are not the graphs'."""
         assert self.graphs is not None
         if not all(isinstance(graph.get(name), Tensor) for graph in self.singles):
             return None
@@ -163,12 +173,12 @@ class WrappedBatch:
         return torch.arange(len(self)).to(counts).repeat_interleave(counts) if fits else None
 
     def to(self, device: torch.device | str) -> "WrappedBatch":
-        """The same batch on `device`."""
+        """Move the batch to a device."""
         moved = {k: v.to(device) for k, v in vars(self).items() if hasattr(v, "to")}
         return replace(self, **moved)
 
     def repeated(self, times: int) -> "WrappedBatch":
-        """The whole batch repeated."""
+        """Repeat the whole batch."""
         if times == 1:
             return self
         wide: dict[str, Any] = {
@@ -182,44 +192,47 @@ class WrappedBatch:
         return replace(self, **wide)
 
     def without(
-        self, keep: Tensor, last: int | None = None, read: Collection[str] | None = None
+        self, keep: Tensor, last: int | None = None, attributes: Collection[str] | None = None
     ) -> "WrappedBatch":
-        """Only the nodes where keep (B, N) is True; in graphs, only the edges between them.
+        """Keep the nodes where keep (B, N) is True, with the edges between them.
 
-        last: the whole graph of this number is appended, because PyG's pooling counts graphs up to
-        the last one that is not empty; None if none is. read: names of the attributes that matter;
-        None: all.
+        last: the number of a graph to append as a whole, because PyG's pooling counts graphs up to
+        the last one that is not empty; None to append none. attributes: the names of the attributes
+        that the model reads; None if it reads all.
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
-        roles = roles_of(graphs, read)
+        roles = attribute_roles(graphs, attributes)
         pairs = enumerate(zip(graphs, counts, strict=True))
-        kept = [part(g, keep[b, :n], roles) for b, (g, n) in pairs]
-        return collate_graphs(kept if last is None else [*kept, graphs[last]])
+        subgraphs = [restricted(g, keep[b, :n], roles) for b, (g, n) in pairs]
+        return collate_graphs(subgraphs if last is None else [*subgraphs, graphs[last]])
 
-    def emptied(self, last: int, read: Collection[str] | None = None) -> "WrappedBatch":
-        """The graphs without their nodes, one for all if they are equal, and graph number `last`.
+    def emptied(self, last: int, attributes: Collection[str] | None = None) -> "WrappedBatch":
+        """Remove all nodes, and append the whole graph number `last`, as `without` does.
 
-        read: as for `without`.
+        If the graphs are equal without their nodes, one of them stands for all. attributes: the
+        names of the attributes that the model reads; None if it reads all.
         """
         graphs = self.examples()
-        roles = roles_of(graphs, read)
-        kept = graphs[:1] if same_without_nodes(graphs, roles, read) else graphs
-        none = [graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool) for graph in kept]
-        parts = [part(graph, keep, roles) for graph, keep in zip(kept, none, strict=True)]
-        return collate_graphs([*parts, graphs[last]])
+        roles = attribute_roles(graphs, attributes)
+        distinct = graphs[:1] if same_without_nodes(graphs, roles, attributes) else graphs
+        empty = [
+            restricted(graph, graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool), roles)
+            for graph in distinct
+        ]
+        return collate_graphs([*empty, graphs[last]])
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Input of a token model: x (B, S, ...), and mask (B, S), True at tokens."""
+    """The input x (B, S, ...) of a token model, and a mask (B, S) that is True at tokens."""
 
     x: Tensor
     mask: Tensor
 
 
 def read_graph(value: Any, categorical: bool) -> Input:
-    """Check one PyG graph. Raises InputError for anything else, or without a usable `x`."""
+    """Check one PyG graph. Raises InputError for anything else, and if it has no usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
     if not isinstance(value.x, Tensor) or not value.num_nodes:
@@ -231,18 +244,18 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not categorical and not value.x.is_floating_point():
         raise InputError(
             f"x has {value.x.dtype} values, which cannot carry gradients: name the embedding layer"
-            " with wrap(..., at=...)."
+            " with wrap(..., embedding=...)."
         )
     if not categorical and not bool(torch.isfinite(value.x).all()):
         raise InputError("x contains values that are not finite.")
     smiles = value.get("smiles")
-    if not isinstance(smiles, str) or _atoms(smiles) != value.num_nodes:
+    if not isinstance(smiles, str) or _num_atoms(smiles) != value.num_nodes:
         return Input(value)
     return Input(value, smiles)
 
 
 def read_tokens(value: Any, categorical: bool) -> Tensor:
-    """One row of tokens: floats (N, D), or with `categorical` whatever the model embeds."""
+    """Check one row of tokens: floats (N, D), or if `categorical` whatever the model embeds."""
     if not isinstance(value, Tensor | np.ndarray):
         raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
     x = torch.as_tensor(value)
@@ -250,7 +263,7 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
         raise InputError(
             f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
             " Pass several inputs as a list; for integer codes or images name the embedding layer"
-            " with wrap(..., at=...)."
+            " with wrap(..., embedding=...)."
         )
     if not x.numel():
         raise InputError("there are no tokens.")
@@ -258,8 +271,8 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
 
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
-    """PyG's batch of the graphs, with the positions of its nodes."""
-    graphs = _with_common_attributes([_counted(graph) for graph in graphs])
+    """Collate graphs into PyG's batch, with the positions of its nodes."""
+    graphs = _with_common_attributes([_with_num_nodes(graph) for graph in graphs])
     batch = Batch.from_data_list(graphs)
     num_nodes = torch.tensor([int(g.num_nodes or 0) for g in graphs], device=batch.x.device)
     mask = _mask(num_nodes, pad_to)
@@ -269,17 +282,17 @@ def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatc
 
 
 def _with_common_attributes(graphs: list[Data]) -> list[Data]:
-    """The graphs with only the attributes that all of them have, as a batch requires."""
+    """Keep only the attributes that all graphs have, as a batch requires."""
     common = set.intersection(*(set(graph.keys()) for graph in graphs))
-    made = [graph if len(graph.keys()) == len(common) else copy(graph) for graph in graphs]
-    for graph in made:
+    reduced = [graph if len(graph.keys()) == len(common) else copy(graph) for graph in graphs]
+    for graph in reduced:
         for key in set(graph.keys()) - common:
             del graph[key]
-    return made
+    return reduced
 
 
 def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
-    """Rows of tokens (N, ...) padded with zeros; other inputs, such as images, are stacked."""
+    """Pad rows of tokens (N, ...) with zeros, or stack other inputs, such as images."""
     values = [row["dense"] for row in rows]
     num_nodes = torch.tensor([int(row.num_nodes or 0) for row in rows], device=values[0].device)
     mask = _mask(num_nodes, pad_to)
@@ -298,8 +311,11 @@ def _path_lengths(graph: Data) -> IntArray:
     return distances.T  # PyG's edges point from the node that is read to the one that reads
 
 
-def as_tokens(rows: Tensor, batch: WrappedBatch, at: str | None) -> Tensor:
-    """Node rows (n, D) or (B, S, D), of the module named `at` if any, as tokens (B, T, D)."""
+def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str | None) -> Tensor:
+    """Arrange node rows (n, D) or (B, S, D) as tokens (B, T, D).
+
+    embedding: the module that returned the rows, named in the error if their shape does not fit.
+    """
     size, nodes = batch.mask.shape
     length = nodes + int(batch.has_graph_token)
     if batch.graphs is not None and rows.dim() == 2 and len(rows) == int(batch.mask.sum()):
@@ -307,7 +323,7 @@ def as_tokens(rows: Tensor, batch: WrappedBatch, at: str | None) -> Tensor:
         tokens[:, 1:][batch.mask] = rows
         return tokens
     if rows.dim() != 3 or rows.shape[:2] != (size, length):
-        where = f"the module {at!r} returns" if at else "the input has"
+        where = f"the module {embedding!r} returns" if embedding else "the input has"
         raise ValueError(
             f"{where} shape {tuple(rows.shape)}; relevance needs one row per node for"
             f" {size} inputs of at most {nodes} nodes."
@@ -316,7 +332,7 @@ def as_tokens(rows: Tensor, batch: WrappedBatch, at: str | None) -> Tensor:
 
 
 def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
-    """The inverse of `as_tokens`."""
+    """Arrange tokens (B, T, D) as node rows: the inverse of `as_tokens`."""
     if batch.graphs is not None:
         return tokens[:, 1:][batch.mask]
     return tokens if batch.has_graph_token else tokens[:, 1:]
@@ -328,7 +344,7 @@ def is_real(value: Any) -> bool:
 
 
 def _edges(graph: Data) -> Tensor:
-    """Edges (2, E), from `adj_t` if there is no `edge_index`."""
+    """Return the edges (2, E), from `adj_t` if there is no `edge_index`."""
     if graph.edge_index is not None:
         return graph.edge_index
     matrix = graph.get("adj_t")
@@ -342,14 +358,15 @@ def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
     return torch.arange(n, device=num_nodes.device) < num_nodes[:, None]
 
 
-def _counted(graph: Data) -> Data:
-    """The graph with `num_nodes` set, because PyG cannot infer it for an empty graph."""
-    counted = copy(graph)
-    counted.num_nodes = int(graph.num_nodes or 0)
-    return counted
+def _with_num_nodes(graph: Data) -> Data:
+    """Set `num_nodes`, because PyG cannot infer it for an empty graph."""
+    copied = copy(graph)
+    copied.num_nodes = int(graph.num_nodes or 0)
+    return copied
 
 
-def _atoms(smiles: str) -> int:
+def _num_atoms(smiles: str) -> int:
+    """Count the atoms of a SMILES, or return -1 if it is none."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

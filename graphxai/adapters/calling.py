@@ -1,4 +1,4 @@
-"""Call a user's module and check its output; choose the row of the node to explain."""
+"""Calls of a user's module, checks of what it returns, and the row of an explained node."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,30 +21,29 @@ from .batches import Tokens
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
-# Attribute (n,): 2 at the node to explain, 1 at the others of its type, otherwise 0.
+# An attribute (n,): 2 at the node to explain, 1 at other nodes of its type, 0 elsewhere.
 CHOSEN = "explained_node"
 TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
 UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
-WHOLE = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
-EXCLUDED_AT = ("src_key_padding_mask", "key_padding_mask", "padding_mask")  # True hides
-KEPT_AT = ("attention_mask",)  # 1 keeps, as in Hugging Face's models
+WHOLE_BATCH = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
+TRUE_AT_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
+ONE_AT_TOKENS = ("attention_mask",)  # as in Hugging Face's models
 
 
 def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
-    """Call `model.forward` with the batch, or with those of its attributes that it names.
+    """Call `model.forward` with the batch, or with the attributes of the batch that it names.
 
     Raises TypeError for an argument that the graphs do not have.
     """
-    wanted = _parameters(model)
-    if names_read(model) is None:
+    if attributes_read(model) is None:
         return model(batch)
-    given = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
-    hands_on = {p.kind for p in _given_to(model)} <= UNNAMED
-    by_place = hands_on or isinstance(model, GraphModule)  # exported: no names
+    sizes = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
+    passes_arguments_on = {p.kind for p in _own_parameters(model)} <= UNNAMED
+    by_place = passes_arguments_on or isinstance(model, GraphModule)  # exports take no names
     in_order: list[Any] = []
     by_name: dict[str, Any] = {}
-    for parameter in wanted:
-        value = _attribute(batch, parameter.name, given.get(parameter.name))
+    for parameter in _parameters(model):
+        value = _attribute(batch, parameter.name, sizes.get(parameter.name))
         if value is None and parameter.default is Parameter.empty:
             raise TypeError(
                 f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
@@ -58,43 +57,43 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
 
 
 def _attribute(batch: Any, name: str, default: Any = None) -> Any:
-    """An attribute of a batch, in a heterogeneous one also by type (`x_dict`)."""
+    """Get an attribute of a batch, or of a heterogeneous one all types of it (`x_dict`)."""
     if name.endswith("_dict") and isinstance(batch, HeteroData):
         return batch.collect(name.removesuffix("_dict"), allow_empty=True) or default
     return batch.get(name, default)
 
 
-def names_read(model: nn.Module) -> set[str] | None:
-    """The attributes of graphs that `model.forward` names; None: it takes the batch as a whole."""
+def attributes_read(model: nn.Module) -> set[str] | None:
+    """Return the attributes that `model.forward` names, or None if it takes the whole batch."""
     names = [p.name for p in _parameters(model)]
-    return None if "x" not in names and names and names[0] in WHOLE else set(names)
+    return None if "x" not in names and names and names[0] in WHOLE_BATCH else set(names)
 
 
-def tells_graphs(model: nn.Module) -> bool:
+def takes_batch_vector(model: nn.Module) -> bool:
     """Whether `model.forward` has an argument that assigns nodes to the graphs of a batch."""
-    names = names_read(model)
+    names = attributes_read(model)
     return names is None or any(re.search("batch|ptr|graph", name) for name in names)
 
 
 def takes_padding_mask(model: nn.Module) -> bool:
     """Whether `model.forward` has an argument for the tokens that are padding."""
-    return any(p.name in (*EXCLUDED_AT, *KEPT_AT) for p in _parameters(model))
+    return any(p.name in (*TRUE_AT_PADDING, *ONE_AT_TOKENS) for p in _parameters(model))
 
 
 def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
     """Call `model.forward` with x and, where it has an argument for it, the padding mask."""
     options = {}
     for parameter in _parameters(model)[1:]:
-        if parameter.name in EXCLUDED_AT:
+        if parameter.name in TRUE_AT_PADDING:
             options[parameter.name] = ~tokens.mask
-        elif parameter.name in KEPT_AT:
+        elif parameter.name in ONE_AT_TOKENS:
             options[parameter.name] = tokens.mask.long()
     return model(tokens.x, **options)
 
 
 @contextmanager
 def without_fused_attention(model: nn.Module) -> Iterator[None]:
-    """Explain what to do if the model uses `flex_attention`, which cannot be looked into."""
+    """Explain what to do if the model uses `flex_attention`, which hides its attention."""
     try:
         yield
     except RuntimeError as error:  # also NotImplementedError and errors of torch.compile
@@ -109,17 +108,18 @@ def without_fused_attention(model: nn.Module) -> Iterator[None]:
 
 
 def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None) -> Tensor:
-    """The model's result as outputs (B, columns). Raises ValueError for anything else.
+    """Turn the model's answer into outputs (B, columns). Raises ValueError if that is impossible.
 
-    graphs: what it is of; if they say which node is explained, the result has a row per node.
+    graphs: the batch that the answer is about. If it says which nodes are explained, the answer
+    must have a row per node.
     """
     answer, advice = getattr(answer, "logits", answer), ""
     if graphs is not None and CHOSEN in graphs:
-        if (rows := chosen_rows(answer, graphs)) is None:
+        if (rows := rows_of_explained_nodes(answer, graphs)) is None:
             raise ValueError("node= is for models that return one row per node: leave it out.")
         answer = rows
     elif graphs is not None:
-        advice = needs_node(answer, graphs, size)
+        advice = advice_for_node_outputs(answer, graphs, size)
     if advice:
         form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
         raise ValueError(
@@ -144,40 +144,41 @@ def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None
 
 
 def module_named(model: nn.Module, name: str) -> nn.Module:
-    """The part of the model with this name; ValueError with similar names if there is none."""
+    """Find a part of the model by name. Raises ValueError with similar names if there is none."""
     modules = dict(model.named_modules())
     if name and name in modules:
         return modules[name]
-    names = [known for known in modules if known]
-    near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
+    names = [path for path in modules if path]
+    similar = get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
     raise ValueError(
-        f"{type(model).__name__} has no module {name!r}; similar: {', '.join(near) or 'none'}."
+        f"{type(model).__name__} has no module {name!r}; similar: {', '.join(similar) or 'none'}."
     )
 
 
 def _parameters(model: nn.Module) -> list[Parameter]:
-    """Named parameters of `forward`; if it takes `*args` or `**kwargs` only, of what it wraps.
+    """Return the named parameters of `forward`.
 
-    That is its only child.
+    If `forward` takes nothing but `*args` or `**kwargs`, they are those of the module's only child.
     """
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    given = _given_to(model)
-    named = [p for p in given if p.kind in kinds]
+    parameters = _own_parameters(model)
+    named = [p for p in parameters if p.kind in kinds]
     children = list(model.children())
-    return _parameters(children[0]) if given and not named and len(children) == 1 else named
+    return _parameters(children[0]) if parameters and not named and len(children) == 1 else named
 
 
-def _given_to(model: nn.Module) -> list[Parameter]:
+def _own_parameters(model: nn.Module) -> list[Parameter]:
+    """Return the parameters of `forward` without `self`."""
     forward = model.forward
     if type(forward) is not MethodType:
         return list(signature(forward).parameters.values())
-    own, *given = _parameters_of(forward.__func__)
-    return [own, *given] if own.kind == Parameter.VAR_POSITIONAL else given
+    first, *others = _parameters_of(forward.__func__)
+    return [first, *others] if first.kind == Parameter.VAR_POSITIONAL else others
 
 
 @lru_cache(maxsize=64)
 def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The parameters of a function, which is asked for each graph; reading them takes a while."""
+    """Return the parameters of a function, from a cache because reading them takes a while."""
     return tuple(signature(function).parameters.values())
 
 
@@ -185,60 +186,63 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
 
 
 def at_node(inputs: Any, node: Any) -> Any:
-    """The inputs of `explain`, with the node to explain of each.
+    """Note in each input of `explain` which node is explained.
 
-    node: its number, in a heterogeneous graph with its type, ("author", 3); or a list of these.
+    node: its number; in a heterogeneous graph its type and number, such as ("author", 3); or a list
+    of these, one for each input.
     Raises ValueError for a node that a graph does not have.
     """
     values, several = as_list(inputs)
     nodes = node if isinstance(node, list) else [node] * len(values)
     if len(nodes) != len(values):
         raise ValueError(f"node= names {len(nodes)} nodes for {len(values)} inputs.")
-    made = [_marked(value, chosen) for value, chosen in zip(values, nodes, strict=True)]
-    return made if several else made[0]
+    graphs = [_with_chosen(value, chosen) for value, chosen in zip(values, nodes, strict=True)]
+    return graphs if several else graphs[0]
 
 
-def _marked(value: Any, node: Any) -> Any:
+def _with_chosen(value: Any, node: Any) -> Any:
+    """Copy a graph and note in it which node is explained."""
     if not isinstance(value, Data | HeteroData):
         raise ValueError(f"node= needs PyG graphs as inputs, not {type(value).__name__}.")
-    made = copy(value)
+    graph = copy(value)
     if isinstance(value, HeteroData):
         if not (isinstance(node, tuple) and len(node) == 2 and node[0] in value.node_types):
             raise ValueError(
                 f"node= of a heterogeneous graph is a type and a number, such as"
                 f" ({value.node_types[0]!r}, 0), not {node!r}."
             )
-        made[TYPE], node = node
-        count = int(value[made[TYPE]].num_nodes or 0)
+        graph[TYPE], node = node
+        count = int(value[graph[TYPE]].num_nodes or 0)
     else:
         count = int(value.num_nodes or 0)
     if not isinstance(node, int) or not 0 <= node < count:
         raise ValueError(f"there is no node {node!r}: the graph has nodes 0 to {count - 1}.")
-    made[CHOSEN] = torch.ones(count, dtype=torch.long)
-    made[CHOSEN][node] = 2
-    return made
+    graph[CHOSEN] = torch.ones(count, dtype=torch.long)
+    graph[CHOSEN][node] = 2
+    return graph
 
 
-def chosen_rows(answer: Any, graphs: Any) -> Tensor | None:
-    """The row of each graph's chosen node, (B, C); zeros if that is hidden.
+def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
+    """Return the row (B, C) of each graph's explained node, or zeros if that is hidden.
 
-    answer: what the model returned, one row per node (of the chosen type). None: it did not.
+    answer: what the model returned, one row per node (of the explained type). Returns None if the
+    answer has other rows.
     """
-    marks: Tensor = graphs[CHOSEN]
+    codes: Tensor = graphs[CHOSEN]
     if isinstance(answer, Mapping):
         answer = answer[graphs[TYPE][0]]
-    candidates = marks[marks > 0] == 2
+    candidates = codes[codes > 0] == 2
     if not isinstance(answer, Tensor) or not answer.dim() or len(answer) != len(candidates):
         return None
     rows = answer[candidates].reshape(int(candidates.sum()), -1)
     if len(rows) == graphs.num_graphs:
         return rows
-    group = graphs.batch[marks == 2]
-    return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, group, rows)
+    graph = graphs.batch[codes == 2]
+    return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, graph, rows)
 
 
-def needs_node(answer: Any, graphs: Any, size: int) -> str:
-    """What to do about an answer with one row per node; empty for any other."""
+def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
+    """Say what to do about an answer with one row per node, or "" for any other answer."""
     schema = graphs.get("schema")
     if schema is not None:
         counts = graphs.node_type.bincount(minlength=len(schema[0].nodes)).tolist()

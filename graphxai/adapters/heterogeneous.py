@@ -1,8 +1,7 @@
 """Heterogeneous graphs (PyG's `HeteroData`) as one graph whose nodes and edges have a type.
 
-The rows of all types follow each other, padded with zeros to one width. All that is done to other
-graphs can then be done to them: batches, hidden nodes, relevance. For the model they are taken
-apart again.
+The rows of all types follow each other, padded with zeros to one width. Such a graph can be put
+into batches, lose nodes and get relevance like any other. The model gets it by types again.
 """
 
 from dataclasses import dataclass
@@ -17,21 +16,21 @@ from graphxai.contract.inputs import InputError
 
 from .calling import CHOSEN, TYPE
 
-SCHEMA = "schema"  # attribute of a graph with types
-OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE)  # no inputs of their own
+SCHEMA = "schema"  # the attribute of a graph that describes its types
+OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE)  # they are no inputs of the model
 EdgeType = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The types of a graph and the width of their features; zero for edges without any."""
+    """The types of a graph with the width of their features, zero for edges without features."""
 
     nodes: tuple[tuple[str, int], ...]
     edges: tuple[tuple[EdgeType, int], ...]
 
     @classmethod
     def of(cls, graph: HeteroData) -> "Schema":
-        """The schema of a graph. Raises InputError for a type of nodes without features."""
+        """Read the schema of a graph. Raises InputError for a type of nodes without features."""
         nodes = []
         for kind in graph.node_types:
             x = graph[kind].get("x")
@@ -49,7 +48,7 @@ class Schema:
 
 
 def as_one_graph(graph: HeteroData) -> Data:
-    """A heterogeneous graph as one graph with a type for every node and edge."""
+    """Turn a heterogeneous graph into one graph with a type for every node and edge."""
     schema = Schema.of(graph)
     counts = [len(graph[kind].x) for kind, _ in schema.nodes]
     names = [kind for kind, _ in schema.nodes]
@@ -60,20 +59,20 @@ def as_one_graph(graph: HeteroData) -> Data:
         graph[edge].edge_index + x.new_tensor([[first[edge[0]]], [first[edge[2]]]]).long()
         for edge, _ in schema.edges
     ]
-    made = Data(
+    graph_with_types = Data(
         x=x,
         edge_index=torch.cat(indices, 1) if indices else torch.empty(2, 0, dtype=torch.long),
         node_type=_types(counts),
         edge_type=_types([index.shape[1] for index in indices]),
     )
     if any(size for _, size in schema.edges):
-        made.edge_attr = _padded_attributes(graph, schema, x)
-    made[SCHEMA] = schema
+        graph_with_types.edge_attr = _padded_attributes(graph, schema, x)
+    graph_with_types[SCHEMA] = schema
     if CHOSEN in graph:
-        made[TYPE], made[CHOSEN] = graph[TYPE], torch.zeros(len(x), dtype=torch.long)
-        start = first[graph[TYPE]]
-        made[CHOSEN][start : start + len(graph[CHOSEN])] = graph[CHOSEN]
-    return made
+        chosen, start = torch.zeros(len(x), dtype=torch.long), first[graph[TYPE]]
+        chosen[start : start + len(graph[CHOSEN])] = graph[CHOSEN]
+        graph_with_types[TYPE], graph_with_types[CHOSEN] = graph[TYPE], chosen
+    return graph_with_types
 
 
 def _types(counts: list[int]) -> Tensor:
@@ -81,6 +80,7 @@ def _types(counts: list[int]) -> Tensor:
 
 
 def _padded_attributes(graph: HeteroData, schema: Schema, like: Tensor) -> Tensor:
+    """Stack the attributes of all edges, padded to one width, in the type of `like`."""
     width = max(size for _, size in schema.edges)
     rows = []
     for edge, size in schema.edges:
@@ -91,24 +91,24 @@ def _padded_attributes(graph: HeteroData, schema: Schema, like: Tensor) -> Tenso
 
 
 def as_typed(graphs: Any) -> HeteroData:
-    """A batch of such graphs as the model takes it, with `batch` for every type of nodes."""
+    """Turn a batch of graphs with types into what the model takes, with `batch` for each type."""
     schema: Schema = graphs[SCHEMA][0]
-    made, place = HeteroData(), torch.empty_like(graphs.node_type)
+    by_type, place = HeteroData(), torch.empty_like(graphs.node_type)
     for code, (kind, width) in enumerate(schema.nodes):
-        (own,) = (graphs.node_type == code).nonzero(as_tuple=True)
-        place[own] = torch.arange(len(own), device=own.device)
-        made[kind].x, made[kind].batch = graphs.x[own, :width], graphs.batch[own]
+        (nodes,) = (graphs.node_type == code).nonzero(as_tuple=True)
+        place[nodes] = torch.arange(len(nodes), device=nodes.device)
+        by_type[kind].x, by_type[kind].batch = graphs.x[nodes, :width], graphs.batch[nodes]
     for code, (edge, width) in enumerate(schema.edges):
-        (own,) = (graphs.edge_type == code).nonzero(as_tuple=True)
-        made[edge].edge_index = place[graphs.edge_index[:, own]]
+        (edges,) = (graphs.edge_type == code).nonzero(as_tuple=True)
+        by_type[edge].edge_index = place[graphs.edge_index[:, edges]]
         if width:
-            made[edge].edge_attr = graphs.edge_attr[own, :width]
-    made.num_graphs = graphs.num_graphs
-    return made
+            by_type[edge].edge_attr = graphs.edge_attr[edges, :width]
+    by_type.num_graphs = graphs.num_graphs
+    return by_type
 
 
 def nodes_by_type(graph: Any) -> dict[str, Any] | None:
-    """The numbers of the nodes of each type, as arrays; None for a graph without types."""
+    """Return the numbers of the nodes of each type as arrays, or None for a graph without types."""
     schema = graph.get(SCHEMA)
     if schema is None:
         return None

@@ -1,4 +1,4 @@
-"""Positions of nodes in a batch, by which attention of any shape is recorded as (B, H, T, T)."""
+"""The positions of nodes in a batch, from which attention (B, H, T, T) is put together."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,11 +7,12 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """Graph and slot of every node, both (n,), in the order of the model's node rows.
+class NodeLayout:
+    """Which graph and slot every row of the model's nodes belongs to.
 
-    mask (B, N) is True at nodes; `graph_token`: the model's sequence starts with one. Without, row
-    and column 0 of recorded attention are zero.
+    graph, slot: both (n,), in the order of the rows. mask (B, N): True at nodes. graph_token:
+    whether the model's sequence starts with one; if it does not, row and column 0 of recorded
+    attention are zero.
     """
 
     graph: Tensor
@@ -20,21 +21,21 @@ class Layout:
     graph_token: bool = False
 
     @classmethod
-    def of(cls, mask: Tensor, graph_token: bool = False) -> "Layout":
-        """The layout of nodes that lie in the order of mask (B, N)."""
+    def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
+        """Lay out nodes whose rows follow each other in the order of mask (B, N)."""
         graph, slot = mask.nonzero(as_tuple=True)
         return cls(graph, slot, mask, graph_token)
 
     @property
     def tokens(self) -> int:
-        """T, including the graph token."""
+        """The number T of tokens, the graph token included."""
         return self.mask.shape[1] + 1
 
 
 class OneGraphAtATime(ValueError):
-    """A batch cannot be explained, because its graphs cannot share a pass of the model.
+    """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
 
-    batches: the graphs of the batch, each alone.
+    batches: a batch of one for each of the graphs.
     """
 
     def __init__(self, model: Any, batch: Any) -> None:

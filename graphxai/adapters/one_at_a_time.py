@@ -1,4 +1,4 @@
-"""Pass graphs through the model one at a time if they cannot share a pass."""
+"""Passes of graphs, or of rows of tokens, that go through a model one at a time."""
 
 import warnings
 from typing import Any
@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
 
+from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
-from .subgraphs import part, roles_of
+from .subgraphs import restricted
 
-Wrapped = Any  # a WrappedModel, which calls the functions here
+Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
 def one_by_one(
@@ -19,100 +20,110 @@ def one_by_one(
     tokens: Tensor,
     batch: WrappedBatch,
     keep: Tensor | None,
-    nothing: Tensor | None = None,
+    output_without_nodes: Tensor | None = None,
 ) -> Tensor:
-    """Outputs (K * B, C) of tokens (K * B, T, D) of a batch of B; keep (K * B, N) as in `encode`.
+    """Return the outputs (K * B, C) of tokens (K * B, T, D), of K copies of a batch of B graphs.
 
-    nothing (1, C): the output if no node is left; None: the model's output for an empty graph. If
-    that is not finite, the nodes are set to zero instead, with a warning.
+    keep (K * B, N): False at the nodes to hide. output_without_nodes (1, C): the output if no node
+    is left; by default it is the model's output for an empty graph. If that is not finite, the
+    nodes are set to zero instead, with a warning.
     """
     graphs, times = batch.examples(), len(tokens) // len(batch)
     shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
-    roles = None if keep is None else roles_of(graphs, model.read_of_graphs())
+    roles = None if keep is None else attribute_roles(graphs, model.attributes_read())
     outputs = []
-    for row, (of_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
+    for row, (node_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
         graph = graphs[row % len(graphs)]
-        own = stays[: int(graph.num_nodes or 0)]
-        rest = graph if keep is None else part(graph, own, roles)
-        if bool(own.any()):
-            rows = F.pad(of_tokens[stays], (0, 0, 1, 0))[None]
-            outputs.append(model.encode(rows, model.collate([rest])))
+        kept = stays[: int(graph.num_nodes or 0)]
+        subgraph = graph if keep is None else restricted(graph, kept, roles)
+        if bool(kept.any()):
+            rows = F.pad(node_tokens[stays], (0, 0, 1, 0))[None]
+            outputs.append(model.encode(rows, model.collate([subgraph])))
+        elif output_without_nodes is None:
+            outputs.append(_output_without_nodes(model, graph, subgraph, node_tokens))
         else:
-            outputs.append(
-                _of_nothing(model, graph, rest, of_tokens) if nothing is None else nothing
-            )
+            outputs.append(output_without_nodes)
     return torch.cat(outputs)
 
 
 def tokens_one_by_one(
     model: Wrapped, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None
 ) -> Tensor:
-    """As `one_by_one`, for rows of tokens."""
+    """Return the outputs (K * B, C) of tokens (K * B, T, D), of K copies of B rows of tokens.
+
+    keep (K * B, N): False at the tokens to hide.
+    """
     outputs = []
-    for row, own in enumerate(tokens):
-        one = batch.of_rows(row % len(batch))
-        nodes = one.mask.shape[1]
+    for row, row_tokens in enumerate(tokens):
+        single = batch.of_rows(row % len(batch))
+        nodes = single.mask.shape[1]
         shown = None if keep is None else keep[row : row + 1, :nodes]
-        outputs.append(model.encode(own[None, : nodes + 1], one, shown))
+        outputs.append(model.encode(row_tokens[None, : nodes + 1], single, shown))
     return torch.cat(outputs)
 
 
-def _of_nothing(model: Wrapped, graph: Data, empty: Data, like: Tensor) -> Tensor:
-    """Output (1, C) of a graph with all nodes hidden; like (N, D)."""
-    if (found := _finite_output(model, empty, like[:0], graph)) is not None:
-        return found
-    warn_of_nothing(model)
-    zeros = like.new_zeros(1, int(graph.num_nodes or 0) + 1, like.shape[1])
+def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
+    """Return the output (1, C) of a graph whose nodes, of tokens (N, D), are all hidden.
+
+    empty: the graph without its nodes.
+    """
+    if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
+        return output
+    warn_of_zeroed_nodes(model)
+    zeros = tokens.new_zeros(1, int(graph.num_nodes or 0) + 1, tokens.shape[1])
     return model.encode(zeros, model.collate([graph]))
 
 
 def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
-    """Output (1, C) of a graph without nodes; NaN, with a warning, if the model has none."""
-    if (found := _finite_output(model, empty)) is not None:
-        return found
-    warn_of_empty(model)
+    """Return the output (1, C) of a graph without nodes.
+
+    If the model has no finite output for it, warn and return NaN.
+    """
+    if (output := _finite_output(model, empty)) is not None:
+        return output
+    warn_of_undefined_empty(model)
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
 
 
-def outputs_of_nothing(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
-    """Outputs (B, C) of these graphs with all nodes hidden, or None if one is not finite."""
+def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
+    """Return the outputs (B, C) of these graphs with all nodes hidden, or None if not finite."""
     graphs = batch.examples()
-    roles = roles_of(graphs, model.read_of_graphs())
+    roles = attribute_roles(graphs, model.attributes_read())
     outputs = []
     for graph in graphs:
-        none = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
-        found = _finite_output(model, part(graph, none, roles), beside=graph)
-        if found is None:
+        no_nodes = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
+        output = _finite_output(model, restricted(graph, no_nodes, roles), beside=graph)
+        if output is None:
             return None
-        outputs.append(found)
+        outputs.append(output)
     return torch.cat(outputs)
 
 
 def _finite_output(
     model: Wrapped, empty: Data, rows: Tensor | None = None, beside: Data | None = None
 ) -> Tensor | None:
-    """The model's output (1, C) for an empty graph, or None if not finite.
+    """Return the model's output (1, C) for an empty graph, or None if it is not finite.
 
-    rows: tokens (0, D); beside: a graph to run with it, if it cannot run alone and the model does
-    not mix graphs.
+    rows: its tokens (0, D). beside: a graph to run together with it, if it cannot run alone and the
+    model does not mix graphs.
     """
-    if (found := _first_output(model, [empty], rows)) is not None or beside is None:
-        return found
-    return None if model.survey.mixing is not None else _first_output(model, [empty, beside])
+    if (output := _first_output(model, [empty], rows)) is not None or beside is None:
+        return output
+    return None if model.checks.mixing is not None else _first_output(model, [empty, beside])
 
 
 def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
-    """The output (1, C) of the first graph in a pass of all, or None if not finite."""
+    """Return the output (1, C) of the first graph in a pass of all, or None if not finite."""
     try:
         batch = model.collate(graphs)
         rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
-        found: Tensor = model.pass_on(rows, batch)[:1]
+        output: Tensor = model.pass_on(rows, batch)[:1]
     except (RuntimeError, ValueError, IndexError):
         return None
-    return found if bool(torch.isfinite(found).all()) else None
+    return output if bool(torch.isfinite(output).all()) else None
 
 
-def warn_of_nothing(model: Wrapped) -> None:
+def warn_of_zeroed_nodes(model: Wrapped) -> None:
     """Warn that nodes were set to zero because the output of an empty graph is not finite."""
     warnings.warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes: where all"
@@ -121,7 +132,7 @@ def warn_of_nothing(model: Wrapped) -> None:
     )
 
 
-def warn_of_empty(model: Wrapped) -> None:
+def warn_of_undefined_empty(model: Wrapped) -> None:
     """Warn that the output of graphs without nodes is not finite."""
     warnings.warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"

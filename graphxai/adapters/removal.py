@@ -4,8 +4,8 @@
   unchanged.
 * `zero`: the node's embedding becomes zero; its token stays.
 * `delete`: the induced subgraph is encoded again, with its own degrees and shortest paths.
-* `resample`: other atoms are drawn in the node's place from a model of the data, given the atoms
-  that stay and all bonds; the outputs of several draws are averaged.
+* `resample`: a model of the data draws other atoms in the node's place, given the atoms that stay
+  and all bonds. The outputs of several draws are averaged.
 
 Edges are removed in one way: the graph is encoded again without them.
 """
@@ -43,10 +43,10 @@ MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits 
 class Resampling:
     """How the operator `resample` draws atoms.
 
-    atoms: the model of the data, from `fit_masked_atoms`; None takes the one beside the model's
-    checkpoint. draws: number of draws whose outputs are averaged. seed: the same seed draws the
-    same atoms of a graph, whatever else is measured. rounds: atoms are drawn in this many groups,
-    each given those before.
+    atoms: the model of the data, from `fit_masked_atoms`, or None to take the one beside the
+    model's checkpoint. draws: how many draws have their outputs averaged. seed: the same seed draws
+    the same atoms of a graph, whatever else is measured. rounds: in how many groups the atoms are
+    drawn, each group given those before it.
     """
 
     atoms: MaskedAtoms | None = None
@@ -59,7 +59,7 @@ class Resampling:
             raise ValueError("draws and rounds must be at least 1, and the seed not negative.")
 
     def of(self, model: Model) -> "Resampling":
-        """The same with the atoms that are stored with the model, if none are given.
+        """Fill in the atoms that are stored with the model, if none are given.
 
         Raises ValueError if no atoms can be drawn for this model.
         """
@@ -79,16 +79,20 @@ class Resampling:
         return replace(self, atoms=atoms)
 
     def settings(self) -> dict[str, Any]:
-        """What is needed to draw the same again, as JSON values."""
-        found = {"draws": self.draws, "rounds": self.rounds, "seed": self.seed}
-        return found | ({} if self.atoms is None else {"atoms": self.atoms.digest[:12]})
+        """Return what is needed to draw the same atoms again, as JSON values."""
+        numbers = {"draws": self.draws, "rounds": self.rounds, "seed": self.seed}
+        return numbers | ({} if self.atoms is None else {"atoms": self.atoms.digest[:12]})
 
 
 def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[Operator, ...]:
-    """The operators that this model can take: `resample` needs atoms that were fitted."""
-    known = (resampling is not None and resampling.atoms is not None) or has_masked_atoms(model)
-    can = known and isinstance(model, Graphormer | Ensemble) and model.config.node_cardinalities
-    return OPERATORS if can else tuple(name for name in OPERATORS if name != "resample")
+    """Return the operators that a model can take. `resample` needs atoms that were fitted."""
+    has_atoms = resampling is not None and resampling.atoms is not None
+    can_resample = (
+        (has_atoms or has_masked_atoms(model))
+        and isinstance(model, Graphormer | Ensemble)
+        and model.config.node_cardinalities
+    )
+    return OPERATORS if can_resample else tuple(name for name in OPERATORS if name != "resample")
 
 
 def outputs_of_parts(
@@ -98,11 +102,12 @@ def outputs_of_parts(
     operator: Operator = "mask",
     resampling: Resampling | None = None,
 ) -> Tensor:
-    """Outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
+    """Return the outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
 
     keep (K, N) is True for the nodes that stay. For all operators but `delete`, the structural bias
-    is computed once for all choices. resampling: how `resample` draws atoms. Raises ValueError for
-    an unknown operator, one that the model cannot take, or if `keep` has the wrong shape.
+    is computed once for all choices. resampling: how `resample` draws atoms.
+    Raises ValueError for an unknown operator, for one that the model cannot take, and if `keep` has
+    the wrong shape.
     """
     return outputs_of_many(model, [data], [keep], operator, resampling)[0]
 
@@ -115,7 +120,10 @@ def outputs_of_many(
     operator: Operator = "mask",
     resampling: Resampling | None = None,
 ) -> list[Tensor]:
-    """`outputs_of_parts` for several graphs; parts of similar size share a pass, across graphs."""
+    """Return what `outputs_of_parts` returns, for several graphs.
+
+    Parts of similar size share a pass, across graphs.
+    """
     if operator not in OPERATORS:
         raise ValueError(f"unknown operator {operator!r}; choose from {', '.join(OPERATORS)}.")
     for data, keep in zip(graphs, keeps, strict=True):
@@ -125,7 +133,7 @@ def outputs_of_many(
     resampling = (resampling or Resampling()).of(model) if operator == "resample" else None
     if isinstance(model, Ensemble):
         members = [
-            outputs_of_many(one, graphs, keeps, operator, resampling) for one in model.members
+            outputs_of_many(member, graphs, keeps, operator, resampling) for member in model.members
         ]
         return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
@@ -134,18 +142,18 @@ def outputs_of_many(
     whole = torch.tensor([keep.shape[1] + 1 for keep in keeps])[owner]
     tokens = whole if operator in ("zero", "resample") else kept.sum(1)
     run = _runner(model, graphs, operator, resampling)
-    found = _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
-    return list(found.split([len(keep) for keep in keeps]))
+    outputs = _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
+    return list(outputs.split([len(keep) for keep in keeps]))
 
 
 @torch.inference_mode()
 def outputs_without_edges(
     model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Outputs (K, num_outputs) of encoded graphs for K choices of edges each, encoded again.
+    """Encode each graph again for K choices of its edges, and return the outputs (K, num_outputs).
 
-    keeps: (K, E) for each graph, True for the columns of `edge_index` that stay. Raises ValueError
-    for a wrapped model that may read edges from a matrix.
+    keeps: (K, E) for each graph, True for the columns of `edge_index` that stay.
+    Raises ValueError for a wrapped model that may read edges from a matrix.
     """
     pairs = [(graph, choice) for graph, keep in zip(graphs, keeps, strict=True) for choice in keep]
 
@@ -153,14 +161,15 @@ def outputs_without_edges(
         parts = [_thinned(model, *pairs[row]) for row in rows.tolist()]
         return _outputs_of_graphs(model, parts, parts)
 
-    found = _by_size(torch.tensor([int(graph.num_nodes or 0) + 1 for graph, _ in pairs]), run)
-    return list(found.split([len(keep) for keep in keeps]))
+    outputs = _by_size(torch.tensor([int(graph.num_nodes or 0) + 1 for graph, _ in pairs]), run)
+    return list(outputs.split([len(keep) for keep in keeps]))
 
 
 def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs of nodes (M, 2) joined by edges, ascending; for each column the number of its pair.
+    """Return the pairs (M, 2) of nodes that edges join, and the number (E,) of each edge's pair.
 
-    edge_index (2, E). Both directions belong to one pair; a self loop belongs to none, -1.
+    edge_index (2, E). The pairs are in ascending order. Both directions of an edge belong to the
+    same pair, and a self loop belongs to none, -1.
     """
     pairs, belongs = torch.unique(edge_index.cpu().sort(0).values, dim=1, return_inverse=True)
     proper = pairs[0] != pairs[1]
@@ -169,7 +178,7 @@ def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
-    """The graph with the chosen edges (E,), encoded anew."""
+    """Keep the chosen edges (E,) of a graph and encode it again."""
     if isinstance(model, WrappedModel):
         return model.thinned(data, choice)
     whole = _subgraph(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
@@ -180,10 +189,10 @@ def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
 
 
 def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """All choices (K, N) of nodes, over several graphs, as P choices of tokens.
+    """Join the choices (K, N) of nodes of several graphs into P choices of tokens.
 
-    Returns the number of each one's graph (P,), and (P, T): True at the tokens that stay and at the
-    graph token, False at padding.
+    Returns the number (P,) of each choice's graph, and (P, T), which is True at the tokens that
+    stay and at the graph token, and False at padding.
     """
     counts = torch.tensor([len(keep) for keep in keeps])
     widest = max(keep.shape[1] for keep in keeps)
@@ -193,10 +202,10 @@ def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-    """Outputs (P, C) of `run`, which takes rows of similar size; tokens (P,)."""
+    """Return the outputs (P, C) of `run`, which gets rows of similar numbers of tokens (P,)."""
     order = tokens.argsort(stable=True)
-    found = torch.cat([run(rows) for rows in _passes(order, tokens[order])])
-    return found[order.argsort().to(found.device)]
+    outputs = torch.cat([run(rows) for rows in _passes(order, tokens[order])])
+    return outputs[order.argsort().to(outputs.device)]
 
 
 def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
@@ -211,9 +220,9 @@ def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
 def _runner(
     model: Any, graphs: Sequence[Data], operator: Operator, resampling: Resampling | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
+    """Return a function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
 
-    Whatever all choices share is computed once, here.
+    What all choices share is computed once, when the function is made.
     """
     if operator == "delete":
 
@@ -251,7 +260,7 @@ def _resampler(
     bias: Tensor,
     resampling: Resampling,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function of `_runner` that averages over draws of the atoms that do not stay."""
+    """Return a function like `_runner`'s, which averages over draws of the removed atoms."""
     assert resampling.atoms is not None
     draw = resampling.atoms.sampler(
         batch, graphs, resampling.draws, resampling.seed, resampling.rounds
@@ -260,20 +269,20 @@ def _resampler(
     def resampled(owner: Tensor, kept: Tensor) -> Tensor:
         owner = owner.to(bias.device)
         width = int(batch.num_nodes[owner].max()) + 1
-        drawn, own, place = draw(owner, kept[:, 1:width].to(bias.device))
+        drawn, drawn_owner, place = draw(owner, kept[:, 1:width].to(bias.device))
         rows = max(1, MAX_PAIRS // width**2)
         tokens = model.embed(drawn)
-        parts = [
-            model.encode(some, drawn, bias=bias[of, :, :width, :width])
-            for some, of in zip(tokens.split(rows), own.split(rows), strict=True)
+        outputs = [
+            model.encode(chunk, drawn, bias=bias[graph, :, :width, :width])
+            for chunk, graph in zip(tokens.split(rows), drawn_owner.split(rows), strict=True)
         ]
-        return torch.cat(parts)[place].mean(0)
+        return torch.cat(outputs)[place].mean(0)
 
     return resampled
 
 
 def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) -> Tensor:
-    """Outputs (P, C) of parts of these graphs, one at a time if they cannot share a pass."""
+    """Return the outputs (P, C) of parts of graphs, one at a time if they cannot share a pass."""
     if isinstance(model, WrappedModel) and any(map(model.goes_alone, graphs)):
         return torch.cat([_alone(model, part) for part in parts])
     outputs: Tensor = model(model.collate(parts, pad_to=1).to(next(model.parameters()).device))
@@ -281,20 +290,20 @@ def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) ->
 
 
 def _alone(model: WrappedModel, part: Data) -> Tensor:
-    """Output (1, C) for the remaining part of a graph that cannot share a batch."""
+    """Return the output (1, C) for a part of a graph that cannot share a batch."""
     if not part.num_nodes:
         return output_of_empty(model, part)
-    found: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
-    return found
+    output: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
+    return output
 
 
 def _encode_kept(
     model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, owner: Tensor, kept: Tensor
 ) -> Tensor:
-    """Outputs (K, num_outputs) of tokens (G, T, D) with bias (G, H, T, T), without masked tokens.
+    """Return the outputs (K, num_outputs) of the tokens that stay, without the masked ones.
 
-    A key that no query attends to can be left out, so the remaining tokens are gathered. Shorter
-    choices are padded to the longest with masked tokens.
+    tokens (G, T, D), bias (G, H, T, T). A key that no query attends to can be left out, so the
+    remaining tokens are gathered. Shorter choices are padded to the longest with masked tokens.
     """
     heads, t = bias.shape[1:3]
     width = int(kept.sum(1).max())
@@ -309,30 +318,30 @@ def _encode_kept(
 
 
 def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Tensor:
-    """Outputs (K, num_outputs) of a wrapped model, which hides nodes itself."""
+    """Return the outputs (K, num_outputs) of a wrapped model, which hides nodes itself."""
     device = next(model.parameters()).device
     batch = model.collate([data]).to(device)
     tokens = model.embed(batch)
     rows = max(1, MAX_PAIRS // tokens.shape[1] ** 2)
     outputs = []
-    for some in keep.to(device).split(rows):
+    for choices in keep.to(device).split(rows):
         if operator == "mask":
-            outputs.append(model.encode(tokens.expand(len(some), -1, -1), batch, some))
+            outputs.append(model.encode(tokens.expand(len(choices), -1, -1), batch, choices))
         else:
-            shown = torch.cat([some.new_ones(len(some), 1), some], dim=1)
+            shown = torch.cat([choices.new_ones(len(choices), 1), choices], dim=1)
             outputs.append(model.encode(tokens * shown[..., None], batch))
     return torch.cat(outputs)
 
 
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
-    """The encoded subgraph on the chosen nodes (N,); a wrapped model builds its own."""
+    """Encode the subgraph on the chosen nodes (N,). A wrapped model builds its own subgraph."""
     if isinstance(model, WrappedModel):
         return model.induced(data, choice)
     return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
 
 
 def _subgraph(data: Data, choice: Tensor) -> Data:
-    """The subgraph on the chosen nodes (N,), without an encoding, with the graph's labels."""
+    """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding."""
     edges, attributes = subgraph(
         choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
     )
@@ -345,10 +354,11 @@ def _subgraph(data: Data, choice: Tensor) -> Data:
 
 
 def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
-    """The nodes that stay, keep (N,), as a graph for training a Graphormer.
+    """Make a graph of the nodes that stay, keep (N,), to train a Graphormer on.
 
-    data: encoded. `mask`: the encoding of the whole graph, restricted to these nodes; `delete`: a
-    graph to encode again. Raises ValueError for other operators, which leave no graph.
+    data: an encoded graph. `mask` restricts its encoding to these nodes, and `delete` leaves a
+    graph that is to be encoded again.
+    Raises ValueError for other operators, which leave no smaller graph.
     """
     if operator not in ("mask", "delete"):
         raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphxai.adapters.isolation import copied
+from graphxai.adapters.eval_replica import copied
 from graphxai.contract.batch import GraphBatch
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings

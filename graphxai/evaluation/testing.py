@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.engine.remembering import remembering
+from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
 from graphxai.explainers import Attribution, Explainer, get_explainer
@@ -38,7 +38,7 @@ def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERAN
     # each batch goes through the model and through its copy in double precision
     most = 2 * (3 + len(batches.graphs)) + 1
     # a single graph is tried, because a model may mix the graphs of a batch
-    with _leaving_no_trace(model, batches.alone(0)), remembering(most):
+    with _leaving_no_trace(model, batches.alone(0)), cached_passes(most):
         for name in methods_for(model):
             explainer = get_explainer(name)
             try:

@@ -181,9 +181,9 @@ def _coalition(
     """
     if bool((present == batch.mask).all()):  # the pass that other methods look at, too
         return tokens.detach(), batch, None
-    if not hasattr(model, "read_of_graphs") or batch.graphs is None:
+    if not hasattr(model, "attributes_read") or batch.graphs is None:
         return tokens, batch, present
-    rest = batch.without(present, read=model.read_of_graphs())
+    rest = batch.without(present, attributes=model.attributes_read())
     rows = tokens.new_zeros(*rest.mask.shape, tokens.shape[-1])
     rows[rest.mask] = tokens[:, 1:][present]
     return F.pad(rows, (0, 0, 1, 0)), rest, None

@@ -1,9 +1,9 @@
 """Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation: `rules.positive` has the rules, `adapters.engine.relevance` applies them to a model's
-operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of linear
-maps take no part. Padding gets no attention, hence no relevance.
+by operation: `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
+model's operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of
+linear maps take no part. Padding gets no attention, hence no relevance.
 
 Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
 order of summation, so the pass runs on a copy of the model in double precision. A model whose code
@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.engine.passing import Pass, relevant_pass
-from graphxai.adapters.engine.relevance import RelevancePass, relevance_pass
-from graphxai.adapters.engine.remembering import once, remembering, versions_of
-from graphxai.adapters.isolation import copied
-from graphxai.adapters.layout import Layout
+from graphxai.adapters.engine.pass_cache import cached, cached_passes, weight_versions
+from graphxai.adapters.engine.positive_pass import RelevancePass, relevance_pass
+from graphxai.adapters.engine.session import PassRequest, pass_by_positive_rules
+from graphxai.adapters.eval_replica import copied
+from graphxai.adapters.layout import NodeLayout
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
@@ -60,7 +60,7 @@ def in_double_precision(model: ExplainableModel) -> ExplainableModel:
         _module_of(double).double().requires_grad_(False).eval()
         return double
 
-    return once(("double", model, module, versions_of(module)), copy)
+    return cached(("double", model, module, weight_versions(module)), copy)
 
 
 def _module_of(model: Any) -> nn.Module:
@@ -77,7 +77,7 @@ def precisely(
     model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
 ) -> Attribution:
     """Call `attribute` on the model in double precision, or on the model if the copy fails."""
-    with remembering(most=1):  # gradients of attention and its relevance are of one pass
+    with cached_passes(most=1):  # gradients of attention and its relevance are of one pass
         try:
             return attribute(in_double_precision(model))
         except RuntimeError:  # operands of different types, or a tensor that cannot be copied
@@ -132,10 +132,10 @@ def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: Releva
     module: Any = model
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)
-    layout = Layout.of(batch.mask, graph_token=True)
+    layout = NodeLayout.of(batch.mask, graph_token=True)
     beside = tuple(vars(batch).values())
-    given = Pass(module, lambda x: model.encode(x, batch), tokens, layout, beside=beside)
-    return relevant_pass(given, passed)
+    request = PassRequest(module, lambda x: model.encode(x, batch), tokens, layout, key=beside)
+    return pass_by_positive_rules(request, passed)
 
 
 def _name_of(model: Any) -> str:

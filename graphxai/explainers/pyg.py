@@ -28,7 +28,7 @@ from torch_geometric.explain.config import (
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.batches import WrappedBatch
-from graphxai.adapters.survey import Padding
+from graphxai.adapters.model_checks import PaddingCheck
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.contract.target import ResolvedTarget, Target
 
@@ -57,18 +57,18 @@ class Algorithm(ExplainerAlgorithm):
     feature. The edge mask (E,) is the relevance of the edges' inputs in the call, such as
     `edge_attr` or `edge_weight`. The explained number is the sum of the model's outputs
     for the target classes, over the rows `index` (all by default); graphs and nodes of a batch do
-    not share relevance. `at` as in `adapters.wrap`; the other options go to the explainer.
+    not share relevance. `embedding` as in `adapters.wrap`; the other options go to the explainer.
     """
 
     method: ClassVar[str] = "lrp"
 
     def __init__(
-        self, method: str | Explainer | None = None, *, at: str | None = None, **options: Any
+        self, method: str | Explainer | None = None, *, embedding: str | None = None, **options: Any
     ) -> None:
         super().__init__()
         self.explainer = get_explainer(method or self.method, **options)
-        self.at = at
-        self._padding: WeakKeyDictionary[nn.Module, dict[Any, Padding]] = WeakKeyDictionary()
+        self.embedding = embedding
+        self._padding: WeakKeyDictionary[nn.Module, dict[Any, PaddingCheck]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
         """Whether the settings are supported: masks of nodes or edges, for graphs or nodes."""
@@ -78,7 +78,7 @@ class Algorithm(ExplainerAlgorithm):
             (config.node_mask_type is not None or config.edge_mask_type is not None)
             and (config.edge_mask_type is None or self.explainer.of_inputs)
             and self.model_config.task_level in (ModelTaskLevel.graph, ModelTaskLevel.node)
-            and not (by_feature and (self.at is not None or not self.explainer.additive))
+            and not (by_feature and (self.embedding is not None or not self.explainer.additive))
         )
 
     def forward(
@@ -203,7 +203,11 @@ class Algorithm(ExplainerAlgorithm):
 
         names = [str(f) for f in range(x.shape[-1])] if x.dim() == 2 else []
         wrapped = wrap(
-            model, kind="regression", at=self.at, forward=Call(kwargs, read), features=names
+            model,
+            kind="regression",
+            embedding=self.embedding,
+            forward=Call(kwargs, read),
+            features=names,
         )
         # what passes show about the model holds for all calls of this form
         known = self._padding.setdefault(model, {})

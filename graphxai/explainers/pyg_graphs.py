@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.adapters import WrappedModel
+from graphxai.adapters.attribute_roles import roles_and_doubts
 from graphxai.adapters.batches import WrappedBatch
 from graphxai.adapters.one_at_a_time import one_by_one
-from graphxai.adapters.subgraphs import part, roles_and_doubts
+from graphxai.adapters.subgraphs import restricted
 from graphxai.rules.conservative import unrecorded
 
 # Arguments that are attributes of a batch.
@@ -66,7 +67,7 @@ def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
     uncertain = sorted({*doubts, *(key for key in loose if _rows(whole[key]) not in (0, size))})
     if group is None or size == 1:
         return [whole], uncertain
-    graphs = [part(whole, group == b, roles) for b in range(size)]
+    graphs = [restricted(whole, group == b, roles) for b in range(size)]
     for key in loose:
         rows, rest = divmod(_rows(whole[key]), size)
         for b, graph in enumerate(graphs if rows and not rest else ()):
@@ -82,7 +83,7 @@ def check_split(
     model: WrappedModel, batch: WrappedBatch, whole: Data, group: Tensor, uncertain: list[str]
 ) -> None:
     """Raise ValueError unless the graphs split from a call reproduce the outputs of the call."""
-    call: Any = model.how.forward
+    call: Any = model.settings.forward
     asked = whole.clone()
     asked.batch, asked.ptr = group, batch.graphs.ptr if batch.graphs is not None else None
     asked.num_graphs = len(batch)
@@ -141,7 +142,7 @@ class OneGraph(WrappedModel):
     @torch.no_grad()
     def _leave_alone(self, batch: WrappedBatch) -> bool:
         """Whether two different graphs get the same outputs in one pass as each gets alone."""
-        call: Any = self.how.forward
+        call: Any = self.settings.forward
         graph, *_ = batch.examples()
         other = graph.clone()
         other.x = other.x.flip(0) / 2 if other.x.is_floating_point() else other.x.flip(0)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.engine.passing import warn_of_chance
+from graphxai.adapters.engine.session import warn_of_random_numbers
 from graphxai.adapters.engine.trace import recording
 from graphxai.runtime.randomness import current_draws
 
@@ -61,4 +61,4 @@ def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
         return
     if isinstance(module, torch.nn.Module):
         with recording(model.running, [], graded=False) as done:
-            warn_of_chance(type(module).__name__, done(model(batch)))
+            warn_of_random_numbers(type(module).__name__, done(model(batch)))

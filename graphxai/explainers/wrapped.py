@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.adapters.engine.passing import warn_of_cuts
+from graphxai.adapters.engine.session import warn_of_cuts
 
 NODES_ONLY = ("x",)
 
@@ -79,8 +79,8 @@ def passes_of(model: Any, batch: Any) -> list[Any]:
 
 def warn_of_mixing(model: Any, method: str) -> None:
     """Warn if a wrapped model mixes the graphs of a batch, as far as that is known."""
-    if hasattr(model, "survey"):
-        model.survey.warn_of_mixing(type(model.module).__name__, method)
+    if hasattr(model, "checks"):
+        model.checks.warn_of_mixing(type(model.module).__name__, method)
 
 
 def check_gradients(model: Any, batch: Any, names_cuts: bool) -> None:
@@ -88,7 +88,7 @@ def check_gradients(model: Any, batch: Any, names_cuts: bool) -> None:
 
     Raises ValueError for weights that pass no gradient on.
     """
-    if not hasattr(model, "survey"):
+    if not hasattr(model, "checks"):
         return
     name = type(model.module).__name__
     if (layer := model.quantised_layer) is not None:

@@ -174,7 +174,7 @@ def test_shares_that_are_carried_along_are_the_directional_derivatives(method, m
     model = gx.wrap(WithConstants().double().eval(), kind="regression")
     carried = gx.explain(model, graphs, method)
     alone = [gx.explain(model, graph, method) for graph in graphs]  # once recorded, then followed
-    monkeypatch.setattr("graphxai.adapters.engine.program.adding", lambda *_: None)
+    monkeypatch.setattr("graphxai.adapters.engine.program.find_additions", lambda *_: None)
     plain = gx.wrap(WithConstants().double().eval(), kind="regression")
     derived = gx.explain(plain, graphs, method)
     for one, lone, other in zip(carried, alone, derived, strict=True):
@@ -190,7 +190,7 @@ def test_shares_that_are_carried_along_are_the_directional_derivatives(method, m
 def test_one_graph_is_explained_without_recording_it_again(method, monkeypatch):
     model = gx.wrap(Gps().eval(), kind="regression")
     gx.explain(model, ring(6), method)
-    monkeypatch.setattr("graphxai.adapters.engine.passing.recorded", None)
+    monkeypatch.setattr("graphxai.adapters.engine.session.record_pass", None)
     followed = gx.explain(model, ring(5, 1), method)
     monkeypatch.undo()
     fresh = gx.explain(gx.wrap(Gps().eval(), kind="regression"), ring(5, 1), method)
@@ -353,7 +353,7 @@ def test_shares_are_derived_again_where_rows_are_no_longer_whose_they_were(monke
         return graph
 
     given_up = []
-    kept = "graphxai.adapters.engine.passing.give_up"
+    kept = "graphxai.adapters.engine.session.give_up_programs"
     monkeypatch.setattr(kept, lambda *what: given_up.append(what))
     module = Function(sorted_by_value).eval()
     model = gx.wrap(module, kind="regression")
@@ -390,7 +390,7 @@ def test_sequences_of_another_length_are_explained_as_alone(kind, batch_first, b
     """A recurrent layer splits a longer sequence into more steps than the list has."""
     model = gx.wrap(
         Recurrent(kind, batch_first, both_ways).eval(), kind="regression", inputs="tokens",
-        at="embed",
+        embedding="embed",
     )  # fmt: skip
     sequences = [torch.tensor([1, 2, 3]), torch.tensor([4, 5]), torch.tensor([6, 7, 8, 9])]
     together = gx.explain(model, sequences)

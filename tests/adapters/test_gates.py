@@ -405,11 +405,11 @@ def test_predictions_do_not_count_padding_as_keys(attention):
     if attention == "performer":
         torch.manual_seed(0)
         model = GpsModel("layer_norm", "silu", "performer").eval()
-        wrapped = gx.wrap(model, kind="regression", at="embed")
+        wrapped = gx.wrap(model, kind="regression", embedding="embed")
     else:
         model = seeded(MODELS[attention]())
         at = "model.trans_conv.fcs.0" if attention == "sgformer" else "model.ln"
-        wrapped = gx.wrap(model, kind="multiclass", classes=2, at=at)
+        wrapped = gx.wrap(model, kind="multiclass", classes=2, embedding=at)
     with torch.no_grad():
         together = wrapped(wrapped.collate(GRAPHS))
         alone = [wrapped(wrapped.collate([graph]))[0] for graph in GRAPHS]

@@ -15,8 +15,9 @@ from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
 import graphxai.explainers.pyg
+from graphxai.adapters.attribute_roles import attribute_roles
 from graphxai.adapters.removal import outputs_of_parts
-from graphxai.adapters.subgraphs import part, roles_of
+from graphxai.adapters.subgraphs import restricted
 from graphxai.evaluation.testing import check_batching
 from graphxai.explainers.heads import head_statistics
 from small_graphs import SIZES, graph, random, started, wrapped
@@ -303,12 +304,12 @@ def test_a_sparse_adjacency_loses_rows_and_columns(layout):
 def test_what_belongs_to_the_graph_stays_whole_even_with_one_node_or_edge():
     data = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]), u=torch.ones(1, 4))
     data.y, data.edge_attr = torch.ones(1), torch.ones(1, 2)
-    rest = part(data, torch.tensor([True, False]))
+    rest = restricted(data, torch.tensor([True, False]))
     assert rest.u.shape == (1, 4)
     assert rest.y.shape == (1,)
     assert rest.edge_attr.shape == (0, 2)
     alone = Data(x=torch.ones(1, 3), edge_index=torch.empty(2, 0).long(), u=torch.ones(1, 4))
-    assert part(alone, torch.tensor([False])).u.shape == (1, 4)
+    assert restricted(alone, torch.tensor([False])).u.shape == (1, 4)
 
 
 def test_lengths_in_other_graphs_show_what_one_graph_cannot():
@@ -321,11 +322,11 @@ def test_lengths_in_other_graphs_show_what_one_graph_cannot():
     assert count != 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        roles = roles_of([one, two])
+        roles = attribute_roles([one, two])
     assert roles["label_of"].along == "path_index"
     assert roles["weight"].along == "nodes"
     with pytest.warns(UserWarning, match="label_of: as long as nodes and path_index"):
-        roles_of([one])
+        attribute_roles([one])
 
 
 def test_an_index_of_edges_follows_the_edges():
@@ -339,7 +340,7 @@ def test_an_index_of_edges_follows_the_edges():
     data.edge_attr = torch.arange(4.0)
     data.angle_index = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
     data.angle_value = torch.arange(5.0)
-    rest = part(data, torch.tensor([False, True, True, True]))  # edges 1 -> 2 and 2 -> 3 stay
+    rest = restricted(data, torch.tensor([False, True, True, True]))  # edges 1 -> 2 and 2 -> 3 stay
     assert rest.edge_index.tolist() == [[0, 1], [1, 2]]
     assert rest.edge_attr.tolist() == [1.0, 2.0]
     assert rest.angle_index.tolist() == [[0], [1]]
@@ -350,7 +351,7 @@ def test_the_columns_of_an_index_lose_the_same_entries():
     data = graph(5)
     data.tail_index, data.head_index = torch.tensor([0, 1, 2]), torch.tensor([1, 4, 3])
     data.pair_kind = torch.tensor([7, 8, 9])
-    rest = part(data, torch.tensor([True, True, True, True, False]))
+    rest = restricted(data, torch.tensor([True, True, True, True, False]))
     assert rest.tail_index.tolist() == [0, 2]
     assert rest.head_index.tolist() == [1, 3]
     assert rest.pair_kind.tolist() == [7, 9]
@@ -360,21 +361,21 @@ def test_numbers_that_may_belong_to_nodes_are_named():
     data = graph(5)
     data.bridges = torch.tensor([[0, 1], [2, 3], [1, 4]])
     with pytest.warns(UserWarning, match="bridges: its numbers may refer to nodes"):
-        part(data, torch.arange(5) > 0)
+        restricted(data, torch.arange(5) > 0)
 
 
 def test_an_index_beyond_the_nodes_is_refused():
     data = graph(5)
     data.code_index = torch.tensor([0, 9])
     with pytest.raises(ValueError, match="code_index contains 9, but there are only 5 nodes"):
-        part(data, torch.arange(5) > 0)
+        restricted(data, torch.arange(5) > 0)
 
 
 def test_a_node_entry_that_points_to_a_hidden_node_is_named():
     data = graph(4)
     data.parent_index = torch.tensor([0, 0, 1, 2])
     with pytest.warns(UserWarning, match="parent_index has one entry per node"):
-        rest = part(data, torch.tensor([True, False, True, True]))
+        rest = restricted(data, torch.tensor([True, False, True, True]))
     assert rest.parent_index.tolist() == [0, 1, 1]
 
 
@@ -449,7 +450,7 @@ def test_graphs_with_matrices_are_deleted_from_one_at_a_time():
     keep = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
     found = outputs_of_parts(model, graphs[0], keep, "delete")
     for row, stays in zip(found, keep, strict=True):
-        wanted = gx.explain(model, part(graphs[0], stays), "gradient_input").ledger.output
+        wanted = gx.explain(model, restricted(graphs[0], stays), "gradient_input").ledger.output
         assert row.item() == pytest.approx(wanted, rel=1e-5)
     result = gx.evaluate(model, graphs, ["lrp"], operators="delete", progress=False)
     assert {"auac", "au_mse"} <= set(result.rows["metric"])

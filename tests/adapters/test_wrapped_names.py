@@ -110,8 +110,8 @@ def test_renaming_changes_no_relevance_of_tokens():
     options = {"kind": "multiclass", "classes": 3, "inputs": "tokens", "graph_token": True}
     at = next(path for path, module in other.named_modules() if isinstance(module, nn.Identity))
     assert at != "embeddings"
-    one = gx.wrap(model, **options, at="embeddings")
-    two = gx.wrap(other, **options, at=at)
+    one = gx.wrap(model, **options, embedding="embeddings")
+    two = gx.wrap(other, **options, embedding=at)
     for method in FEW:
         found = [gx.explain(each, ids, method).relevance for each in (one, two)]
         np.testing.assert_array_equal(*found, err_msg=method)

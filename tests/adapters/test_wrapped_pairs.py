@@ -201,7 +201,12 @@ def test_a_class_token_has_its_own_row_and_column():
     """Relevance that passes the last layer's attention of a BERT passes the class token's row."""
     model = Bert().eval()
     wrapped = gx.wrap(
-        model, kind="multiclass", classes=3, inputs="tokens", at="embeddings", graph_token=True
+        model,
+        kind="multiclass",
+        classes=3,
+        inputs="tokens",
+        embedding="embeddings",
+        graph_token=True,
     )
     ids = torch.tensor([0, 5, 3, 7])
     mixed = Probe()

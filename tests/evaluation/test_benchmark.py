@@ -450,7 +450,9 @@ def float_graph(smiles):
 
 
 def test_a_wrapped_model_has_every_metric_and_a_hash_of_its_weights():
-    model = gx.wrap(GpsModel(), kind="binary", classes=("no", "yes"), read=float_graph, name="mine")
+    model = gx.wrap(
+        GpsModel(), kind="binary", classes=("no", "yes"), featurize=float_graph, name="mine"
+    )
     report = gx.evaluate(model, SMILES, ["lrp"], metrics="all", operators="all", target="yes")
     assert set(report.metrics()) == set(METRICS)
     assert report.rows.value.notna().all()

@@ -252,7 +252,7 @@ def read(smiles: str) -> Data:
 
 def test_wrapped_models_have_signs_too():
     torch.manual_seed(0)
-    model = gx.wrap(MessagePassing().eval(), kind="binary", read=read)
+    model = gx.wrap(MessagePassing().eval(), kind="binary", featurize=read)
     trust = gx.trust(model, "CC(=O)Oc1ccccc1C(=O)O")
     assert trust["equivalent inputs"].level == "good"
     assert trust["training set"].level == "unknown"

@@ -100,7 +100,12 @@ def test_rows_of_tokens_have_the_scores_of_a_loop_over_their_layers(spelling, ba
 def test_a_class_token_takes_its_share_and_padding_none():
     model = Bert().eval()
     wrapped = gx.wrap(
-        model, kind="multiclass", classes=3, inputs="tokens", at="embeddings", graph_token=True
+        model,
+        kind="multiclass",
+        classes=3,
+        inputs="tokens",
+        embedding="embeddings",
+        graph_token=True,
     )
     ids = torch.tensor([[0, 5, 3, 7]])
     given = [model.attention[0], model.attention[1]]

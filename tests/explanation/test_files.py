@@ -379,7 +379,7 @@ def test_compare_works_for_bundled_saved_and_wrapped_models(tmp_path):
     ElementTree.fromstring(gx.compare("mnist-superpixels", digit_paths()[3], ["lrp", "gae"]))
     folder = save_checkpoint(random_graphormer(num_layers=1), tmp_path / "other")
     assert gx.compare(folder, "CCO") == gx.compare(gx.load(folder), "CCO")
-    wrapped = gx.wrap(GpsModel().eval(), kind="binary", read=float_graph)
+    wrapped = gx.wrap(GpsModel().eval(), kind="binary", featurize=float_graph)
     ElementTree.fromstring(gx.compare(wrapped, "CCO", ["lrp", "gradient_input"]))
 
 

@@ -30,7 +30,7 @@ from composed import (
 from rdkit import rdBase
 
 import graphxai as gx
-from graphxai.adapters.engine.remembering import remembering
+from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.cli.terminal import printable
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
@@ -199,7 +199,7 @@ def check_model(recipe: list[Any]) -> None:
         if method == "lrp" and attends_plainly(model):
             check_attention(wrapped, graphs, wanted)
         if method == "lrp" and plainly(*recipe) != tuple(recipe):
-            with remembering(most=6):
+            with cached_passes(most=6):
                 check_spelling(wrapped, Composed(*plainly(*recipe)), graphs[:2])
 
 

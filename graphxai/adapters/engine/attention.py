@@ -1,10 +1,10 @@
-"""What methods that read attention see of a recorded pass.
+"""Read attention between nodes from a recorded pass.
 
-Attention between nodes stands as (B, H, T, T) in the way of the gradient. Attention without a
-softmax is left out: `relu(q k^T) v`, sparsemax and `phi(q) (phi(k)^T v)` have no probabilities to
-read. It is found by its products: weights of pairs of nodes, or sums over nodes, made of a product
-of two signals, meet values in another product. A gate on an edge is not meant, nor are weights that
-a network computes from both ends of an edge.
+Attention is put together as (B, H, T, T), and the gradient passes through it. Attention without a
+softmax is left out, because `relu(q k^T) v`, sparsemax and `phi(q) (phi(k)^T v)` have no
+probabilities to read. It is recognised by two products: a product of two signals makes weights of
+pairs of nodes, or sums over nodes, and these multiply values. Gates on edges are not meant, nor are
+weights that a network computes from both ends of an edge.
 """
 
 import math
@@ -20,25 +20,26 @@ from torch import Tensor
 from graphxai.rules.conservative import Rules, current_tape
 from graphxai.runtime.scope import Blocks
 
-from ..layout import Layout
-from .marks import Meeting, both_ways, factors_of
-from .nodes import NONE, Nodes, Numbers, agree, compressed
-from .replay import Plan, Reading, Replayed
+from ..layout import NodeLayout
+from .node_ids import NONE, EntryIds, NodeIds, agree, compressed
+from .replay import Replay, ReplayPlan, ValueReplacement
+from .roles import AttentionProduct, both_ways, factors_of
 from .trace import Op, Trace
 from .vocabulary import MATRIX_PRODUCTS, PRODUCTS, SOFTMAX
 
-Read = Callable[[Tensor], Tensor]
-SMALL = 1e-6  # of attention to what is padding
+TensorFunction = Callable[[Tensor], Tensor]
+SMALL = 1e-6  # attention to padding is not larger
 MIXING = PRODUCTS - {"div"}
-JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # rows with others
+JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # they join rows
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
-    """Where those entries of weights stand that are between two nodes.
+class NodePairEntries:
+    """The entries of attention weights that are between two nodes.
 
-    index (E, H): their places in the flattened weights, with the heads beside each other.
-    positions: graph, query and key (E,). divisor (E, H): what each of them is divided by later.
+    index (E, H): the places of the entries in the flattened weights, for each head. positions: the
+    graph, the query and the key (E,) of each entry. divisor (E, H): what each entry is divided by
+    later, if attention is.
     """
 
     index: Tensor
@@ -46,124 +47,140 @@ class Placed:
     divisor: Tensor | None = None
 
     def inside(self, weights: Tensor) -> Tensor:
-        """Weights between two nodes, (E, H), as they are once they are divided."""
-        found = weights.take(self.index)
-        return found if self.divisor is None else found / self.divisor
+        """Take the entries (E, H) from weights, and divide them if that happens later."""
+        taken = weights.take(self.index)
+        return taken if self.divisor is None else taken / self.divisor
 
     def summed(self, inside: Tensor, *shape: int) -> Tensor:
-        """Entries (E, H) in (B, H, Q, T), whose shape is (B, Q, T); parallel edges are added."""
+        """Put entries (E, H) into (B, H, Q, T), and add parallel edges. shape: (B, Q, T)."""
         empty = inside.new_zeros(*shape, inside.shape[1])
         return empty.index_put(self.positions, inside, accumulate=True).permute(0, 3, 1, 2)
 
 
-def placed(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Placed | None:
-    """The places of weights in a batch of `size` graphs; None: they are not between nodes.
+def node_pair_entries(
+    trace: Trace, product: AttentionProduct, nodes: NodeIds, size: int
+) -> NodePairEntries | None:
+    """Find the entries of weights in a batch of `size` graphs.
 
-    The key is the node whose values the weights meet.
+    The key of an entry is the node whose values the weight multiplies. Returns None if the weights
+    are not between nodes.
     """
-    numbers = nodes.by_value.get(met.weights)
-    if numbers is None or numbers.key is None:
+    ids = nodes.by_value.get(product.weights)
+    if ids is None or ids.key is None:
         return None
-    others = (ref.value for ref in met.product.reads if ref.value != met.weights)
+    others = (ref.value for ref in product.op.reads if ref.value != product.weights)
     values = [nodes.by_value[value] for value in others if value in nodes.by_value]
     if values and values[0].query.dim() > 1:
-        mixed = values[0].query if met.product.name == "mul" else values[0].query.mT
-        if not agree(numbers.key, mixed) and agree(numbers.query, mixed):
-            numbers = Numbers(numbers.key, numbers.query)
-    place = _place(trace.tensor(met.weights), numbers, nodes, size)
-    if place is None or met.divisor is None:
-        return place
-    divisor = _by_query(trace, met, nodes, size)
-    graph, query, _ = place.positions
-    return None if divisor is None else replace(place, divisor=divisor[graph, query])
+        mixed = values[0].query if product.op.name == "mul" else values[0].query.mT
+        if not agree(ids.key, mixed) and agree(ids.query, mixed):
+            ids = EntryIds(ids.key, ids.query)
+    entries = _entries_with_ids(trace.tensor(product.weights), ids, nodes, size)
+    if entries is None or product.divisor is None:
+        return entries
+    divisor = _divisor_by_query(trace, product, nodes, size)
+    graph, query, _ = entries.positions
+    return None if divisor is None else replace(entries, divisor=divisor[graph, query])
 
 
-def _by_query(trace: Trace, met: Meeting, nodes: Nodes, size: int) -> Tensor | None:
-    """What the weights of every query are divided by, (B, T, H)."""
-    assert met.divisor is not None
-    divisor, numbers = trace.tensor(met.divisor).detach(), nodes.by_value.get(met.divisor)
-    divisor = divisor if met.origin.name == "div" else 1 / divisor
-    if numbers is None or numbers.key is not None:
+def _divisor_by_query(
+    trace: Trace, product: AttentionProduct, nodes: NodeIds, size: int
+) -> Tensor | None:
+    """Return what the weights of every query are divided by, (B, T, H), or None if unclear."""
+    assert product.divisor is not None
+    divisor, ids = trace.tensor(product.divisor).detach(), nodes.by_value.get(product.divisor)
+    divisor = divisor if product.origin.name == "div" else 1 / divisor
+    if ids is None or ids.key is not None:
         return None
-    place = _place(divisor, Numbers(numbers.query, numbers.query), nodes, size)
-    if place is None:
+    entries = _entries_with_ids(divisor, EntryIds(ids.query, ids.query), nodes, size)
+    if entries is None:
         return None
-    empty = divisor.new_ones(size, nodes.tokens, place.index.shape[1])
-    return empty.index_put(place.positions[:2], place.inside(divisor))
+    empty = divisor.new_ones(size, nodes.tokens, entries.index.shape[1])
+    return empty.index_put(entries.positions[:2], entries.inside(divisor))
 
 
-def _place(weights: Tensor, numbers: Numbers, nodes: Nodes, size: int) -> Placed | None:
-    """The places of entries with numbers of two nodes each."""
-    assert numbers.key is not None
-    query, key = (_padded(t, weights.dim()) for t in (numbers.query, numbers.key))
+def _entries_with_ids(
+    weights: Tensor, ids: EntryIds, nodes: NodeIds, size: int
+) -> NodePairEntries | None:
+    """Find the entries of weights whose ids are of two nodes of the same graph.
+
+    Returns None if there is attention to keys that are no nodes, such as a token of the model.
+    """
+    assert ids.key is not None
+    query, key = (_with_axes(t, weights.dim()) for t in (ids.query, ids.key))
     index = torch.arange(weights.numel(), device=weights.device).view(weights.shape)
     if (split := _heads_beside_graphs(weights, query, key, size)) is not None:
         index, query, key = index.unflatten(*split), *(_split(t, *split) for t in (query, key))
-    real = [a for a in range(index.dim()) if query.shape[a] != 1 or key.shape[a] != 1]
-    rest = [a for a in range(index.dim()) if a not in real]
-    wide = [index.shape[a] for a in real] + [1] * len(rest)
-    q, k = (t.permute(*real, *rest).expand(wide).reshape(-1) for t in (query, key))
-    index = index.permute(*real, *rest).reshape(-1, math.prod(index.shape[a] for a in rest))
-    # keys that are no nodes, such as a token of the model's own
-    others = (q > NONE) & (k == NONE) & (weights.detach().take(index).abs().amax(1) > SMALL)
-    if bool(others.any()):
+    pair_axes = [a for a in range(index.dim()) if query.shape[a] != 1 or key.shape[a] != 1]
+    head_axes = [a for a in range(index.dim()) if a not in pair_axes]
+    wide = [index.shape[a] for a in pair_axes] + [1] * len(head_axes)
+    q, k = (t.permute(*pair_axes, *head_axes).expand(wide).reshape(-1) for t in (query, key))
+    heads = math.prod(index.shape[a] for a in head_axes)
+    index = index.permute(*pair_axes, *head_axes).reshape(-1, heads)
+    foreign = (q > NONE) & (k == NONE) & (weights.detach().take(index).abs().amax(1) > SMALL)
+    if bool(foreign.any()):
         return None
     valid = (q > NONE) & (k > NONE) & (nodes.graph(q) == nodes.graph(k))
     positions = (nodes.graph(q)[valid], q[valid] % nodes.tokens, k[valid] % nodes.tokens)
-    return Placed(index[valid], positions)
+    return NodePairEntries(index[valid], positions)
 
 
-def exposed(
-    weights: Tensor, place: Placed, size: int, tokens: int, leaf: bool
+def exposed_attention(
+    weights: Tensor, entries: NodePairEntries, size: int, tokens: int, leaf: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attention (B, H, T, T), and the weights computed from it.
+    """Return attention (B, H, T, T), and the weights computed from it.
 
-    It is (B, H, 1, T) if only the graph token attends. leaf: attention is a leaf that requires a
-    gradient, with nothing behind it.
+    Attention is (B, H, 1, T) if only the graph token attends. leaf: whether attention is to be a
+    leaf that requires a gradient, with nothing behind it.
     """
-    inside, where = place.inside(weights), place.positions
-    rows = 1 if len(inside) and not where[1].any() else tokens
-    attention = place.summed(inside, size, rows, tokens)
+    inside, positions = entries.inside(weights), entries.positions
+    rows = 1 if len(inside) and not positions[1].any() else tokens
+    attention = entries.summed(inside, size, rows, tokens)
     if leaf:
         attention = attention.detach().requires_grad_()
-    used = attention.permute(0, 2, 3, 1)[where]
-    if (share := shares_of_parallel(inside, attention, place)) is not None:
+    used = attention.permute(0, 2, 3, 1)[positions]
+    if (share := shares_of_parallel(inside, attention, entries)) is not None:
         used = used * share
-    if place.divisor is not None:
-        used = used * place.divisor
-    return attention, weights.put(place.index, used)
+    if entries.divisor is not None:
+        used = used * entries.divisor
+    return attention, weights.put(entries.index, used)
 
 
-def shares_of_parallel(inside: Tensor, attention: Tensor, place: Placed) -> Tensor | None:
-    """The share that each of the weights (R, H) has of its entry; None: no edges are parallel."""
-    where = place.positions
+def shares_of_parallel(
+    inside: Tensor, attention: Tensor, entries: NodePairEntries
+) -> Tensor | None:
+    """Return the share that each weight (E, H) has of its sum over parallel edges.
+
+    Returns None if no edges are parallel.
+    """
+    positions = entries.positions
     count = inside.new_zeros(attention.permute(0, 2, 3, 1).shape[:3])
-    count.index_put_(where, inside.new_ones(len(inside)), accumulate=True)
+    count.index_put_(positions, inside.new_ones(len(inside)), accumulate=True)
     if not len(inside) or float(count.max()) <= 1:
         return None
-    total = attention.detach().permute(0, 2, 3, 1)[where]
-    return torch.where(total == 0, 1 / count[where][:, None], inside.detach() / total)
+    total = attention.detach().permute(0, 2, 3, 1)[positions]
+    return torch.where(total == 0, 1 / count[positions][:, None], inside.detach() / total)
 
 
-def entries(weights: Tensor, place: Placed) -> tuple[Tensor, Tensor, Tensor]:
-    """For every entry of weights its graph, its head, and one if it is between nodes, else zero."""
-    outside, (count, heads) = torch.zeros_like(weights, dtype=torch.long), place.index.shape
-    graph = place.positions[0][:, None].expand(-1, heads)
+def graphs_and_heads(weights: Tensor, entries: NodePairEntries) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the graph and the head of every weight, and one for each between nodes, else zero."""
+    outside, (count, heads) = torch.zeros_like(weights, dtype=torch.long), entries.index.shape
+    graph = entries.positions[0][:, None].expand(-1, heads)
     head = torch.arange(heads, device=weights.device).expand(count, -1)
     graph, head, inside = (
-        outside.put(place.index, own) for own in (graph, head, torch.ones_like(head))
+        outside.put(entries.index, part) for part in (graph, head, torch.ones_like(head))
     )
     return graph, head, inside
 
 
-def _padded(numbers: Tensor, dims: int) -> Tensor:
-    return numbers.reshape((*(1,) * (dims - numbers.dim()), *numbers.shape))
+def _with_axes(ids: Tensor, dims: int) -> Tensor:
+    """Add leading axes up to this number."""
+    return ids.reshape((*(1,) * (dims - ids.dim()), *ids.shape))
 
 
 def _heads_beside_graphs(
     weights: Tensor, query: Tensor, key: Tensor, size: int
 ) -> tuple[int, tuple[int, int]] | None:
-    """An axis that holds graphs and heads, and how it splits into both."""
+    """Find an axis that holds both graphs and heads, and the lengths into which it splits."""
     for axis, length in enumerate(weights.shape):
         if length <= size or length % size or (query.shape[axis] == 1 and key.shape[axis] == 1):
             continue
@@ -174,97 +191,105 @@ def _heads_beside_graphs(
     return None
 
 
-def _split(numbers: Tensor, axis: int, parts: tuple[int, int]) -> Tensor:
-    if numbers.shape[axis] == 1:
-        return numbers.unsqueeze(axis)
-    return compressed(numbers.unflatten(axis, parts))
+def _split(ids: Tensor, axis: int, parts: tuple[int, int]) -> Tensor:
+    """Split an axis of ids in two."""
+    if ids.shape[axis] == 1:
+        return ids.unsqueeze(axis)
+    return compressed(ids.unflatten(axis, parts))
 
 
-def exposing(place: Placed, layout: Layout, rules: Rules) -> Read:
-    """Put attention on the tape, and return the weights computed from it."""
+def exposing(entries: NodePairEntries, layout: NodeLayout, rules: Rules) -> TensorFunction:
+    """Return a function that puts attention on the tape, and computes the weights from it."""
 
-    def read(weights: Tensor) -> Tensor:
+    def expose(weights: Tensor) -> Tensor:
         tape = current_tape()
         assert tape is not None
         leaf = tape.attention_gradients and rules.attention
-        attention, found = exposed(weights, place, len(layout.mask), layout.tokens, leaf)
+        attention, used = exposed_attention(weights, entries, len(layout.mask), layout.tokens, leaf)
         tape.attention.append(attention)
-        return found
+        return used
 
-    return read
+    return expose
 
 
 # -- which attention -------------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
-    """Attention between nodes: where it meets values, and where its entries stand.
+class NodeAttention(NamedTuple):
+    """Attention between nodes.
 
-    products: by number, all products in which the same weights meet values, and the weights there.
-    chunk_of: the place, among all attention, of the first that holds rows of the same matrix.
+    product: the product in which it multiplies values. entries: its entries between two nodes.
+    weights: for the number of every product in which the same weights multiply values, the weights
+    there. chunk_of: a model may compute the rows of one matrix in chunks. Then this is the place,
+    among all attention, of the first chunk; otherwise it is the place of the attention itself.
     """
 
-    met: Meeting
-    place: Placed
-    products: dict[int, int]
+    product: AttentionProduct
+    entries: NodePairEntries
+    weights: dict[int, int]
     chunk_of: int
 
 
-def readings(seen: Sequence[Seen], exposing: Callable[[Placed], Read]) -> dict[int, Reading]:
-    """What is read in each product; weights that meet values in several are read once."""
-    reads = ((one, _once(exposing(one.place))) for one in seen)
+def attention_replacements(
+    attention: Sequence[NodeAttention], exposing: Callable[[NodePairEntries], TensorFunction]
+) -> dict[int, ValueReplacement]:
+    """Return what replaces the weights in each product. Weights of several are exposed once."""
+    functions = ((layer, _called_once(exposing(layer.entries))) for layer in attention)
     return {
-        number: Reading(weights, read)
-        for one, read in reads
-        for number, weights in one.products.items()
+        number: ValueReplacement(weights, function)
+        for layer, function in functions
+        for number, weights in layer.weights.items()
     }
 
 
-def _once(read: Read) -> Read:
-    found: list[Tensor] = []
+def _called_once(function: TensorFunction) -> TensorFunction:
+    """Return a function that returns its first result again in later calls."""
+    results: list[Tensor] = []
 
-    def again(weights: Tensor) -> Tensor:
-        if not found:
-            found.append(read(weights))
-        return found[0]
+    def first_result(weights: Tensor) -> Tensor:
+        if not results:
+            results.append(function(weights))
+        return results[0]
 
-    return again
+    return first_result
 
 
 def attention_between_nodes(
-    made: Plan, nodes: Nodes, size: int, name: str, together: bool = False
-) -> list[Seen]:
-    """Attention that the output depends on, in order; a warning names what is not between nodes.
+    plan: ReplayPlan, nodes: NodeIds, size: int, name: str, together: bool = False
+) -> list[NodeAttention]:
+    """Return the attention that the output depends on, in order, and warn of what is left out.
 
-    Raises NotTogether if the graphs of the batch have to be alone for it.
+    together: whether the graphs of the batch cannot have a pass each.
+    Raises GraphsNeedOwnPass if attention can only be read with a pass for each graph.
     """
-    found: list[Seen] = []
+    attention: list[NodeAttention] = []
     left_out: set[str] = set()
     unread: set[str] = set()
-    known: set[int] = set()
-    first, passing = made.marks.first, {op.number for op in made.passing}
-    for met in sorted(made.marks.attention, key=lambda m: m.product.number):
-        if met.product.number not in passing:
+    visited: set[int] = set()
+    first_equal, passing = plan.roles.first_equal, {op.number for op in plan.passing}
+    for product in sorted(plan.roles.attention, key=lambda p: p.op.number):
+        if product.op.number not in passing:
             continue
-        if met.origin.number in known:
-            read = next((one for one in found if one.met.origin is met.origin), None)
-            if read and first[read.met.weights] == first[met.weights]:
-                read.products[met.product.number] = met.weights
-            elif read and nodes.are_pairs(met.weights):
-                unread.add(met.product.place or "the model")
+        if product.origin.number in visited:
+            layer = next((a for a in attention if a.product.origin is product.origin), None)
+            if layer and first_equal[layer.product.weights] == first_equal[product.weights]:
+                layer.weights[product.op.number] = product.weights
+            elif layer and nodes.are_pairs(product.weights):
+                unread.add(product.op.path or "the model")
             continue
-        known.add(met.origin.number)
-        if any(met.product.number in one.products for one in found):
-            continue  # a difference or sum of softmaxes, which is read as a whole
-        place = placed(made.trace, met, nodes, size)
-        if place is not None:
-            chunk_of = _chunk_of(made.trace, nodes, found, met, place)
-            found.append(Seen(met, place, {met.product.number: met.weights}, chunk_of))
-        elif met.divisor is not None and size > 1 and not together:
-            raise NotTogether  # padding may be among what it is divided by
-        elif not _pools(made.trace, nodes, met):
-            left_out.add(met.product.place or "the model")
-    left_out |= {op.place or "the model" for op in softless(made, nodes)}
+        visited.add(product.origin.number)
+        if any(product.op.number in layer.weights for layer in attention):
+            continue  # a difference or sum of softmaxes is read as a whole
+        entries = node_pair_entries(plan.trace, product, nodes, size)
+        if entries is not None:
+            chunk_of = _chunk_of(plan.trace, nodes, attention, product, entries)
+            weights = {product.op.number: product.weights}
+            attention.append(NodeAttention(product, entries, weights, chunk_of))
+        elif product.divisor is not None and size > 1 and not together:
+            raise GraphsNeedOwnPass  # the divisor may contain padding
+        elif not _pools(plan.trace, nodes, product):
+            left_out.add(product.op.path or "the model")
+    left_out |= {op.path or "the model" for op in products_without_softmax(plan, nodes)}
     if left_out:
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
@@ -281,209 +306,218 @@ def attention_between_nodes(
             stacklevel=8,
         )
     graphs: dict[int, set[int]] = {}
-    for seen in found:
-        graphs.setdefault(seen.chunk_of, set()).update(seen.place.positions[0].unique().tolist())
-    if size > 1 and not together and any(len(those) < size for those in graphs.values()):
-        raise NotTogether
-    return found
+    for layer in attention:
+        of_chunk = layer.entries.positions[0].unique().tolist()
+        graphs.setdefault(layer.chunk_of, set()).update(of_chunk)
+    if size > 1 and not together and any(len(of_layer) < size for of_layer in graphs.values()):
+        raise GraphsNeedOwnPass
+    return attention
 
 
 def _chunk_of(
-    trace: Trace, nodes: Nodes, before: Sequence[Seen], met: Meeting, place: Placed
+    trace: Trace,
+    nodes: NodeIds,
+    before: Sequence[NodeAttention],
+    product: AttentionProduct,
+    entries: NodePairEntries,
 ) -> int:
-    """The first attention whose rows are put beside those of a new one, which has none of them.
+    """Return the place of the first chunk of the matrix that attention belongs to.
 
-    So a model computes the rows of one matrix in chunks. The heads of a layer have the same rows.
+    Chunks of one matrix have different rows, which the model joins. The heads of a layer have the
+    same rows.
     """
-    heads, rows = place.index.shape[1], _rows(place, nodes)
-    for k, seen in enumerate(before):
-        if seen.chunk_of != k or seen.place.index.shape[1] != heads:
+    heads, rows = entries.index.shape[1], _rows(entries, nodes)
+    for k, layer in enumerate(before):
+        if layer.chunk_of != k or layer.entries.index.shape[1] != heads:
             continue
-        chunks = (_rows(one.place, nodes) for one in before if one.chunk_of == k)
+        chunks = (_rows(other.entries, nodes) for other in before if other.chunk_of == k)
         if any(bool(torch.isin(chunk, rows).any()) for chunk in chunks):
             continue
-        products = (met.product.out, seen.met.product.out)
-        if set.intersection(*(_put_beside(trace, nodes, value) for value in products)):
+        results = (product.op.out, layer.product.op.out)
+        if set.intersection(*(_joins(trace, nodes, value) for value in results)):
             return k
     return len(before)
 
 
-def _rows(place: Placed, nodes: Nodes) -> Tensor:
-    """The numbers of the nodes that attend."""
-    graph, query, _ = place.positions
+def _rows(entries: NodePairEntries, nodes: NodeIds) -> Tensor:
+    """Return the ids of the nodes that attend."""
+    graph, query, _ = entries.positions
     return graph * nodes.tokens + query
 
 
-def _put_beside(trace: Trace, nodes: Nodes, value: int) -> set[tuple[str, int]]:
-    """Where rows of nodes, or what is made of them row by row, are put beside others."""
-    found, seen, todo = set[tuple[str, int]](), {value}, [value]
-    own = nodes.by_value.get(value)
-    while todo and own is not None:
-        for number in trace.uses[todo.pop()]:
+def _joins(trace: Trace, nodes: NodeIds, value: int) -> set[tuple[str, int]]:
+    """Find where rows of nodes, or what is made of them row by row, are joined with others."""
+    joins, visited, todo = set[tuple[str, int]](), {value}, [value]
+    ids_of_rows = nodes.by_value.get(value)
+    while todo and ids_of_rows is not None:
+        for number in trace.flow.uses[todo.pop()]:
             op = trace.ops[number]
             if op.name in JOINING:
-                memory = trace.storage[op.makes[0].slot]
-                found.add(("memory", memory) if op.in_place else ("operation", number))
+                memory = trace.memory.storage[op.makes[0].slot]
+                joins.add(("memory", memory) if op.in_place else ("operation", number))
                 continue
             for ref in op.makes:
-                numbers = nodes.by_value.get(ref.value)
-                if ref.value not in seen and numbers is not None and numbers.key is None:
-                    seen.add(ref.value)
-                    if torch.equal(numbers.query.unique(), own.query.unique()):
+                ids = nodes.by_value.get(ref.value)
+                if ref.value not in visited and ids is not None and ids.key is None:
+                    visited.add(ref.value)
+                    if torch.equal(ids.query.unique(), ids_of_rows.query.unique()):
                         todo.append(ref.value)
-    return found
+    return joins
 
 
-class NotTogether(Exception):
-    """Attention of a batch cannot be read, but may be in each graph alone.
+class GraphsNeedOwnPass(Exception):
+    """Attention of a batch cannot be read, but may be if each graph has a pass of its own.
 
-    The model attends in one graph after the other, or counts padding.
+    The model attends in one graph after the other, or it counts padding.
     """
 
 
-def _pools(trace: Trace, nodes: Nodes, met: Meeting) -> bool:
+def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
     """Whether weights are of single nodes and make one row of them, as in a readout."""
-    if nodes.are_pairs(met.weights) is not False:
+    if nodes.are_pairs(product.weights) is not False:
         return False
-    if met.product.name not in MATRIX_PRODUCTS:
+    if product.op.name not in MATRIX_PRODUCTS:
         return True
-    first = met.product.reads[0].value == met.weights
-    return trace.shape(met.weights)[-2 if first else -1] == 1
+    weights_first = product.op.reads[0].value == product.weights
+    return trace.shape(product.weights)[-2 if weights_first else -1] == 1
 
 
-def softless(made: Plan, nodes: Nodes) -> Iterator[Op]:
-    """Products in which weights that are no softmax mix the values of nodes."""
-    known = {met.product.number for met in made.marks.attention}
-    for op in made.passing:
-        if op.name not in MIXING or op.number in known:
+def products_without_softmax(plan: ReplayPlan, nodes: NodeIds) -> Iterator[Op]:
+    """Yield the products in which weights that no softmax made mix the values of nodes."""
+    with_softmax = {product.op.number for product in plan.roles.attention}
+    for op in plan.passing:
+        if op.name not in MIXING or op.number in with_softmax:
             continue
-        factors = _signals(made, op)
+        factors = _signals(plan, op)
         for weights, values in both_ways(factors) if len(set(factors)) == 2 else ():
-            of_weights, of_values = (nodes.by_value.get(value) for value in (weights, values))
-            if of_weights is None or of_values is None or of_values.key is not None:
+            weight_ids, value_ids = (nodes.by_value.get(value) for value in (weights, values))
+            if weight_ids is None or value_ids is None or value_ids.key is not None:
                 continue
-            if of_weights.key is not None:
-                kind, narrow = _is_of_pairs, weights
-            elif _is_of_graphs(of_weights) and _is_of_nodes(of_values):
-                kind, narrow = _is_moments, values
+            if weight_ids.key is not None:
+                kind, narrow = _makes_pairs, weights
+            elif _is_of_graphs(weight_ids) and _is_of_nodes(value_ids):
+                kind, narrow = _makes_moments, values
             else:
                 continue
-            if _widens(made, op, narrow) and _reaches(made, nodes, weights, kind):
+            if _widens(plan, op, narrow) and _is_made_by(plan, nodes, weights, kind):
                 yield op
 
 
-def _signals(made: Plan, op: Op) -> list[int]:
-    """The factors of a product that depend on the nodes."""
-    return [value for value in factors_of(op) if made.trace.live[value] & 1]
+def _signals(plan: ReplayPlan, op: Op) -> list[int]:
+    """Return the factors of a product that depend on the nodes."""
+    return [value for value in factors_of(op) if plan.trace.flow.live[value] & 1]
 
 
-def _widens(made: Plan, op: Op, factor: int) -> bool:
+def _widens(plan: ReplayPlan, op: Op, factor: int) -> bool:
     """Whether a product is of matrices, or has more entries than this factor."""
-    size = made.trace.shape(op.out).numel()
-    return op.name in MATRIX_PRODUCTS or size > made.trace.shape(factor).numel()
+    size = plan.trace.shape(op.out).numel()
+    return op.name in MATRIX_PRODUCTS or size > plan.trace.shape(factor).numel()
 
 
-def _reaches(made: Plan, nodes: Nodes, value: int, kind: Callable[[Plan, Nodes, Op], bool]) -> bool:
-    """Whether a value is made of a product of this kind, other than by way of a softmax."""
+def _is_made_by(
+    plan: ReplayPlan, nodes: NodeIds, value: int, kind: Callable[[ReplayPlan, NodeIds, Op], bool]
+) -> bool:
+    """Whether an operation of this kind makes a value, with no softmax in between."""
 
     def further(value: int, op: Op) -> Iterator[int]:
-        own = None if op.name in SOFTMAX else nodes.are_pairs(value)
-        for ref in op.reads if own is not None else ():
-            if made.trace.live[ref.value] & 1 and nodes.are_pairs(ref.value) is own:
+        of_pairs = None if op.name in SOFTMAX else nodes.are_pairs(value)
+        for ref in op.reads if of_pairs is not None else ():
+            if plan.trace.flow.live[ref.value] & 1 and nodes.are_pairs(ref.value) is of_pairs:
                 yield ref.value
 
-    ops = map(made.trace.made, made.trace.back(value, further))
-    return any(op and op.name not in SOFTMAX and kind(made, nodes, op) for op in ops)
+    ops = map(plan.trace.op_of, plan.trace.ancestors(value, further))
+    return any(op and op.name not in SOFTMAX and kind(plan, nodes, op) for op in ops)
 
 
-def _is_of_pairs(made: Plan, nodes: Nodes, op: Op) -> bool:
-    """Whether an operation makes numbers of pairs from a product, or distances, of two signals."""
+def _makes_pairs(plan: ReplayPlan, nodes: NodeIds, op: Op) -> bool:
+    """Whether an operation makes a value for each pair of nodes, by a product or a distance."""
     if not nodes.are_pairs(op.out):
         return False
     if op.name == "_cdist_forward":
         return True
-    found = [nodes.are_pairs(value) for value in set(_signals(made, op))]
-    return op.name in MIXING and found == [False, False]
+    of_pairs = [nodes.are_pairs(value) for value in set(_signals(plan, op))]
+    return op.name in MIXING and of_pairs == [False, False]
 
 
-def _is_moments(made: Plan, nodes: Nodes, op: Op) -> bool:
+def _makes_moments(plan: ReplayPlan, nodes: NodeIds, op: Op) -> bool:
     """Whether an operation sums products of two channels of the nodes, as in `k^T v`."""
-    factors = set(_signals(made, op))
+    factors = set(_signals(plan, op))
     if op.name not in MIXING or len(factors) != 2:
         return False
-    shape, sizes = made.trace.shape(op.out), [made.trace.shape(value) for value in factors]
+    shape, shapes = plan.trace.shape(op.out), [plan.trace.shape(value) for value in factors]
     if op.name == "mul":
-        return shape.numel() > max(size.numel() for size in sizes)
-    found = [nodes.by_value.get(value) for value in factors]
-    return all(n is not None and _is_of_nodes(n) for n in found) and min(shape[-2:]) > 1
+        return shape.numel() > max(factor.numel() for factor in shapes)
+    ids = [nodes.by_value.get(value) for value in factors]
+    return all(n is not None and _is_of_nodes(n) for n in ids) and min(shape[-2:]) > 1
 
 
-def _is_of_graphs(numbers: Numbers) -> bool:
-    """Whether all entries are of several nodes."""
-    return bool((numbers.query <= NONE).all())
+def _is_of_graphs(ids: EntryIds) -> bool:
+    """Whether every entry is of several nodes, or of none."""
+    return bool((ids.query <= NONE).all())
 
 
-def _is_of_nodes(numbers: Numbers) -> bool:
+def _is_of_nodes(ids: EntryIds) -> bool:
     """Whether entries are of single nodes."""
-    return numbers.key is None and bool((numbers.query >= 0).any())
+    return ids.key is None and bool((ids.query >= 0).any())
 
 
-# -- the layer around it ---------------------------------------------------------------------------
+# -- the layer around attention --------------------------------------------------------------------
 
 
-class Entering:
-    """Rows that enter a module with attention: the same tensor, with its graph."""
+class LayerInput:
+    """The rows that enter a module with attention: the same tensor, with its history."""
 
-    def __init__(self, rows: Tensor, numbers: Tensor, layout: Layout) -> None:
+    def __init__(self, rows: Tensor, ids: Tensor, layout: NodeLayout) -> None:
         self.rows = rows
-        self._numbers, self._layout = numbers.squeeze(-1), layout
+        self._ids, self._layout = ids.squeeze(-1), layout
 
     def per_token(self, values: Tensor) -> Tensor:
-        """One value per row as (B, T); zero where there is no token."""
-        numbers = self._numbers.expand(values.shape)
-        real = numbers > NONE
-        placed_ = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
-        placed_[numbers[real]] = values[real]
-        return placed_.view(len(self._layout.mask), self._layout.tokens)
+        """Arrange one value per row as (B, T), with zeros where there is no token."""
+        ids = self._ids.expand(values.shape)
+        real = ids > NONE
+        by_token = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
+        by_token[ids[real]] = values[real]
+        return by_token.view(len(self._layout.mask), self._layout.tokens)
 
 
-_layer_inputs: Blocks[list[Entering | None] | None] = Blocks("graphxai_layer_inputs", None)
+_layer_inputs: Blocks[list[LayerInput | None] | None] = Blocks("graphxai_layer_inputs", None)
 
 
-def current_layer_inputs() -> list[Entering | None] | None:
-    """The layer inputs of the innermost `layer_inputs` block in this thread."""
+def current_layer_inputs() -> list[LayerInput | None] | None:
+    """Return the list of the innermost `layer_inputs` block in this thread, or None."""
     return _layer_inputs.get()
 
 
 @contextmanager
-def layer_inputs() -> Iterator[list[Entering | None]]:
-    """Note what enters the modules with attention in recorded passes within the block.
+def layer_inputs() -> Iterator[list[LayerInput | None]]:
+    """List what enters the modules with attention in recorded passes within the block.
 
-    Attention must be recorded as well (`rules.conservative.record`); the two lists correspond. The
-    rows are the first tensor passed to the innermost running module that receives one row per node:
-    the query of `nn.MultiheadAttention`, x of a convolution. None if there is no such module.
+    Attention must be recorded as well (`rules.conservative.record`), and the two lists correspond.
+    The rows are the first tensor that is passed to the innermost running module with one row per
+    node: the query of `nn.MultiheadAttention`, or x of a convolution. An entry of the list is None
+    if there is no such module.
     """
-    with _layer_inputs.block([]) as noted:
-        assert noted is not None
-        yield noted
+    with _layer_inputs.block([]) as inputs:
+        assert inputs is not None
+        yield inputs
 
 
-def entering(
-    trace: Trace, nodes: Nodes, met: Meeting, again: Replayed, layout: Layout
-) -> Entering | None:
-    """The first tensor given to the innermost running module that gets one row per node."""
+def layer_input_of(
+    trace: Trace, nodes: NodeIds, product: AttentionProduct, replayed: Replay, layout: NodeLayout
+) -> LayerInput | None:
+    """Return the first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
-    for running in met.product.within.outward():
-        slot = None if running.rows is None else trace.slots.get(id(running.rows))
-        rows = None if slot is None else again.now[slot]
+    for running in product.op.running.outward():
+        slot = None if running.rows is None else trace.memory.slots.get(id(running.rows))
+        rows = None if slot is None else replayed.now[slot]
         if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):
             continue
-        numbers = nodes.by_value.get(trace.latest[slot])
-        if numbers is None or numbers.key is not None or numbers.query.shape[-1] != 1:
+        ids = nodes.by_value.get(trace.memory.latest[slot])
+        if ids is None or ids.key is not None or ids.query.shape[-1] != 1:
             continue
-        single = numbers.query.expand((*rows.shape[:-1], 1))
+        single = ids.query.expand((*rows.shape[:-1], 1))
         of_nodes = single[single >= 0]
         of_nodes = of_nodes[of_nodes % layout.tokens > 0]
         if len(of_nodes) == count == len(of_nodes.unique()):
-            return Entering(rows, single, layout)
+            return LayerInput(rows, single, layout)
     return None

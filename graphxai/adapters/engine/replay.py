@@ -1,7 +1,8 @@
 """Run a recorded pass again under autograd, with rules in place of some operations.
 
-`CONSERVATIVE` says what an operation does in its place. Everything else runs as it was recorded.
-Only what the output's gradient passes through runs again; the rest is taken from the recording.
+`CONSERVATIVE` has the rules, by operation. An operation without a rule runs as it was recorded.
+Only the operations that the gradient of the output passes through run again. Other values are taken
+from the recording.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,24 +15,24 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 
-from .marks import Marks, Rule, factors_of, is_root
-from .trace import WEIGHTS, Op, Ref, Trace, filled, paired, refs_in
+from .roles import Roles, Rule, factors_of, is_root
+from .trace import WEIGHTS, Op, Ref, Trace, fill_refs, pair_refs, refs_in
 from .vocabulary import KNOWN, NORMS, PLUS_PRODUCT, PRODUCTS, RATIO, SOFTMAX
 
 aten = torch.ops.aten
-Run = Callable[..., Any]
-Value = Callable[[Ref], Tensor]
-Apply = Callable[[Op, list[Any], dict[str, Any]], Any]
+Function = Callable[..., Any]
+TensorOf = Callable[[Ref], Tensor]
+RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
 
 
 # -- the rules -------------------------------------------------------------------------------------
 
 
 def layer_norm(
-    func: Run, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
+    func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """LayerNorm over the last axes of x (..., *shape), with a constant scale."""
+    """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale."""
     axes = tuple(range(-len(shape), 0))
     mean, centred = _centred(x, axes)
     scale = _scale(centred, axes, eps)
@@ -39,19 +40,27 @@ def layer_norm(
 
 
 def group_norm(
-    func: Run, x: Tensor, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int, eps: float
+    func: Function,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    n: int,
+    c: int,
+    hw: int,
+    groups: int,
+    eps: float,
 ) -> tuple[Tensor, None, None]:
-    """GroupNorm of x (B, C, ...), with constant scales."""
+    """Apply GroupNorm to x (B, C, ...), with constant scales."""
     y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
     return _per_channel(y, weight, bias), None, None
 
 
 def batch_norm(
-    func: Run, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
+    func: Function, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
 ) -> tuple[Tensor, None, None]:
-    """BatchNorm of x (n, C, ...): with running statistics an affine map, else constant scales."""
+    """Apply BatchNorm to x (n, C, ...), with running statistics or with constant scales."""
     training, _, eps = rest
-    if training or mean is None:  # also InstanceNorm
+    if training or mean is None:  # InstanceNorm has no running statistics, either
         y = _standardised(x, (0, *range(2, x.dim())), eps)
     else:
         shape = (1, -1) + (1,) * (x.dim() - 2)
@@ -60,34 +69,41 @@ def batch_norm(
 
 
 def batch_norm_running(
-    func: Run, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+    func: Function,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, None, None]:
-    """BatchNorm by running statistics."""
+    """Apply BatchNorm with running statistics."""
     return batch_norm(func, x, weight, bias, mean, var, False, momentum, eps)
 
 
 def rms_norm(
-    func: Run, x: Tensor, shape: Sequence[int], weight: Any = None, eps: float | None = None
+    func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> tuple[Tensor, None]:
-    """RMSNorm over the last axes of x (..., *shape), with a constant scale."""
+    """Apply RMSNorm over the last axes of x (..., *shape), with a constant scale."""
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return rules_of.rms_norm(x, weight, eps, tuple(range(-len(shape), 0))), None
 
 
-def ratio(func: Run, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """An elementwise function with f(0) = 0 as x times the constant f(x) / x."""
+def ratio(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Compute an elementwise function with f(0) = 0 as x times the constant f(x) / x."""
     if func is aten.gelu.default and kwargs.get("approximate", "none") == "none":
         return rules_of.gelu(x)
     return rules_of.by_ratio(x, lambda z: func(z, *args, **kwargs))
 
 
-def log_softmax(func: Run, x: Tensor, dim: int, half: bool = False) -> Tensor:
-    """`x - logsumexp(x)` with a constant second term: relevance is that of the logits."""
+def log_softmax(func: Function, x: Tensor, dim: int, half: bool = False) -> Tensor:
+    """Compute `x - logsumexp(x)` with a constant second term, so that relevance is the logits'."""
     return x - x.detach().logsumexp(dim, keepdim=True)
 
 
-# operation: the rule that asks for it, and what it does in its place
-CONSERVATIVE: dict[str, tuple[str, Run]] = {
+# for each operation the rule that replaces it, and the function that takes its place
+CONSERVATIVE: dict[str, tuple[str, Function]] = {
     "native_layer_norm": ("layernorm", layer_norm),
     "native_group_norm": ("layernorm", group_norm),
     "native_batch_norm": ("layernorm", batch_norm),
@@ -99,24 +115,25 @@ CONSERVATIVE: dict[str, tuple[str, Run]] = {
 }
 
 
-def ruled(plan: "Plan", op: Op, along: bool = False) -> bool:
-    """Whether a rule stands in for an operation.
+def has_rule(plan: "ReplayPlan", op: Op, along: bool = False) -> bool:
+    """Whether a rule replaces an operation.
 
-    A norm by running statistics is affine as it is. along: these count as constants that are added.
+    A norm with running statistics is affine and needs no rule. along: whether it gets one all the
+    same, so that its statistics count as constants that are added.
     """
-    known = CONSERVATIVE.get(op.name)
-    if known is None or not vanishes_at_zero(op):
+    rule = CONSERVATIVE.get(op.name)
+    if rule is None or not vanishes_at_zero(op):
         return False
     if not any(plan.signal[ref.value] for ref in op.reads):
         return False
     without_rule = "batch_norm" in op.name and op.args[3] is not None
     if without_rule and op.name != "_native_batch_norm_legit_no_training":
         without_rule = op.args[5] is False
-    return along if without_rule else bool(getattr(plan.rules, known[0]))
+    return along if without_rule else bool(getattr(plan.rules, rule[0]))
 
 
 def vanishes_at_zero(op: Op) -> bool:
-    """Whether f(0) = 0, which does not hold for all bounds of `hardtanh`."""
+    """Whether f(0) = 0, which only depends on the bounds of `hardtanh`."""
     if op.name != "hardtanh":
         return True
     low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
@@ -143,7 +160,7 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x (B, C, ...) times weight (C,) plus bias (C,)."""
+    """Multiply x (B, C, ...) by weight (C,) and add bias (C,)."""
     shape = (1, -1) + (1,) * (x.dim() - 2)
     weight, bias = (None if t is None else t.view(shape) for t in (weight, bias))
     return _affine(x, weight, bias)
@@ -153,47 +170,56 @@ def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """What runs again of a trace: the operations, and under which rules."""
+class ReplayPlan:
+    """Which operations of a trace run again, and under which rules.
 
-    trace: Trace
-    marks: Marks
-    rules: Rules
-    signal: bytearray  # by value: whether a gradient flows to it
-    ops: tuple[Op, ...]
-    passing: tuple[Op, ...]  # those among them that a gradient passes through
-    taken: dict[int, frozenset[int]]  # by number: the signals that an operation does not hold
-    shares: dict[int, dict[int, float]]  # by number: what a product gives each of its factors
-
-
-def plan(trace: Trace, marks: Marks, rules: Rules, bits: int = -1) -> Plan:
-    """The operations that the gradient of the output by these inputs passes through, in order."""
-    needed = _Needed(trace, marks, rules, bits)
-    ops, passing = (
-        tuple(trace.ops[k] for k in sorted(found)) for found in (needed.ops, needed.passing)
-    )
-    shares = {op.number: found for op in ops if (found := needed.shares(op)) is not None}
-    return Plan(trace, marks, rules, needed.signal, ops, passing, needed.taken, shares)
-
-
-class _Needed:
-    """Finds the signals forwards from the inputs, and the operations backwards from the output.
-
-    passing: those that a gradient passes through. Tensors that are written to during the pass are
-    not kept as they were at the time, so that all that touches them has to run, too.
+    signal: for each value whether a gradient flows to it. ops: the operations that run again.
+    passing: those of them that a gradient passes through. taken: for the number of each operation
+    the signals that it does not hold constant. shares: for the number of a product how much of its
+    relevance it gives each factor, if not all.
     """
 
-    def __init__(self, trace: Trace, marks: Marks, rules: Rules, bits: int) -> None:
-        self.trace, self.marks, self.rules = trace, marks, rules
-        self.signal = bytearray(len(trace.maker))
+    trace: Trace
+    roles: Roles
+    rules: Rules
+    signal: bytearray
+    ops: tuple[Op, ...]
+    passing: tuple[Op, ...]
+    taken: dict[int, frozenset[int]]
+    shares: dict[int, dict[int, float]]
+
+
+def make_plan(trace: Trace, roles: Roles, rules: Rules, bits: int = -1) -> ReplayPlan:
+    """Plan which operations run again for the gradient of the output by some inputs.
+
+    bits: the bits of these inputs, by default of all.
+    """
+    planner = _Planner(trace, roles, rules, bits)
+    ops, passing = (
+        tuple(trace.ops[k] for k in sorted(numbers)) for numbers in (planner.ops, planner.passing)
+    )
+    shares = {op.number: share for op in ops if (share := planner.shares(op)) is not None}
+    return ReplayPlan(trace, roles, rules, planner.signal, ops, passing, planner.taken, shares)
+
+
+class _Planner:
+    """Finds signals forwards from the inputs, and operations backwards from the output.
+
+    A tensor that is written to during the pass is not kept as it was at each time. So every
+    operation that touches it has to run again, even if no gradient passes through it.
+    """
+
+    def __init__(self, trace: Trace, roles: Roles, rules: Rules, bits: int) -> None:
+        self.trace, self.roles, self.rules = trace, roles, rules
+        self.signal = bytearray(len(trace.flow.maker))
         self.taken: dict[int, frozenset[int]] = {}
         self.ops: set[int] = set()
         self.passing: set[int] = set()
         self._touching: dict[int, list[int]] | None = None
         self._todo: list[tuple[int, bool]] = []
-        # in the order of the operations, which a matrix that was written in later has a place in
-        for value in sorted(range(len(trace.maker)), key=trace.maker.__getitem__):
-            self.signal[value] = bool(trace.live[value] & bits) and self._is_signal(value)
+        # by the order of operations: an attention matrix that was written in has the last value
+        for value in sorted(range(len(trace.flow.maker)), key=trace.flow.maker.__getitem__):
+            self.signal[value] = bool(trace.flow.live[value] & bits) and self._is_signal(value)
         for ref in refs_in(trace.output):
             self._want(ref.slot, ref.value, True)
         while self._todo:
@@ -203,271 +229,287 @@ class _Needed:
                 self._want(ref.slot, ref.value, passing and ref.value in taken)
 
     def _is_signal(self, value: int) -> bool:
-        """Whether a gradient flows to a value, if one flows to those before it as is known."""
-        if value in self.trace.joined:
-            return any(self.signal[part] for part in self.trace.joined[value])
-        op = self.trace.made(value)
+        """Whether a gradient flows to a value. Those before it must have been decided."""
+        if value in self.trace.flow.merged:
+            return any(self.signal[part] for part in self.trace.flow.merged[value])
+        op = self.trace.op_of(value)
         return op is None or bool(self._taken_by(op))
 
     def _taken_by(self, op: Op) -> frozenset[int]:
-        """The signals that an operation reads and does not hold constant.
+        """Return the signals that an operation reads and does not hold constant.
 
-        Where the nodes meet another input in a product, that input is constant: it scales what the
-        nodes pass on.
+        In a product of the nodes and another input, the other input is constant: it scales what
+        the nodes pass on.
         """
-        if (known := self.taken.get(op.number)) is not None:
-            return known
-        held = self.marks.held.get(op.number, {})
+        if (taken := self.taken.get(op.number)) is not None:
+            return taken
+        held = self.roles.held.get(op.number, {})
         read = {ref.value for ref in op.reads if self.signal[ref.value]}
         read -= {value for value, rule in held.items() if getattr(self.rules, rule)}
         if len(read) > 1 and op.name in PRODUCTS:
             factors = [value for value in factors_of(op) if value in read]
-            of_nodes = [value for value in factors if self.trace.live[value] & 1]
+            of_nodes = [value for value in factors if self.trace.flow.live[value] & 1]
             if 0 < len(of_nodes) < len(factors):
                 read -= {*factors} - {*of_nodes}
         self.taken[op.number] = frozenset(read)
         return self.taken[op.number]
 
     def shares(self, op: Op) -> dict[int, float] | None:
-        """How much of its relevance a product gives each of its factors; None: all of it to each.
+        """Return how much of its relevance a product gives each factor, or None if all to each.
 
-        Under the rule `products` all products of two signals give half, but for a norm's scale and
-        attention that is divided after it has met the values, where shares are those of a softmax.
-        Under AH those do that are neither attention nor a gate, such as the two branches of a
-        SwiGLU or of Polynormer (uniform rule, Achtibat 2024, section 3.2).
+        Under the rule `products`, every product of two signals gives each of them half (uniform
+        rule, Achtibat 2024, section 3.2). There are two exceptions: the scale of a norm, and
+        attention that is divided by its sums at the end, whose shares are those of a softmax.
+        Under the rule `attention` a product gives halves if it is neither attention nor a gate,
+        such as the two branches of a SwiGLU or of Polynormer.
         """
         factors = [value for value in factors_of(op) if value in self._taken_by(op)]
         if len(factors) < 2:
             return None
-        if self.rules.products and op.number in self.marks.shares:
-            return self.marks.shares[op.number]
-        held = self.marks.held.get(op.number, {}).values()
+        if self.rules.products and op.number in self.roles.shares:
+            return self.roles.shares[op.number]
+        held = self.roles.held.get(op.number, {}).values()
         if self.rules.products:
             halves = "layernorm" not in held
         else:
             halves = self.rules.attention and not held
-        halves = halves and op.number in self.marks.products
+        halves = halves and op.number in self.roles.products
         return dict.fromkeys(factors, 1 / 2) if halves else None
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
+        """Add the operations that a value needs. passing: whether a gradient passes through it."""
         passing = passing and bool(self.signal[value])
-        if slot in self.trace.unstable:
+        if slot in self.trace.memory.unstable:
             for number in self._all_that_touch(slot):
                 self._add(number, False)
         if passing:
-            for part in self.trace.joined.get(value, ()):
+            for part in self.trace.flow.merged.get(value, ()):
                 self._want(slot, part, True)
-            if (number := self.trace.maker[value]) >= 0:
+            if (number := self.trace.flow.maker[value]) >= 0:
                 self._add(number, True)
 
     def _add(self, number: int, passing: bool) -> None:
-        known = self.passing if passing else self.ops
-        if number not in known:
+        planned = self.passing if passing else self.ops
+        if number not in planned:
             self.ops.add(number)
-            known.add(number)
+            planned.add(number)
             self._todo.append((number, passing))
 
     def _all_that_touch(self, slot: int) -> list[int]:
-        """Operations that make or write to any view of the storage of a slot."""
+        """Return the operations that make or write to any view of a slot's storage."""
         if self._touching is None:
             self._touching = {}
             for op in self.trace.ops:
-                for storage in {self.trace.storage[ref.slot] for ref in op.makes}:
+                for storage in {self.trace.memory.storage[ref.slot] for ref in op.makes}:
                     self._touching.setdefault(storage, []).append(op.number)
-        return self._touching.get(self.trace.storage[slot], [])
+        return self._touching.get(self.trace.memory.storage[slot], [])
 
 
 class Nonlinearity(NamedTuple):
-    """A step that keeps its gradient although `rule` was requested: what it is and where."""
+    """A step that keeps its gradient although a rule was requested.
+
+    what: the step in words. path: the module that runs it.
+    """
 
     rule: Rule | None
     what: str
-    place: str
+    path: str
 
 
-def curves(plan: Plan) -> Iterator[Nonlinearity]:
-    """What keeps its ordinary gradient in a plan, although a rule asks otherwise."""
+def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
+    """Yield the steps that keep their ordinary gradient although a rule asks otherwise."""
     for op in plan.passing:
         taken = plan.taken[op.number]
-        found = _curve(plan, op, taken) if taken and op.number not in plan.shares else None
-        if found is not None and (found.rule is None or getattr(plan.rules, found.rule)):
-            yield found
+        if not taken or op.number in plan.shares:
+            continue
+        step = _nonlinearity(plan, op, taken)
+        if step is not None and (step.rule is None or getattr(plan.rules, step.rule)):
+            yield step
 
 
-def _curve(plan: Plan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
+def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
+    """Describe an operation that is not linear in the signals it takes, or return None."""
     if op.name in SOFTMAX:
-        return Nonlinearity("attention", "a softmax whose result enters no product", op.place)
-    if op.number in plan.marks.softmax and not plan.rules.attention:
+        return Nonlinearity("attention", "a softmax whose result enters no product", op.path)
+    if op.number in plan.roles.softmax and not plan.rules.attention:
         return None
     if op.name in PRODUCTS:
         factors = [value for value in factors_of(op) if value in taken]
         if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
             what = "a quotient (div) with the input in the denominator"
-            return Nonlinearity("activation", what, op.place)
+            return Nonlinearity("activation", what, op.path)
         if len(factors) < 2:
             return None
         kind = "quotient" if op.name == "div" else "product"
         what = f"a {kind} ({op.name}) of two quantities that depend on the input"
-        held = plan.marks.held.get(op.number, {})
-        off = (held[value] for value in factors if value in held)
-        return Nonlinearity(next(off, "attention"), what, op.place)
+        held = plan.roles.held.get(op.number, {})
+        rules = (held[value] for value in factors if value in held)
+        return Nonlinearity(next(rules, "attention"), what, op.path)
     if op.name in ("std_mean", "var_mean") and not _passes_first(plan, op):
         return None
     if is_root(op):
-        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.place)
-    if "prod" in op.args:  # as a way to scatter
-        return Nonlinearity("activation", "prod", op.place)
-    has_rule = op.name in RATIO and vanishes_at_zero(op)
-    if has_rule or op.name in KNOWN | NORMS | {"_log_softmax"}:
+        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.path)
+    if "prod" in op.args:  # a scatter that multiplies
+        return Nonlinearity("activation", "prod", op.path)
+    has_ratio = op.name in RATIO and vanishes_at_zero(op)
+    if has_ratio or op.name in KNOWN | NORMS | {"_log_softmax"}:
         return None
-    return Nonlinearity("activation", op.name, op.place)
+    return Nonlinearity("activation", op.name, op.path)
 
 
-def _passes_first(plan: Plan, op: Op) -> bool:
+def _passes_first(plan: ReplayPlan, op: Op) -> bool:
     """Whether a gradient passes through the first of several results, and not only the mean."""
-    passing = {one.number for one in plan.passing}.intersection(plan.trace.uses[op.out])
+    passing = {user.number for user in plan.passing}.intersection(plan.trace.flow.uses[op.out])
     taken = any(op.out in plan.taken[number] for number in passing)
     return taken or op.out in {ref.value for ref in refs_in(plan.trace.output)}
 
 
 def replay(
-    plan: Plan,
+    plan: ReplayPlan,
     inputs: Mapping[int, Tensor],
-    reading: Mapping[int, "Reading"] | None = None,
-    apply: Apply | None = None,
-) -> "Replayed":
-    """The pass, computed again from `inputs` by slot, under the rules of the plan.
+    replacements: Mapping[int, "ValueReplacement"] | None = None,
+    run_op: RunOp | None = None,
+) -> "Replay":
+    """Run a pass again from `inputs` by slot, under the rules of the plan.
 
-    reading: by number of an operation, which value to replace there, and by what. apply: runs an
-    operation, in place of the conservative rules.
+    replacements: for the number of an operation, a value to replace where the operation reads it.
+    run_op: runs an operation, in place of the conservative rules.
     """
-    again = Replayed(plan, plan.trace.tensors, reading, apply)
+    replay = Replay(plan, plan.trace.memory.tensors, replacements, run_op)
     for slot, tensor in inputs.items():
-        again.begin(slot, tensor)
+        replay.begin(slot, tensor)
     for op in plan.ops:
-        again.run(op, op.args, op.kwargs)
-    return again
+        replay.run(op, op.args, op.kwargs)
+    return replay
 
 
-class Reading(NamedTuple):
-    """A value that is read where it is used: `read` gets the tensor and returns another."""
+class ValueReplacement(NamedTuple):
+    """A value that is replaced where it is read, by what a function makes of its tensor."""
 
     value: int
-    read: Callable[[Tensor], Tensor]
+    replaced: Callable[[Tensor], Tensor]
 
 
-class Replayed:
-    """A pass that runs again; `now` has the tensors by slot, None where those of the pass will do.
+class Replay:
+    """A pass that runs again.
 
-    tensors: those of the pass, by slot.
+    tensors: for each slot the tensor of the pass. now: for each slot the tensor that was computed
+    again, or None where that of the pass will do.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ReplayPlan,
         tensors: Sequence[Tensor | None],
-        reading: Mapping[int, Reading] | None = None,
-        apply: Apply | None = None,
+        replacements: Mapping[int, ValueReplacement] | None = None,
+        run_op: RunOp | None = None,
     ) -> None:
         self.plan, self.trace, self.tensors = plan, plan.trace, tensors
-        self.reading = reading or {}
-        self.follows = tensors is not plan.trace.tensors  # runs beside the pass itself
-        self.apply = apply  # not `_by_rule`: a circle would keep the tensors of the pass alive
-        self.now: list[Tensor | None] = [None] * len(self.trace.tensors)
+        self.replacements = replacements or {}
+        self.beside_model = tensors is not plan.trace.memory.tensors  # the model runs, too
+        self.run_op = run_op  # not `_by_rule`: a circle would keep the tensors of the pass alive
+        self.now: list[Tensor | None] = [None] * len(self.trace.memory.tensors)
 
     def begin(self, slot: int, tensor: Tensor) -> None:
         """Put an input into its slot."""
-        self.now[slot] = tensor.clone() if slot in self.trace.unstable else tensor
+        self.now[slot] = tensor.clone() if slot in self.trace.memory.unstable else tensor
 
     def output(self) -> Any:
-        """What the model returned, with the new values."""
-        return filled(self.trace.output, self.trace.output, self.value)
+        """Return what the model returned, with the new values."""
+        return fill_refs(self.trace.output, self.trace.output, self.value)
 
     def value(self, ref: Ref) -> Tensor:
-        """The present value of a tensor: computed again, or as recorded."""
+        """Return the present value of a tensor, computed again or recorded."""
         tensor = self.now[ref.slot]
         if tensor is None:
             tensor = self.tensors[ref.slot]
             assert tensor is not None
-            if self.follows:
+            if self.beside_model:
                 signal = self.plan.signal[ref.value] or not tensor.requires_grad
                 tensor = tensor if signal else tensor.detach()
-            elif ref.slot in self.trace.unstable and ref.slot in self.trace.before:
-                tensor = self.now[ref.slot] = self.trace.before[ref.slot].clone()
-            elif tensor.requires_grad and self.trace.depends[ref.value] & ~WEIGHTS:
+            elif ref.slot in self.trace.memory.unstable and ref.slot in self.trace.memory.initial:
+                tensor = self.now[ref.slot] = self.trace.memory.initial[ref.slot].clone()
+            elif tensor.requires_grad and self.trace.flow.depends[ref.value] & ~WEIGHTS:
                 tensor = tensor.detach()
         return tensor
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation again, with the numbers among these arguments."""
-        drawn = self.trace.drawn.get(op.number)
+        drawn = self.trace.random_results.get(op.number)
         if drawn is None:
             return self.applied(op, *self.arguments(op, args, kwargs))
         if op.in_place:
             drawn = self.value(op.reads[0]).copy_(drawn)
-        return self._put(op, drawn)
+        return self._store(op, drawn)
 
     def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of an operation that runs again."""
-        value: Value = self.value
-        if op.number in self.plan.marks.held or op.name in PRODUCTS:
-            value = self._holding(op)
-        if (reading := self.reading.get(op.number)) is not None:
-            value = _reading(reading, value)
-        return op.with_tensors(value, args, kwargs)
+        """Return the arguments of an operation that runs again."""
+        tensor_of: TensorOf = self.value
+        if op.number in self.plan.roles.held or op.name in PRODUCTS:
+            tensor_of = self._holding(op)
+        if (replacement := self.replacements.get(op.number)) is not None:
+            tensor_of = _with_replacement(replacement, tensor_of)
+        return op.with_tensors(tensor_of, args, kwargs)
 
     def applied(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The result of an operation under the rules, which is put into its slot."""
+        """Run an operation under the rules, and put its result into its slot."""
         if (shares := self.plan.shares.get(op.number)) is not None:
             first = int(op.name in PLUS_PRODUCT)
             for place in (first, first + 1):
                 args[place] = rules_of.partly(args[place], shares[op.args[place].value])
-        return self._put(op, (self.apply or self._by_rule)(op, args, kwargs))
+        return self._store(op, (self.run_op or self._by_rule)(op, args, kwargs))
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        # where the model runs by itself, it writes to its own tensor
-        return by_rule(op, args, kwargs, ruled(self.plan, op), apart=self.follows)
+        # a model that runs beside writes to its own tensor
+        return by_rule(op, args, kwargs, has_rule(self.plan, op), apart=self.beside_model)
 
-    def _holding(self, op: Op) -> Value:
+    def _holding(self, op: Op) -> TensorOf:
+        """Return a function like `value` that detaches what an operation holds constant."""
         signals = self.plan.taken[op.number]
 
-        def value(ref: Ref) -> Tensor:
+        def tensor_of(ref: Ref) -> Tensor:
             tensor = self.value(ref)
-            held = self.trace.live[ref.value] and ref.value not in signals
+            held = self.trace.flow.live[ref.value] and ref.value not in signals
             return tensor.detach() if held else tensor
 
-        return value
+        return tensor_of
 
-    def _put(self, op: Op, out: Any) -> Any:
-        for ref, part in paired(op.result, out):
+    def _store(self, op: Op, out: Any) -> Any:
+        for ref, part in pair_refs(op.result, out):
             if part is not None:
                 self.now[ref.slot] = part
         return out
 
 
 def by_rule(
-    op: Op, args: Sequence[Any], kwargs: dict[str, Any], ruled: bool, apart: bool = False
+    op: Op, args: Sequence[Any], kwargs: dict[str, Any], with_rule: bool, apart: bool = False
 ) -> Any:
-    """The result of an operation, by its rule or as it is; apart: it writes to no argument."""
-    func = out_of_place(op.func) if op.in_place and (ruled or apart) else op.func
-    if not ruled:
+    """Run an operation, by its rule if it has one. apart: whether it may write to no argument."""
+    func = out_of_place(op.func) if op.in_place and (with_rule or apart) else op.func
+    if not with_rule:
         return func(*args, **kwargs)
     out = CONSERVATIVE[op.name][1](func, *args, **kwargs)
     return args[0].copy_(out) if op.in_place and not apart else out
 
 
-def _reading(reading: Reading, value: Value) -> Value:
-    return lambda ref: reading.read(value(ref)) if ref.value == reading.value else value(ref)
+def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> TensorOf:
+    """Return `tensor_of`, but with a value replaced."""
+
+    def replaced(ref: Ref) -> Tensor:
+        tensor = tensor_of(ref)
+        return replacement.replaced(tensor) if ref.value == replacement.value else tensor
+
+    return replaced
 
 
 def out_of_place(func: Any) -> Any:
-    """The variant of an in-place operation that returns a new tensor."""
+    """Return the variant of an in-place operation that returns a new tensor."""
     packet = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"))
     if func._overloadname in packet.overloads():
         return getattr(packet, func._overloadname)
     wanted = [str(argument.type) for argument in func._schema.arguments]
-    for name in packet.overloads():  # `transpose_` and `transpose.int`
-        found = getattr(packet, name)
-        if [str(argument.type) for argument in found._schema.arguments] == wanted:
-            return found
+    for name in packet.overloads():  # `transpose_` has the variant `transpose.int`
+        overload = getattr(packet, name)
+        if [str(argument.type) for argument in overload._schema.arguments] == wanted:
+            return overload
     raise NotImplementedError(f"{func} has no variant that returns a new tensor.")

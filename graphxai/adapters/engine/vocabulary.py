@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-SAME = {  # only the shape, the order or the type changes, or entries are removed
+SAME = {  # they change the shape, the order or the type, or remove entries
     "view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "transpose", "permute", "t",
     "unsqueeze", "squeeze", "clone", "select", "slice", "index", "index_select", "_to_copy",
     "alias", "contiguous", "masked_fill", "split", "split_with_sizes", "unbind", "gather", "where",
@@ -22,8 +22,8 @@ SUMS = {"sum", "mean", "scatter_add", "index_add", "scatter_reduce", "cumsum", "
 ADDITIONS = {"add", "sub", "rsub"}
 SOFTMAX = {"_softmax", "_safe_softmax", "_sparse_softmax"}
 ROOTS = {"sqrt", "rsqrt", "std", "std_mean", "linalg_vector_norm", "norm", "_cdist_forward"}
-GATES = {"sigmoid", "hardsigmoid"}  # from minus infinity to infinity, 0 to 1
-RATIO = {  # f(0) = 0, and not linear by pieces
+GATES = {"sigmoid", "hardsigmoid"}  # they map all numbers to the interval from 0 to 1
+RATIO = {  # f(0) = 0, and f is not piecewise linear
     "gelu", "silu", "elu", "celu", "selu", "mish", "hardswish", "tanh", "softshrink", "hardshrink",
     "relu6", "hardtanh",
 }  # fmt: skip
@@ -32,7 +32,7 @@ NORMS = {
     "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm",
     "_batch_norm_with_update", "_batch_norm_no_update",
 }  # fmt: skip
-# additive arguments, by place: constants there are added to the signal
+# the places of arguments that are added to the signal if they are constant
 ADDITIVE: dict[str, tuple[int, ...]] = {
     "add": (0, 1), "sub": (0, 1), "rsub": (0, 1), "addmm": (0,), "baddbmm": (0,), "addmv": (0,),
     "addbmm": (0,), "cat": (0,), "stack": (0,), "where": (1, 2), "copy": (0, 1),
@@ -42,16 +42,16 @@ ADDITIVE: dict[str, tuple[int, ...]] = {
     "_native_batch_norm_legit_no_training": (2, 3), "slice_scatter": (0, 1),
     "select_scatter": (0, 1), "scatter_reduce": (0, 3), "maximum": (0, 1), "minimum": (0, 1),
 }  # fmt: skip
-# sums and norms: how many of the first arguments may be constants that are added or scale
+# for sums and norms, how many of the first arguments may be constants
 SUMMED = {
     "add": 2, "sub": 2, "rsub": 2, "addmm": 1, "baddbmm": 1, "native_layer_norm": 4,
     "native_batch_norm": 4, "_native_batch_norm_legit_no_training": 4,
 }  # fmt: skip
-LINEAR_IN = {"mul": {0, 1}, "div": {0}}  # in each of these arguments, if the others are constant
-# operations that put numbers among the entries of their first argument
+LINEAR_IN = {"mul": {0, 1}, "div": {0}}  # the arguments in which a product is linear
+# they put numbers among the entries of their first argument
 FILLS = {"masked_fill", "index_fill", "constant_pad_nd", "clamp", "clamp_min", "clamp_max",
          "threshold", "fill"}  # fmt: skip
-# linear or piecewise linear, beside those above
+# other operations that are linear or piecewise linear
 LINEAR = {
     "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "clamp", "clamp_min",
     "clamp_max", "abs", "max", "min", "amax", "amin", "maximum", "minimum", "cummax", "cummin",
@@ -71,6 +71,6 @@ KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
 
 @lru_cache(4096)
 def name_of(func: Any) -> str:
-    """The name of a Python function or method of PyTorch: `__array__` and `array` are alike."""
+    """Return the name of a function of PyTorch, without the underscores of `__array__`."""
     name: str = getattr(func, "__name__", "")
     return name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")

@@ -1,7 +1,7 @@
-"""Fused operations written out in plain ones, so that their parts can be seen.
+"""Fused operations written out in plain ones, so that their parts are recorded.
 
-Each function takes the arguments of the ATen operation and returns what it returns. What only its
-own backward pass needs, such as the logarithm of attention's sums, is left as zeros.
+Each function takes the arguments of the ATen operation and returns what it returns. Results that
+only the backward pass of the operation needs, such as the logarithms of attention's sums, are zero.
 """
 
 import math
@@ -15,30 +15,30 @@ aten = torch.ops.aten
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """A value and its gate, beside each other along `dim`."""
+    """Multiply the first half of x along `dim` by the gate in the second half."""
     value, gate = x.chunk(2, dim)
     return value * gate.sigmoid()
 
 
 def lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """From one value to another; the weight may be a gate."""
+    """Interpolate between two values by a weight, which may be a gate."""
     return start * (1 - weight) + end * weight
 
 
 def addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
-    """`x + value first second`."""
+    """Compute `x + value first second`."""
     product = first * second
     return x + (product if value == 1 else value * product)
 
 
 def addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
-    """`x + value first / second`."""
+    """Compute `x + value first / second`."""
     quotient = first / second
     return x + (quotient if value == 1 else value * quotient)
 
 
 def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Dropout with its mask."""
+    """Apply dropout, and return its mask, too."""
     if train is False:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = torch.empty_like(x).bernoulli_(1 - p)
@@ -49,7 +49,7 @@ def rrelu(
     x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
     generator: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Leaky ReLU with slopes from lower to upper: random ones in training, else their mean."""
+    """Apply a leaky ReLU, whose slopes are random in training and otherwise their mean."""
     if not training:
         return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
     slope = torch.empty_like(x).uniform_(lower, upper, generator=generator)
@@ -57,22 +57,23 @@ def rrelu(
 
 
 def rrelu_(x: Tensor, *args: Any) -> Tensor:
-    """The same in place."""
+    """Apply `rrelu` in place."""
     return x.copy_(rrelu(x, *args))
 
 
 def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
-    """Sums of products of three tensors, after axes of length one are added to each.
+    """Sum products of three tensors, after axes of length one are added to each.
 
-    `nn.Bilinear` is `a^T W b` of a (n, D), weight (K, D, E), b (n, E), which is two products.
+    `nn.Bilinear` computes `a^T W b` of a (n, D), weight (K, D, E) and b (n, E), which is written as
+    two products.
     """
-    *added, summed = axes[:4]
-    if (*added, summed) == ([1, 3], [0], [1, 2], [2, 3]):
+    *new_axes, summed = axes[:4]
+    if (*new_axes, summed) == ([1, 3], [0], [1, 2], [2, 3]):
         rows = torch.tensordot(a, weight, ([1], [1]))  # (n, K, E)
         return (rows * b[:, None]).sum(-1)
     factors = []
-    for factor, own in zip((a, weight, b), added, strict=True):
-        for axis in own:
+    for factor, axes_of_factor in zip((a, weight, b), new_axes, strict=True):
+        for axis in axes_of_factor:
             factor = factor.unsqueeze(axis)
         factors.append(factor)
     product = factors[0] * factors[1] * factors[2]
@@ -82,7 +83,7 @@ def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
 def sparse_addmm(
     x: Tensor, matrix: Tensor, rows: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """`beta x + alpha (matrix @ rows)`, of a sparse matrix (N, M) and rows (M, D)."""
+    """Compute `beta x + alpha (matrix @ rows)` of a sparse matrix (N, M) and rows (M, D)."""
     if matrix.layout != torch.sparse_coo:
         matrix = matrix.to_sparse_coo()
     target, source = matrix._indices()
@@ -103,15 +104,18 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`softmax(q k^T + mask) v` of q (..., Q, d), k and v (..., T, d); zero where all is masked."""
-    if query.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):  # grouped queries
+    """Compute `softmax(q k^T + mask) v` of q (..., Q, d), k (..., T, d) and v (..., T, d).
+
+    The result of a query whose keys are all masked is zero.
+    """
+    if query.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):  # several queries share a key
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     scores = _product(
         query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1)
     )
     if is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~seen, -math.inf)
+        earlier = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~earlier, -math.inf)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
@@ -121,14 +125,14 @@ def attention(
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b`, in fewer steps than `matmul` takes where nothing is broadcast."""
+    """Compute `a @ b` in fewer steps than `matmul` takes if nothing is broadcast."""
     if a.dim() < 4 or a.shape[:-2] != b.shape[:-2]:
         return a @ b
     rows, columns = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
     return torch.bmm(rows, columns).view(*a.shape[:-1], b.shape[-1])
 
 
-def _for_cpu(
+def _cpu_attention(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -137,11 +141,11 @@ def _for_cpu(
 
 
 def lstm_layer(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One layer of an LSTM over x (S, B, D), step by step."""
+    """Run one layer of an LSTM over x (S, B, D), step by step."""
     w_input, w_hidden, b_input, b_hidden, hidden, cell, reverse, *settings = args
     has_biases = settings[4]
     steps = x.flip(0) if reverse else x
-    h, c, found = hidden.reshape(x.shape[1], -1), cell.reshape(x.shape[1], -1), []
+    h, c, outputs = hidden.reshape(x.shape[1], -1), cell.reshape(x.shape[1], -1), []
     for step in steps.unbind(0):
         gates = step @ w_input.T + h @ w_hidden.T
         if has_biases:
@@ -149,12 +153,12 @@ def lstm_layer(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         let_in, forget, new, out = gates.chunk(4, -1)
         c = forget.sigmoid() * c + let_in.sigmoid() * new.tanh()
         h = out.sigmoid() * c.tanh()
-        found.append(h)
-    stacked = torch.stack(found[::-1] if reverse else found)
+        outputs.append(h)
+    stacked = torch.stack(outputs[::-1] if reverse else outputs)
     return stacked, h.view_as(hidden), c.view_as(cell), x.new_zeros(0)
 
 
-WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.glu.default: glu,
     aten.lerp.Scalar: lerp,
     aten.lerp.Tensor: lerp,
@@ -165,7 +169,7 @@ WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_.default: rrelu_,
     aten._trilinear.default: trilinear,
     aten._sparse_addmm.default: sparse_addmm,
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _for_cpu,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _cpu_attention,
     aten.scaled_dot_product_attention.default: attention,
     aten.mkldnn_rnn_layer.default: lstm_layer,
 }

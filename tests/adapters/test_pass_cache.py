@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import graphxai as gx
-from graphxai.adapters.engine import passing
-from graphxai.adapters.engine.remembering import remembering
+from graphxai.adapters.engine import session
+from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.explainers import get_explainer
 from other_models import GpsModel, graph_of
 
@@ -19,13 +19,13 @@ METHODS = ["gae", "rollout", "partial_lrp", "transformer_attribution", "masked_l
 def recorded(monkeypatch) -> list[str]:
     """The types of the rows of every pass that is recorded."""
     seen: list[str] = []
-    record = passing.recorded
+    record = session.record_pass
 
     def noting(given):
         seen.append(str(given.rows.dtype))
         return record(given)
 
-    monkeypatch.setattr(passing, "recorded", noting)
+    monkeypatch.setattr(session, "record_pass", noting)
     return seen
 
 
@@ -51,7 +51,7 @@ def test_methods_in_a_block_record_once_and_give_what_they_give_alone(recorded, 
     _, model, batch = a_model(kind)  # a performer's list gets its matrices
     alone = [get_explainer(name).attribute(model, batch) for name in METHODS]
     recorded.clear()
-    with remembering(most=4):
+    with cached_passes(most=4):
         for name, wanted in zip(METHODS, alone, strict=True):
             found = get_explainer(name).attribute(model, batch)
             assert torch.equal(found.relevance, wanted.relevance), name
@@ -65,7 +65,7 @@ def test_methods_in_a_block_record_once_and_give_what_they_give_alone(recorded, 
 def test_changed_weights_and_other_inputs_are_recorded_anew(recorded):
     module, model, batch = a_model()
     explainer = get_explainer("gae")
-    with remembering(most=4):
+    with cached_passes(most=4):
         before = explainer.attribute(model, batch)
         with torch.no_grad():
             module.embed.weight.mul_(-1.0)
@@ -93,7 +93,7 @@ def test_a_pass_with_random_numbers_is_recorded_every_time(recorded):
     torch.manual_seed(0)
     model = gx.wrap(Noisy().eval(), kind="regression")
     batch = model.collate([model.prepare(graph_of("CNC")).data])
-    with remembering(most=4), warnings.catch_warnings():
+    with cached_passes(most=4), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         get_explainer("rollout").attribute(model, batch)
         recorded.clear()

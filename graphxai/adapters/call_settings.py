@@ -1,0 +1,90 @@
+"""How a wrapped module is called, and how its inputs are prepared."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from .batches import Tokens, WrappedBatch
+from .calling import (
+    Forward,
+    as_outputs,
+    call_with_graphs,
+    call_with_tokens,
+    module_named,
+    without_fused_attention,
+)
+from .eval_replica import uncompiled
+from .heterogeneous import SCHEMA, as_typed
+
+
+@dataclass(frozen=True, eq=False)
+class CallSettings:
+    """The settings of `wrap`, which explains each of them."""
+
+    embedding: str | None = None
+    forward: Forward | None = None
+    dense: bool = False  # whether the inputs are tokens, not graphs
+    graph_token: bool = False
+    featurize: Callable[[Any], Any] | None = None
+    transform: Callable[[Data], Data] | None = None
+    features: tuple[str, ...] = ()
+
+    def transformed(self, graph: Data) -> Data:
+        """Recompute the structure of a graph that has lost some of its parts."""
+        return graph if self.transform is None else self.transform(graph)
+
+    def call(
+        self,
+        module: nn.Module,
+        rows: Tensor | None,
+        batch: WrappedBatch,
+        shown: Tensor,
+        dtype: torch.dtype,
+        columns: int,
+    ) -> Tensor:
+        """Return the outputs (B, columns) of a module on a batch.
+
+        rows: node rows (n, D) or (B, S, D), which replace `x` unless they are an embedding. shown
+        (B, N): False at the tokens to hide. dtype: the type of the module's floats, into which
+        those of the batch are converted.
+        """
+        size, replaces_x = len(batch), rows is not None and self.embedding is None
+
+        def converted(value: Tensor) -> Tensor:
+            return value.to(dtype) if value.is_floating_point() else value
+
+        if batch.graphs is not None:
+            graphs = batch.graphs.clone().apply(converted)
+            if replaces_x:
+                assert rows is not None
+                graphs.x = rows.clone()  # a model may write over its input
+            run_graphs = self.forward or call_with_graphs
+            inputs = as_typed(graphs) if SCHEMA in graphs else graphs
+            with without_fused_attention(module):
+                return as_outputs(run_graphs(module, inputs), size, columns, graphs)
+        x = rows if replaces_x else batch.dense
+        assert x is not None
+        mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown
+        run_tokens = self.forward or call_with_tokens
+        x = x.clone() if replaces_x else converted(x.clone())
+        with without_fused_attention(module):
+            return as_outputs(run_tokens(module, Tokens(x, mask)), size, columns)
+
+    @contextmanager
+    def hooking_embedding(self, module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+        """Hook the forward pass of the embedding within the block, if one is named."""
+        if self.embedding is None:
+            yield
+            return
+        handle = module_named(module, self.embedding).register_forward_hook(hook)
+        try:
+            with uncompiled(module):
+                yield
+        finally:
+            handle.remove()

@@ -1,0 +1,297 @@
+"""Checks of a wrapped model: a few passes show what the methods cannot see for themselves.
+
+Mixing: one of two graphs in a batch gets other rows. If the output of the other graph changes, the
+model mixes graphs, for example by attention without the batch vector or by a norm over the batch.
+Then every method runs the graphs one at a time.
+
+Padding: a model may count padding, as PyG's linear attention does. Then its output for a graph
+changes beside a larger graph, although no graph reads another. A pass of two graphs of different
+size, and one of the smaller graph alone, show this. Such a model gets one graph at a time.
+
+Cuts: one recorded pass shows where values of the nodes are used without their gradient.
+"""
+
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from contextvars import Context
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .batches import WrappedBatch, as_rows, is_real
+from .engine.positive_pass import ALL_CONSTANT
+from .engine.replay import make_plan
+from .engine.roles import find_roles
+from .engine.session import NODES, PassRequest, modules_with_cuts, record_pass
+from .eval_replica import all_modules, copied, restoring_attributes, uncompiled
+
+Wrapped = Any  # a WrappedModel, whose file imports this one
+Run = Callable[[Tensor], Tensor]
+Answer = TypeVar("Answer")
+ROUNDING = 10  # machine epsilons of the largest value; a smaller difference is rounding
+OUTPUT_ROUNDING = 500  # machine epsilons of the largest output
+MOST_ROUNDING = 0.05  # of the largest output, as half precision may need
+# of the largest output, because outputs near zero are differences of larger numbers
+LEAST_ROUNDING = 1e-9
+
+
+class ModelChecks:
+    """What passes have shown about a model and its copies, as long as it has the same parts.
+
+    mixing: the path of the module in which the model mixes the graphs of a batch, "" if the module
+    is unclear, or None if the model keeps graphs apart.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.mixing: str | None = None
+        self._form = _form(module)
+        self._looked_for_mixing = False
+        self._cuts: set[str] | None = None
+        self._warned: set[str] = set()  # the methods that were warned of
+
+    def __deepcopy__(self, _: Any) -> "ModelChecks":
+        return self
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Whether the module still consists of the same parts."""
+        return self._form == _form(module)
+
+    def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
+        """Find out, at the first batch of several graphs, whether the model mixes them."""
+        if not self._looked_for_mixing:
+            self._looked_for_mixing = True
+            self.mixing = _without_traces(_mixed_in, model, batch)
+
+    def warn_of_mixing(self, name: str, method: str) -> None:
+        """Warn, once for each method, that the model mixes graphs and what follows from it."""
+        if self.mixing is None or method in self._warned:
+            return
+        self._warned.add(method)
+        warnings.warn(
+            f"{name} mixes the graphs of a batch in {self.mixing or name}: what it returns for one"
+            f" graph depends on the others. {method!r} runs its graphs one at a time, as every"
+            " method does. Let that module keep the graphs apart (give it the batch vector, or a"
+            " mask) to run them together.",
+            stacklevel=5,
+        )
+
+    def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
+        """Return the modules that use values of the nodes without their gradient."""
+        if self._cuts is None:
+            self._cuts = _without_traces(_cuts_in, model, batch) or set()
+        return self._cuts
+
+
+def _form(module: nn.Module) -> tuple[Any, ...]:
+    """Return the types and shapes that a module is made of."""
+    parts = all_modules(module)  # one walk through the tree; `parameters` would need another
+    weights = (p for part in parts for p in part._parameters.values() if p is not None)
+    return *map(type, parts), *(p.shape for p in weights)
+
+
+def _without_traces(look: Callable[..., Answer], *args: Any) -> Answer | None:
+    """Call a function whose passes leave no trace in rules, recordings or random numbers.
+
+    Its warnings are ignored. Returns None if it fails, because with changed rows a model may raise
+    anything.
+    """
+    with (
+        suppress(Exception),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        return Context().run(look, *args)
+    return None
+
+
+def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
+    """Record a pass and return the modules that use values of the nodes without their gradient."""
+    single = batch.of_rows(len(batch) - 1)
+    with model.evaluating():
+        rows = as_rows(model.embed(single), single)
+        run = model.rows_to_outputs(single, single.mask)
+        trace = record_pass(PassRequest(model.running, run, rows, single.layout))
+    return modules_with_cuts(make_plan(trace, find_roles(trace), ALL_CONSTANT, NODES))
+
+
+def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
+    """Return the path of the first module in which one graph's entries change with another's rows.
+
+    Returns "" if only the outputs show it, and None if there is no such change. A model that draws
+    random numbers is not examined.
+    """
+    two = batch.of_rows(0, len(batch) - 1)
+    with model.evaluating(), uncompiled(model.running), torch.no_grad():
+        module, run = model.running, model.rows_to_outputs(two, two.mask)
+        rows = as_rows(model.embed(two), two)
+        graph = two.layout.graph if rows.dim() == 2 else torch.arange(len(two)).to(rows.device)
+        whole = _seeded(run, rows)
+        for moved in (graph > 0, graph == 0):
+            other = rows.clone()
+            for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
+                if torch.equal(other, rows):  # rows of a graph come first: the model knows these
+                    other[moved] = values
+            unmoved = _GraphEntries(two, graph[~moved].unique())
+            if unmoved.differ(whole, _seeded(run, other)):
+                if unmoved.differ(whole, _seeded(run, rows)):
+                    return None  # the model draws random numbers
+                outputs = (_outputs_of_modules(module, run, x) for x in (rows, other))
+                pairs = zip(*outputs, strict=False)
+                return next((a.path for a, b in pairs if unmoved.differ(a, b)), "")
+    return None
+
+
+class _ModuleOutput(NamedTuple):
+    """A tensor that a module returned, with the path of the module."""
+
+    path: str
+    tensor: Tensor
+
+
+def _seeded(run: Run, rows: Tensor) -> _ModuleOutput:
+    """Run a pass that begins with the same random numbers as every other one."""
+    torch.default_generator.manual_seed(0)
+    return _ModuleOutput("", run(rows))
+
+
+def _outputs_of_modules(module: nn.Module, run: Run, rows: Tensor) -> list[_ModuleOutput]:
+    """Return the outputs of all modules in a pass, and at the end that of the pass."""
+    thread, outputs = threading.get_ident(), list[_ModuleOutput]()
+
+    def keep(path: str, output: Any) -> None:
+        if isinstance(output, tuple | list) and output:
+            output = output[0]  # multi-head attention returns its weights, too
+        if threading.get_ident() == thread and is_real(output):
+            outputs.append(_ModuleOutput(path, output.clone()))
+
+    with ExitStack() as hooks:
+        for path, part in list(module.named_modules())[1:]:
+            handle = part.register_forward_hook(lambda m, args, out, path=path: keep(path, out))
+            hooks.callback(handle.remove)
+        outputs.append(_seeded(run, rows))
+    return outputs
+
+
+class _GraphEntries:
+    """The entries of some graphs in tensors that have an axis of nodes or of graphs."""
+
+    def __init__(self, batch: WrappedBatch, graphs: Tensor) -> None:
+        nodes = torch.isin(batch.layout.graph, graphs)
+        self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
+
+    def differ(self, first: _ModuleOutput, second: _ModuleOutput) -> bool:
+        """Whether entries of these graphs differ by more than rounding."""
+        a, b = first.tensor, second.tensor
+        axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
+        if axis is None or a.shape != b.shape or not a.numel():
+            return False
+        chosen, eps = self.by_length[a.shape[axis]], ROUNDING * torch.finfo(a.dtype).eps
+        x, y = (t.index_select(axis, chosen).float() for t in (a, b))
+        size = float(x.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        return not torch.allclose(x, y, rtol=eps, atol=eps * max(size, 1e-6), equal_nan=True)
+
+
+# -- padding ---------------------------------------------------------------------------------------
+
+
+class PaddingCheck:
+    """Whether a model and its copies count padding, which small passes show.
+
+    The more padding there is, the more an output changes. So the check is repeated for a batch that
+    has far more padding than any before.
+    """
+
+    def __init__(self) -> None:
+        self._largest_ratio = 0.0  # of the sizes of two graphs that were checked together
+        self._counts = False
+
+    def __deepcopy__(self, _: Any) -> "PaddingCheck":
+        return self
+
+    def counts(self, model: Wrapped, batch: Any) -> bool:
+        """Whether the graphs of this batch need a pass each."""
+        if self._counts or batch.graphs is None or not bool(batch.num_nodes.all()):
+            return self._counts
+        least, most = (int(number) for number in batch.num_nodes.aminmax())
+        if self._largest_ratio and most <= 2 * self._largest_ratio * least:
+            return False
+        before, self._largest_ratio = self._largest_ratio, math.inf  # its passes start no check
+        graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
+        check = _without_traces(_check_padding, model, graphs[0], graphs[-1])
+        ratio, self._counts = check or (0.0, False)
+        self._largest_ratio = max(before, ratio)
+        return self._counts
+
+
+def _check_padding(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:
+    """Return how many times larger a second graph was, and whether it changed the first output.
+
+    Returns (0, False) if the model runs for no such pair; the batch will show what is wrong.
+    """
+    for first, second in _of_two_sizes(model, smallest, largest):
+        changes = _without_traces(_changes_beside, model, first, second, True)
+        if changes is None:
+            changes = _without_traces(_changes_beside, model, first, second, False)
+        if changes is not None:
+            return int(second.num_nodes) / int(first.num_nodes), changes
+    return 0.0, False
+
+
+def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of a small and a large graph, even if the given graphs are of one size."""
+    size = int(second.num_nodes)
+    if 2 * int(first.num_nodes) <= size:
+        yield first, second
+        return
+    if size == 1:
+        yield first, model.repeated(second, 2)
+        return
+    nodes = torch.arange(size, device=second.x.device)
+    for kept in (-(-size // 4), size - 1):
+        yield model.induced(second, nodes < kept), second
+
+
+def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
+    """Whether a graph's output changes beside a larger graph, although it is not random.
+
+    in_double: whether to compute in double precision, so that rounding does not hide a small
+    change. In single precision other features are tried as well.
+    Raises ValueError if the output is not finite.
+    """
+    if in_double:
+        model = copied(model)
+        model.module.double()
+    state = torch.get_rng_state()
+    changed = False
+    with restoring_attributes(model.module), model.evaluating(), torch.no_grad():
+        for variant in [graph] if in_double else _with_other_features(graph):
+            beside, alone = (model(model.collate(g))[:1] for g in ([variant, larger], [variant]))
+            if bool(alone.isfinite().all()):
+                changed = changed or not _nearly_equal(beside, alone)
+            elif variant is graph:
+                raise ValueError("no finite output")
+    return changed and torch.equal(state, torch.get_rng_state())
+
+
+def _with_other_features(graph: Any) -> Iterator[Any]:
+    """Yield a graph, then with other features, because for some a change may happen to be small."""
+    yield graph
+    for change in (torch.neg, lambda x: x.roll(1, -1), lambda x: 2 * x.flip(0)):
+        if isinstance(graph.x, Tensor) and graph.x.is_floating_point():
+            other = copy(graph)
+            other.x = change(graph.x)
+            yield other
+
+
+def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:
+    """Whether outputs are equal but for rounding, or not finite."""
+    share = min(max(OUTPUT_ROUNDING * torch.finfo(alone.dtype).eps, LEAST_ROUNDING), MOST_ROUNDING)
+    far = share * alone.abs().max()
+    return not bool(((beside - alone).abs().max() > far).item())

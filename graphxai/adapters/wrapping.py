@@ -1,0 +1,95 @@
+"""`wrap`: make a user's PyTorch module explainable."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from torch import nn
+from torch_geometric.data import Data
+
+from graphxai.contract.tasks import Task, TaskKind, TaskSet
+
+from .call_settings import CallSettings
+from .calling import Forward, module_named
+from .eval_replica import unwrapped
+from .wrapped import WrappedModel
+
+
+def wrap(
+    model: nn.Module,
+    tasks: Sequence[Task] | Task | None = None,
+    *,
+    kind: TaskKind | None = None,
+    classes: Sequence[str] | int | None = None,
+    task: str | None = None,
+    embedding: str | None = None,
+    forward: Forward | None = None,
+    inputs: Literal["graphs", "tokens"] = "graphs",
+    graph_token: bool = False,
+    featurize: Callable[[Any], Any] | None = None,
+    transform: Callable[[Data], Data] | None = None,
+    features: Sequence[str] = (),
+    name: str | None = None,
+) -> WrappedModel:
+    """Make a PyTorch model explainable by every method of the toolkit.
+
+    tasks: what the output columns mean. For a single task, give `kind` ("binary", "multiclass" or
+    "regression") instead, with `classes` (their names, or how many there are) and `task` (a name
+    such as "logP"; "output" by default). The model should return logits.
+    inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D). With `graph_token`
+    the first token is a class token. embedding: for a model that begins with an embedding, the name
+    of the module whose output, one row per node, gets the relevance; by default `x` itself gets it.
+    forward: `forward(model, batch) -> outputs (B, C)` for a model whose arguments are not
+    attributes of the graph; `batch` is a PyG batch, or `Tokens` (x, mask). featurize: turns any
+    other input, such as a SMILES, into a graph (or tensor). transform: recomputes the structure of
+    a graph after the operator `delete` has removed nodes. features: names of the columns of `x`.
+
+    Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
+    attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
+    its edges, and from other indices and matrices over pairs (`adapters.subgraphs`), so that it
+    enters no message, attention or pooling; the features of other nodes stay the same. A hidden
+    token is added to the padding mask (if no token would be left, all are set to zero instead).
+    Graphs that cannot share a pass, because `model.forward` takes no batch vector, go one at a
+    time.
+    Raises ValueError if there is no module named `embedding`, or if no tasks are given.
+    """
+    task_set = TaskSet(_tasks_from(tasks, kind, classes, task))
+    if inputs not in ("graphs", "tokens"):
+        raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
+    if graph_token and inputs == "graphs":
+        raise ValueError("graph_token=True needs inputs='tokens', whose first row it is.")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
+    if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
+        raise ValueError(
+            f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
+            " them first."
+        )
+    module = unwrapped(model)
+    if embedding is not None:
+        module_named(module, embedding)
+    settings = CallSettings(
+        embedding, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features)
+    )
+    return WrappedModel(module, task_set, settings, name or type(module).__name__)
+
+
+def _tasks_from(
+    tasks: Sequence[Task] | Task | None,
+    kind: TaskKind | None,
+    classes: Sequence[str] | int | None,
+    task: str | None,
+) -> tuple[Task, ...]:
+    """Return the given tasks, or one task of this kind. Raises ValueError if neither is given."""
+    if tasks and task is not None:
+        raise ValueError(f"tasks already have names: task={task!r} goes with `kind`.")
+    if isinstance(tasks, Task):
+        return (tasks,)
+    if tasks:
+        return tuple(tasks)
+    if kind is None:
+        raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
+    if isinstance(classes, int):
+        classes = [str(c) for c in range(classes)]
+    if classes is None and kind == "binary":
+        classes = ("negative", "positive")
+    return (Task("output" if task is None else task, kind, tuple(classes or ())),)
