@@ -1,0 +1,199 @@
+"""What an option applies to, and options that are made from the fields of a settings class.
+
+An option says beside its help for which kinds of source it means something. The command then
+refuses every option that was given for another kind:
+
+    def predict(
+        context: typer.Context,
+        source: Annotated[str, typer.Argument(help="A SMILES or a table.")],
+        workers: Annotated[int | None, typer.Option(help="..."), applies_to("table")] = None,
+        level: Annotated[float | None, typer.Option(help="..."), APPLIES_ALWAYS] = None,
+    ) -> None:
+        refuse_inapplicable(context, kind_of(source))
+
+An option without such a declaration is an error of the program, which every call reports.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from functools import wraps
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from graphxai.runtime.options import CommandLineOption
+
+__all__ = [
+    "APPLIES_ALWAYS",
+    "SOURCES",
+    "AppliesTo",
+    "applies_to",
+    "options_from",
+    "refuse_inapplicable",
+]
+
+# The kinds of source that commands tell apart, in the words of their messages.
+SOURCES = {
+    "smiles": "a SMILES",
+    "table": "a table",
+    "image": "a picture",
+    "folder": "a folder of pictures",
+    "ray": "--engine ray",
+    "bace": "bace",
+    "mnist-superpixels": "mnist-superpixels",
+}
+NONE = "none"  # the word for None where the default is another value
+
+
+@dataclass(frozen=True)
+class AppliesTo:
+    """The kinds of source for which an option means something; None for all of them."""
+
+    kinds: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        unknown = set(self.kinds or ()) - set(SOURCES)
+        if unknown:
+            raise ValueError(f"unknown kinds of source {sorted(unknown)}; see options.SOURCES.")
+
+
+APPLIES_ALWAYS = AppliesTo(None)
+
+
+def applies_to(*kinds: str) -> AppliesTo:
+    """Declare, in the `Annotated` of an option, the kinds of source that it applies to."""
+    return AppliesTo(kinds)
+
+
+def refuse_inapplicable(context: typer.Context, kind: str) -> None:
+    """Refuse the options given on the command line that do not apply to a kind of source.
+
+    A value that is the default is refused, too, if the user typed it.
+
+    Args:
+        context: the context of the command.
+        kind: kind of source, a key of `SOURCES`.
+
+    Raises:
+        typer.BadParameter: an option was given that does not apply.
+        TypeError: an option of the command does not declare what it applies to.
+    """
+    callback: Any = context.command.callback
+    signature = inspect.signature(callback, eval_str=True)
+    refused: dict[tuple[str, ...], list[str]] = {}
+    for parameter in context.command.params:
+        if parameter.param_type_name != "option" or parameter.name not in signature.parameters:
+            continue  # --help is an option without an argument of the function
+        name = max(parameter.opts + parameter.secondary_opts, key=len)
+        kinds = _applicability(signature.parameters[parameter.name], name).kinds
+        source = context.get_parameter_source(parameter.name)
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and kinds is not None and kind not in kinds:
+            refused.setdefault(kinds, []).append(name)
+    if refused:
+        reasons = [
+            f"{_listed(names)} {'is' if len(names) == 1 else 'are'} for"
+            f" {_listed([SOURCES[k] for k in kinds], 'or')}"
+            for kinds, names in refused.items()
+        ]
+        raise typer.BadParameter(f"{'; '.join(reasons)}, not for {SOURCES[kind]}.")
+
+
+def _applicability(parameter: inspect.Parameter, name: str) -> AppliesTo:
+    """Return what the annotation of a command's parameter says that the option applies to."""
+    for metadata in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(metadata, AppliesTo):
+            return metadata
+    raise TypeError(f"{name} does not declare what it applies to: add applies_to(...).")
+
+
+def _listed(names: list[str], conjunction: str = "and") -> str:
+    """Join names as in a sentence: "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
+def options_from(settings_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that the fields of a frozen dataclass declare.
+
+    The decorated function has an argument `settings`, in whose place the options appear. It
+    receives an instance of the class. Fields that `graphxai.runtime.options.option` did not declare
+    keep their defaults.
+
+    An option for a field that may be None, but by default is not, takes the word "none".
+    """
+    hints = get_type_hints(settings_class)
+    declared = {field.name: field for field in fields(settings_class) if "option" in field.metadata}
+    made = [_parameter(field, hints[name]) for name, field in declared.items()]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters += made if parameter.name == "settings" else [keyword]
+
+        @wraps(command)
+        def with_settings(**arguments: Any) -> None:
+            values = {
+                name: _from_text(arguments.pop(name), field, hints[name])
+                for name, field in declared.items()
+            }
+            command(**arguments, settings=settings_class(**values))
+
+        with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {p.name: p.annotation for p in parameters}
+        return with_settings
+
+    return decorate
+
+
+def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
+    """Return the parameter of a command function for a field of settings."""
+    declared: CommandLineOption = field.metadata["option"]
+    if field.default is MISSING:
+        raise TypeError(f"the option {field.name!r} needs a default.")
+    dashed = field.name.replace("_", "-")
+    default = field.default if declared.default is None else declared.default
+    names: tuple[str, ...] = ()
+    if hint is bool:  # a flag: only the form that changes the default
+        names = (f" /--no-{dashed}",) if default else (f"--{dashed}",)
+    info: Any = typer.Option(*names, help=declared.help, min=declared.minimum)
+    read_as = _typer_type(field.name, hint)
+    annotation: Any = Annotated[read_as, info, AppliesTo(declared.applies_to)]
+    if default is not None and isinstance(default, int) and str in _types(hint):
+        default = str(default)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _types(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the one type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _typer_type(name: str, hint: Any) -> Any:
+    """Return a type that typer reads: one type, an enumeration for a Literal, or text."""
+    types = [member for member in _types(hint) if member is not type(None)]
+    plain: Any = types[0] if len(types) == 1 else str
+    if get_origin(plain) is Literal:
+        words = get_args(plain)
+        enumeration: Any = Enum  # of names that are known only now
+        plain = enumeration(name.title().replace("_", ""), dict(zip(words, words, strict=True)))
+    return plain | None if type(None) in _types(hint) else plain
+
+
+def _from_text(value: Any, field: Field[Any], hint: Any) -> Any:
+    """Return what typer read as the value of a field."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, str) and type(None) in _types(hint) and field.default is not None:
+        value = None if value == NONE else value
+    if isinstance(value, str) and int in _types(hint) and value.isdigit():
+        value = int(value)
+    return value
